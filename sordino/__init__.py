@@ -1,0 +1,90 @@
+"""sordino: differentially private training in which a privacy statement can be printed only when it is true."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sordino.version import __version__
+
+if TYPE_CHECKING:
+    from sordino import accounting, algorithms, events, gradients, sampling, schedules, weigh
+    from sordino.algorithms.dpsgd import NoisySum
+    from sordino.claims import Claim, Guarantee, NoGuarantee
+    from sordino.noise import Gaussian, Laplace
+    from sordino.plan import dry_run
+    from sordino.private import Lot, Private
+    from sordino.refusal import Refusal
+    from sordino.sampling import FixedSize, Full, Poisson, Shuffle
+    from sordino.sealed import Sealed
+    from sordino.weigh import AdaptiveQuantile, Automatic, Flat, Global, Layerwise, Scheduled
+
+# Resolved on first use: `import sordino.events` and the accountants must not pull torch in.
+_HOME = {
+    "NoisySum": "algorithms.dpsgd",
+    "Claim": "claims",
+    "Guarantee": "claims",
+    "NoGuarantee": "claims",
+    "Gaussian": "noise",
+    "Laplace": "noise",
+    "dry_run": "plan",
+    "Lot": "private",
+    "Private": "private",
+    "Refusal": "refusal",
+    "FixedSize": "sampling",
+    "Full": "sampling",
+    "Poisson": "sampling",
+    "Shuffle": "sampling",
+    "Sealed": "sealed",
+    "AdaptiveQuantile": "weigh",
+    "Automatic": "weigh",
+    "Flat": "weigh",
+    "Global": "weigh",
+    "Layerwise": "weigh",
+    "Scheduled": "weigh",
+}
+_MODULES = ("accounting", "algorithms", "events", "gradients", "sampling", "schedules", "weigh")
+
+__all__ = [
+    "AdaptiveQuantile",
+    "Automatic",
+    "Claim",
+    "FixedSize",
+    "Flat",
+    "Full",
+    "Gaussian",
+    "Global",
+    "Guarantee",
+    "Laplace",
+    "Layerwise",
+    "Lot",
+    "NoGuarantee",
+    "NoisySum",
+    "Poisson",
+    "Private",
+    "Refusal",
+    "Scheduled",
+    "Sealed",
+    "Shuffle",
+    "__version__",
+    "accounting",
+    "algorithms",
+    "dry_run",
+    "events",
+    "gradients",
+    "sampling",
+    "schedules",
+    "weigh",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"sordino.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"sordino.{name}")
+    raise AttributeError(f"module 'sordino' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

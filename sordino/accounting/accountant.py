@@ -1,0 +1,28 @@
+"""What an accountant is: a pure function from an event to ε at a δ. Imports events, nothing else, and never torch."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sordino.events import Event
+
+
+class Unsupported(Exception):
+    """An event, or a part of one, for which an accountant has no theorem."""
+
+    def __init__(self, event: Event, why: str) -> None:
+        self.event = event
+        super().__init__(f"{event!r}: {why}")
+
+
+class Accountant(Protocol):
+    """Turns events into ε. Raises `Unsupported`, naming the subevent, rather than guess."""
+
+    @property
+    def name(self) -> str:
+        """How the method is called in a claim."""
+        ...
+
+    def epsilon(self, event: Event, delta: float) -> float:
+        """An upper bound on ε at this δ; infinity when there is none."""
+        ...

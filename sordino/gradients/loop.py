@@ -1,0 +1,39 @@
+"""One sample at a time through ordinary autograd: slow, obviously right, the oracle of every other backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.check import one_loss
+from sordino.gradients.persample import Grads, LossFn, Materialised, trainable
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A backward pass per sample."""
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
+        """Each sample is a batch of one, so what a sample's gradient is needs no definition but autograd's."""
+        parameters = trainable(model)
+        rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
+        losses = []
+        for i in range(size(batch)):
+            loss = one_loss(loss_fn(model, *arguments(take(batch, slice(i, i + 1)))))
+            grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            for (name, p), grad in zip(parameters.items(), grads, strict=True):
+                rows[name].append(torch.zeros_like(p) if grad is None else grad)
+            losses.append(loss.detach())
+        stacked: Grads = {
+            name: torch.stack(rows[name]) if rows[name] else p.new_zeros((0, *p.shape)).detach()
+            for name, p in parameters.items()
+        }
+        return Materialised(stacked, torch.stack(losses) if losses else torch.zeros(0))
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """One gradient."""
+        return sum(p.numel() * p.element_size() for p in trainable(model).values())

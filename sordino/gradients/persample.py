@@ -1,0 +1,138 @@
+"""Above the waist: what a backend hands over, and the plain form of it that holds every gradient.
+
+A backend turns (model, loss_fn, batch) into a `PerSample`: B gradients that can be measured and summed but need never
+exist. Parameters are the model's trainable tensors in the order of `named_parameters()`, each once, tied or not; P of
+them. Everything is a sum: no method divides by B, because B is private.
+
+Privacy: the values here are not protected by anything yet. They pass to a weigher and then through `release`; only the
+query touches them, and nothing here prints, logs or raises on what they contain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Grads = dict[str, Tensor]
+"""One tensor per trainable parameter, by the parameter's name."""
+
+LossFn = Callable[..., Tensor]
+"""`loss_fn(model, *batch)` returns one loss per sample, shape (B,)."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The norms are those of the gradients, up to rounding."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Squared L2 norms, sample by parameter tensor."""
+
+    squared: Tensor  # (B, P), float32 or better
+    names: tuple[str, ...]  # the P parameters
+    estimate: Exact = Exact()
+
+    def total(self) -> Tensor:
+        """The L2 norm of each sample's whole gradient, shape (B,)."""
+        return self.squared.sum(dim=1).sqrt()
+
+
+class PerSample(Protocol):
+    """The gradients of B samples."""
+
+    @property
+    def losses(self) -> Tensor:
+        """Each sample's loss, shape (B,), detached."""
+        ...
+
+    def norms(self) -> Norms:
+        """Squared norms, (B, P)."""
+        ...
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """⟨g_i, u⟩ per parameter tensor, (B, P); tensors missing from u count as zero."""
+        ...
+
+    def weighted_sum(self, weights: Tensor) -> Grads:
+        """Σ_i w_i g_i for weights of shape (B, 1) or (B, P). Never a mean.
+
+        A row of weight 0 contributes exactly nothing, even where its gradient is not finite.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """A way to obtain per-sample gradients."""
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
+        """The gradients of each sample of a batch; `batch` is a tuple of loss_fn's arguments after the model."""
+        ...
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """About how much memory one more sample takes, from which a physical batch is chosen."""
+        ...
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name, in order, tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Sums and norms are kept in float32 at least: in half precision they go wrong by more than the bound."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def zeros(parameters: Mapping[str, Tensor]) -> Grads:
+    """A sum over no samples."""
+    return {n: torch.zeros(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device) for n, p in parameters.items()}
+
+
+BLOCK = 1 << 16
+"""Elements summed at once: float32 sums of squares over longer runs read low, and a low norm breaks the bound."""
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """Σ x² of each row of (B, …), accumulated in float32 or better, block by block."""
+    flat = rows.flatten(1).to(accumulation_dtype(rows.dtype))  # (B, d)
+    blocks = [block.square().sum(dim=1, dtype=torch.float64) for block in flat.split(BLOCK, dim=1)]
+    if not blocks:
+        return flat.new_zeros(flat.shape[0])
+    return torch.stack(blocks).sum(dim=0).to(flat.dtype)
+
+
+@dataclass(frozen=True)
+class Materialised:
+    """Per-sample gradients held in full: the plain form, and the oracle's."""
+
+    rows: Grads  # name -> (B, *shape)
+    losses: Tensor  # (B,)
+
+    def norms(self) -> Norms:
+        """Squared norms from the gradients themselves."""
+        columns = [squared_norms(rows) for rows in self.rows.values()]
+        return Norms(torch.stack(columns, dim=1), tuple(self.rows))
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """Inner products from the gradients themselves."""
+        columns = []
+        for name, rows in self.rows.items():
+            flat = rows.flatten(1).to(accumulation_dtype(rows.dtype))  # (B, d)
+            other = u[name].flatten().to(flat.dtype) if name in u else flat.new_zeros(flat.shape[1])
+            columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
+        return torch.stack(columns, dim=1)
+
+    def weighted_sum(self, weights: Tensor) -> Grads:
+        """Σ_i w_i g_i, tensor by tensor."""
+        total: Grads = {}
+        for column, (name, rows) in enumerate(self.rows.items()):
+            dtype = accumulation_dtype(rows.dtype)
+            w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
+            kept = torch.where((w != 0).view(-1, *[1] * (rows.dim() - 1)), rows.to(dtype), 0)  # 0 · nan is nan
+            total[name] = torch.tensordot(w, kept, dims=1)
+        return total
