@@ -116,6 +116,8 @@ class Materialised:
     def norms(self) -> Norms:
         """Squared norms from the gradients themselves."""
         columns = [squared_norms(rows) for rows in self.rows.values()]
+        if not columns:
+            return Norms(torch.zeros(len(self.losses), 0), ())
         return Norms(torch.stack(columns, dim=1), tuple(self.rows))
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
