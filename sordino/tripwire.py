@@ -69,9 +69,10 @@ class Tripwire:
 
     def write(self, p: nn.Parameter, grad: Tensor) -> None:
         """Set a released gradient and remember what it looked like."""
-        p.grad = grad
+        own = grad.data  # the tensors of a release are views of one vector and share its version counter; this does not
+        p.grad = own
         watched = self._watched[id(p)]
-        watched.grad, watched.version = grad, grad._version
+        watched.grad, watched.version = own, own._version
 
     def clear(self, p: nn.Parameter) -> None:
         """A parameter frozen since the last lot keeps no old gradient that a step would apply."""

@@ -10,6 +10,8 @@ names only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -74,31 +76,59 @@ def structure(model: nn.Module) -> None:
 
 
 def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
-    """Refuse a loss that is not one per sample, couples samples, or a forward pass that writes to buffers."""
+    """Refuse a loss that is not one per sample or couples samples, and a forward pass that writes to buffers.
+
+    The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
+    """
     samples = size(batch)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
-        losses = loss_vector(_run(model, loss_fn, batch, 0), samples)
+        loss_vector(_run(model, loss_fn, batch), samples)
         _refuse_changed(model, before)
-        if samples < 2 or not _same(losses, _run(model, loss_fn, batch, 0)):
-            return  # a loss that differs from itself cannot be probed
-        others = _run(model, loss_fn, _changed(batch), 0)
-        if not _same(losses[:-1], others[:-1]):
+        _refuse_coupled(model, loss_fn, batch, changed=samples - 1)
+        with _eval_mode(model):
+            _refuse_coupled(model, loss_fn, batch, changed=0)
+            _refuse_counted(model, loss_fn, batch)
+
+
+def _refuse_coupled(model: nn.Module, loss_fn: LossFn, batch: Any, changed: int) -> None:
+    losses = _run(model, loss_fn, batch)
+    if not _same(losses, _run(model, loss_fn, batch)):
+        return  # a loss that differs from itself cannot be watched
+    others = torch.arange(len(losses)) != changed
+    for factor in (-7.0, 0.01):
+        if not _same(losses[others], _run(model, loss_fn, _changed(batch, changed, factor))[others]):
             raise Refusal(
                 "changing one record changed the losses of others: the samples of a batch are coupled; need each loss to "
                 "depend on its own record alone; look for a normalisation, a ranking or a mean over the batch"
             )
-        if not _same(losses, _run(model, loss_fn, batch, 1)):
-            return  # dropout and the like: a batch of another shape draws other masks
-        alone = _run(model, loss_fn, take(batch, slice(0, 1)), 0)
-        if not _same(losses[:1], alone):
+
+
+def _refuse_counted(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
+    losses = _run(model, loss_fn, batch)
+    if not _same(losses, _run(model, loss_fn, batch, seed=1)):
+        return  # still random: a batch of another shape draws other values
+    for i in range(len(losses)):
+        if not _same(losses[i : i + 1], _run(model, loss_fn, take(batch, slice(i, i + 1)))):
             raise Refusal(
-                "a record's loss depends on how many others are in the batch: the samples are coupled; divide by nothing "
-                "in loss_fn that is counted over the batch"
+                "a record's loss depends on which others are in the batch, or on how many: the samples are coupled; divide "
+                "by nothing in loss_fn that is counted over the batch"
             )
 
 
-def _run(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int) -> Tensor:
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _run(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> Tensor:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return loss_fn(model, *arguments(batch))
@@ -122,17 +152,17 @@ def _refuse_changed(model: nn.Module, before: dict[str, Tensor]) -> None:
             )
 
 
-def _changed(batch: Any) -> Any:
-    """The batch with its last record made very different."""
+def _changed(batch: Any, i: int, factor: float) -> Any:
+    """The batch with record i made very different."""
 
     def change(leaf: Tensor) -> Tensor:
         result = leaf.clone()
         if leaf.dtype == torch.bool:
-            result[-1] = ~leaf[-1]
+            result[i] = ~leaf[i]
         elif leaf.is_floating_point():
-            result[-1] = 3 - 7 * leaf[-1]
+            result[i] = 3 + factor * leaf[i]
         else:
-            result[-1] = leaf[0]  # another record's own value is always a legal label or token
+            result[i] = leaf[i - 1]  # another record's own value is always a legal label or token
         return result
 
     return tree_map(change, batch)
