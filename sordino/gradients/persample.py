@@ -10,6 +10,7 @@ query touches them, and nothing here prints, logs or raises on what they contain
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -97,9 +98,14 @@ BLOCK = 1 << 16
 """Elements summed at once: float32 sums of squares over longer runs read low, and a low norm breaks the bound."""
 
 
+def flattened(rows: Tensor) -> Tensor:
+    """(B, …) as (B, d) in float32 or better; a scalar parameter has d = 1, an empty lot B = 0."""
+    return rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).to(accumulation_dtype(rows.dtype))
+
+
 def squared_norms(rows: Tensor) -> Tensor:
     """Σ x² of each row of (B, …), accumulated in float32 or better, block by block."""
-    flat = rows.flatten(1).to(accumulation_dtype(rows.dtype))  # (B, d)
+    flat = flattened(rows)
     blocks = [block.square().sum(dim=1, dtype=torch.float64) for block in flat.split(BLOCK, dim=1)]
     if not blocks:
         return flat.new_zeros(flat.shape[0])
@@ -124,7 +130,7 @@ class Materialised:
         """Inner products from the gradients themselves."""
         columns = []
         for name, rows in self.rows.items():
-            flat = rows.flatten(1).to(accumulation_dtype(rows.dtype))  # (B, d)
+            flat = flattened(rows)
             other = u[name].flatten().to(flat.dtype) if name in u else flat.new_zeros(flat.shape[1])
             columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
         return torch.stack(columns, dim=1)
