@@ -6,13 +6,14 @@ leaves chunks behind, which are skipped. A lot that is gone through a second tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Draw
@@ -21,16 +22,26 @@ Indices = NDArray[np.int64]
 Load = Callable[[Indices], Any]
 
 
+@runtime_checkable
+class MapStyle(Protocol):
+    """Records by index; torch's own datasets, those of other libraries, and plain lists."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
 def length(dataset: Any) -> int:
     """The number of records of a map-style dataset."""
     if isinstance(dataset, DataLoader):
         raise Refusal("a DataLoader was given: need the dataset itself; the sampler and draws() make the batches")
-    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Dataset | list):
+    by_index = isinstance(dataset, MapStyle) and not isinstance(dataset, Tensor | tuple | Mapping | str)
+    if isinstance(dataset, IterableDataset) or not by_index:
         raise Refusal(
-            f"a {type(dataset).__name__} was given: need a map-style torch Dataset, whose records can be drawn by index; "
+            f"a {type(dataset).__name__} was given: need a map-style dataset, whose records can be drawn by index; "
             "wrap tensors in torch.utils.data.TensorDataset"
         )
-    n = len(dataset)  # type: ignore[arg-type]  # map-style datasets have a length
+    n = len(dataset)
     if n == 0:
         raise Refusal("the dataset has no records: need at least one")
     return n

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from sordino import claims, validate
 from sordino.accounting import PLD, Accountant
@@ -32,7 +31,7 @@ from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.persample import Backend, LossFn, PerSample, trainable
 from sordino.gradients.vmap import Vmap
 from sordino.ledger import Ledger
-from sordino.loading import Batches, Prefetch, length, loader
+from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
 from sordino.memory import physical_batch as fitting
 from sordino.plan import dry_step
@@ -101,7 +100,7 @@ class Private:
 
     def draws(
         self,
-        dataset: Dataset[Any],
+        dataset: MapStyle,
         sampler: Sampler,
         steps: int,
         *,

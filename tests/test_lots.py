@@ -151,6 +151,7 @@ def test_tensor_datasets_lists_and_workers_load_the_same_lots():
     assert torch.equal(by_index, run(Rows(), workers=2))
     assert torch.equal(by_index, run(Subset(linear(), range(64))))
     assert torch.equal(by_index, run(Subset(Rows(), range(64))))
+    assert torch.equal(by_index, run([linear()[i] for i in range(64)]))
 
 
 def test_workers_skip_what_an_abandoned_lot_left_behind():

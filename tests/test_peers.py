@@ -43,6 +43,28 @@ def test_row_2_clip_and_noise_follow_the_schedule_together():
             assert measured.item() == pytest.approx(schedule(t), rel=0.05 if multiplier else 1e-4)
 
 
+def contribution(model, loss, x):
+    """The length of what one record adds to the sum, at bound 1 and without noise."""
+    p = sd.Private(model, loss, dpsgd(multiplier=0.0), seed=0)
+    for lot in p.draws(torch.utils.data.TensorDataset(x), sd.Full(), steps=1, expected_batch=1):
+        p.backward(lot)
+    return torch.cat([q.grad.flatten() for q in model.parameters()]).norm().item()
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+def test_row_3_padding_of_every_mode_keeps_the_bound(mode):
+    model = nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode)
+    x = 100 * torch.randn(1, 2, 5, 5)
+    assert contribution(model, lambda m, x: m(x).square().sum((1, 2, 3)), x) == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.EmbeddingBag(9, 4, mode="sum"), lambda: nn.Embedding(9, 4, padding_idx=7)])
+def test_row_4_repeated_and_padding_ids_keep_the_bound(make):
+    model = make()
+    ids = torch.tensor([[3] * 50 + [7] * 5])
+    assert contribution(model, lambda m, x: 100 * m(x).flatten(1).square().sum(1), ids) == pytest.approx(1.0, rel=1e-4)
+
+
 def test_row_5_tied_weights_and_layers_called_twice_are_grouped_by_identity():
     class Tied(nn.Module):
         def __init__(self):
@@ -124,6 +146,17 @@ def test_row_12_another_sigma_does_not_make_the_ledger_forget():
     steps = [sd.events.Repeat(sd.events.Poisson(0.3, sd.events.Gaussian(s)), k) for s, k in ((0.5, 5), (5.0, 2))]
     assert q.event == sd.events.Together(*steps)
     assert q.claim(1e-5).epsilon > p.claim(1e-5).epsilon
+
+
+def test_row_13_no_chunk_of_a_lot_is_dropped():
+    def gradient(physical_batch):
+        model = network()
+        p = private(model, query=dpsgd(multiplier=0.0))
+        for lot in p.draws(linear(), sd.Full(), steps=1, physical_batch=physical_batch):
+            p.backward(lot)
+        return torch.cat([q.grad.flatten() for q in model.parameters()])
+
+    torch.testing.assert_close(gradient(5), gradient(64))
 
 
 def test_row_14_the_realised_size_of_a_lot_never_divides():

@@ -7,6 +7,7 @@ from torch import nn
 from sordino.gradients import Chunked, Loop, Vmap
 from sordino.gradients.chunked import nothing
 from sordino.gradients.persample import squared_norms, trainable
+from sordino.refusal import Refusal
 
 B = 4
 
@@ -112,6 +113,18 @@ def test_the_loop_sums_to_plain_autograd(make, data):
     plain = torch.autograd.grad(loss(model, *batch).sum(), list(trainable(model).values()), allow_unused=True)
     for (name, p), grad in zip(trainable(model).items(), plain, strict=True):
         torch.testing.assert_close(total[name], torch.zeros_like(p) if grad is None else grad, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("make", "data"), RECURRENT.values(), ids=RECURRENT)
+def test_what_torch_func_cannot_vectorise_is_sent_to_the_loop(make, data):
+    model, batch = case(make, data)
+    with pytest.raises(Refusal, match=r"Loop\(\)"):
+        Vmap().per_sample(model, loss, batch)
+
+
+def test_an_error_of_the_models_own_stays_its_own():
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Vmap().per_sample(nn.Linear(3, 2), loss, (torch.zeros(4, 5),))
 
 
 def test_a_sample_whose_weight_is_zero_contributes_nothing_not_even_nan():
