@@ -66,6 +66,26 @@ class Native:
     std: float
 
 
+def sampled_loss(rate: float, ratio: Array) -> Array:
+    """log(1 + q(e^λ − 1))."""
+    if rate == 1.0:
+        return ratio
+    small = np.minimum(ratio, _LARGE)
+    near = np.log1p(rate * np.expm1(np.minimum(small, 1.0)))
+    far = small + math.log(rate) + np.log1p((1 - rate) / rate * np.exp(-np.maximum(small, 1.0)))
+    return np.where(ratio <= 1.0, near, far + (ratio - small))
+
+
+def base_ratio(rate: float, loss: Array) -> Array:
+    """The inverse: λ at which the loss is reached; −∞ where it never is."""
+    if rate == 1.0:
+        return loss
+    with np.errstate(invalid="ignore", divide="ignore"):
+        near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / rate, -1.0))
+        far = loss - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 1.0)))
+    return np.where(loss <= 1.0, near, far)
+
+
 @dataclass(frozen=True)
 class Sampled:
     """A pair after Poisson sampling at `rate`; `subset` when it is a fixed-size subset under replace-one instead."""
@@ -79,31 +99,12 @@ class Sampled:
         """Whether one direction stands for both."""
         return self.subset or (self.rate == 1.0 and self.pair.symmetric)
 
-    def losses(self, ratio: Array) -> Array:
-        """log(1 + q(e^λ − 1))."""
-        if self.rate == 1.0:
-            return ratio
-        small = np.minimum(ratio, _LARGE)
-        near = np.log1p(self.rate * np.expm1(np.minimum(small, 1.0)))
-        far = small + math.log(self.rate) + np.log1p((1 - self.rate) / self.rate * np.exp(-np.maximum(small, 1.0)))
-        return np.where(ratio <= 1.0, near, far + (ratio - small))
-
-    def ratios(self, loss: Array) -> Array:
-        """The inverse: λ at which the loss is reached; −∞ where it never is."""
-        if self.rate == 1.0:
-            return loss
-        with np.errstate(invalid="ignore", divide="ignore"):
-            near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / self.rate, -1.0))
-            far = loss - math.log(self.rate) + np.log1p(-(1 - self.rate) * np.exp(-np.maximum(loss, 1.0)))
-        return np.where(loss <= 1.0, near, far)
-
     def native(self, add: bool, cut: float) -> Native:
         """Approximate losses and P-masses on the pair's own grid, without tails of mass `cut`; to choose a lattice."""
         return _native(self, add, cut)
 
     def _cells(self, mesh: Mesh, add: bool) -> tuple[Indices, Array, Array]:
         """Graded edges in units of step on the removing side's loss axis, and base masses of their cells."""
-        pair = self.pair.adding() if add else self.pair
         native = self.native(add, mesh.cut)
         step, std = mesh.step, native.std
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
@@ -112,7 +113,7 @@ class Sampled:
             low, mean = 0, 0.0
         unit = max(1, int(std / (mesh.fine * step)))
         edges = _graded(low, high, mean / step, std / step, unit, mesh.fine)
-        base_q, base_p = pair.masses(self.ratios(edges * step))
+        base_q, base_p = self.pair.masses(base_ratio(self.rate, edges * step))
         return edges, base_q, base_p
 
     def upper(self, mesh: Mesh, add: bool) -> Atoms:
@@ -165,7 +166,7 @@ class Sampled:
 
     def bins(self, mesh: Mesh, add: bool) -> Bins:
         """Hard bins on the same cells. For a subset: the pair that a real dataset attains, one direction."""
-        whole = Sampled(self.pair, self.rate) if self.subset else self
+        whole = Sampled(getattr(self.pair, "lower", self.pair), self.rate)
         edges, a, b = whole._cells(mesh, add)
         middle = np.concatenate((edges[:1] - 1, (edges[1:] + edges[:-1]) // 2, edges[-1:]))
         mixed = (1 - self.rate) * a + self.rate * b
@@ -179,15 +180,14 @@ class Sampled:
 
 @lru_cache(maxsize=4096)
 def _native(sampled: Sampled, add: bool, cut: float) -> Native:
-    pair = sampled.pair.adding() if add else sampled.pair
-    edges = pair.native()
-    a, b = (masses[1:-1] for masses in pair.masses(edges))
+    edges = sampled.pair.native()
+    a, b = (masses[1:-1] for masses in sampled.pair.masses(edges))
     mixed = (1 - sampled.rate) * a + sampled.rate * b
     middle = (edges[1:] + edges[:-1]) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((a > 1e-290) & (b > 1e-290), np.log(b) - np.log(a), middle)
-    ends = sampled.losses(edges)
-    loss = np.clip(sampled.losses(np.clip(ratio, edges[:-1], edges[1:])), ends[:-1], ends[1:])
+    ends = sampled_loss(sampled.rate, edges)
+    loss = np.clip(sampled_loss(sampled.rate, np.clip(ratio, edges[:-1], edges[1:])), ends[:-1], ends[1:])
     p = a if add else mixed
     keep = (np.cumsum(p) > cut) & (np.cumsum(p[::-1])[::-1] > cut)
     if not keep.any():

@@ -41,10 +41,6 @@ class Pair(Protocol):
         """Edges that resolve this pair, ascending, holding all but 1e-300 of it."""
         ...
 
-    def adding(self) -> Pair:
-        """The pair to use when Q, without the record, stands first; itself when it is exact."""
-        ...
-
 
 def differences(below: Array, above: Array) -> Array:
     """Cell masses from both tails, each cell from the side on which it is accurate."""
@@ -69,10 +65,6 @@ class GaussianPair:
         count = _NATIVE + 8 * int(min(self.mu, 1000.0))
         return self.mu * np.linspace(-TAIL, TAIL + self.mu, count) - self.mu**2 / 2
 
-    def adding(self) -> Pair:
-        """See `Pair`."""
-        return self
-
 
 @dataclass(frozen=True)
 class LaplacePair:
@@ -93,13 +85,14 @@ class LaplacePair:
         above_p = np.where(edges >= e, 0.0, np.where(edges < -e, 1.0, -np.expm1(e * (x - 1)) / 2 + 0.5))
         return differences(below_q, above_q), differences(below_p, above_p)
 
+    @property
+    def unit(self) -> float:
+        """The atoms sit at ± this."""
+        return self.epsilon
+
     def native(self) -> Array:
         """See `Pair`."""
         return np.linspace(-self.epsilon * (1 + 1e-9), self.epsilon * (1 + 1e-9), _NATIVE)
-
-    def adding(self) -> Pair:
-        """See `Pair`."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -125,10 +118,6 @@ class BoundedRangePair:
         """See `Pair`."""
         return np.linspace(-self.epsilon * (1 + 1e-9), self.epsilon * (1 + 1e-9), _NATIVE)
 
-    def adding(self) -> Pair:
-        """See `Pair`."""
-        return self
-
 
 @dataclass(frozen=True, eq=False)
 class DiscretePair:
@@ -140,7 +129,7 @@ class DiscretePair:
     infinite: float = 0.0  # P-mass where Q has none
     lost: float = 0.0  # Q-mass where P has none
     symmetric: bool = False
-    exact: bool = True
+    unit: float = 0.0  # spacing of the values, when they are multiples of it
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -160,16 +149,6 @@ class DiscretePair:
             middles = (self.values[1:] + self.values[:-1]) / 2
             return np.concatenate(([low - room], middles, [high + room]))
         return np.linspace(low - room, high + room, 4 * _NATIVE)
-
-    def flipped(self) -> DiscretePair:
-        """(Q, P)."""
-        return DiscretePair(
-            -self.values[::-1], self.q[::-1], self.p[::-1], self.lost, self.infinite, self.symmetric, self.exact
-        )
-
-    def adding(self) -> Pair:
-        """See `Pair`. A pair rounded up for P against Q must be mirrored, for the mechanism it rounds is symmetric."""
-        return self if self.exact else self.flipped()
 
 
 @dataclass(frozen=True)
@@ -205,10 +184,6 @@ class MixturePair:
         widest = grids[int(np.argmax([g[-1] - g[0] for g in grids]))]
         return np.unique(np.concatenate((widest, [low, high])))
 
-    def adding(self) -> Pair:
-        """See `Pair`."""
-        return MixturePair(self.weights, tuple(pair.adding() for pair in self.pairs))
-
 
 def response_pair(flip: float, buckets: int) -> DiscretePair:
     """Randomised response: with probability `flip` a uniform answer of `buckets`, otherwise the true one."""
@@ -217,7 +192,7 @@ def response_pair(flip: float, buckets: int) -> DiscretePair:
     loss = math.log(true / other)
     rest = max(0.0, 1 - true - other)
     masses = np.array([other, rest, true])
-    return DiscretePair(np.array([-loss, 0.0, loss]), masses, masses[::-1].copy(), symmetric=True)
+    return DiscretePair(np.array([-loss, 0.0, loss]), masses, masses[::-1].copy(), symmetric=True, unit=loss)
 
 
 def discrete_gaussian_pair(sigma: float, shift: int) -> DiscretePair:
@@ -227,4 +202,4 @@ def discrete_gaussian_pair(sigma: float, shift: int) -> DiscretePair:
     q = np.exp(-(x**2) / (2 * sigma**2))
     p = np.exp(-((x - shift) ** 2) / (2 * sigma**2))
     values = (2 * x * shift - shift**2) / (2 * sigma**2)
-    return DiscretePair(values, p / p.sum(), q / q.sum(), symmetric=True)
+    return DiscretePair(values, p / p.sum(), q / q.sum(), symmetric=True, unit=shift / (2 * sigma**2))

@@ -81,3 +81,16 @@ class Estimate:
     def at_epsilon(self, epsilon: float) -> Saddle:
         """The saddle point whose ε is this; the smallest tilt when ε lies below the mean loss."""
         return self._search(False, epsilon)
+
+    def gentle(self, epsilon: float, log_delta: float, room: float) -> Saddle:
+        """The smallest tilt at which sums around ε still have relative precision: K(θ) − θε ≤ log δ + room."""
+        low, high = _LOG_TILT[0], math.log(self.at_epsilon(epsilon).theta)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            theta = math.exp(middle)
+            near = self.derivatives(theta)[0] - theta * epsilon <= log_delta + room
+            low, high = (low, middle) if near else (middle, high)
+            if high - low < 1e-3:
+                break
+        theta = math.exp(high)
+        return Saddle(theta, epsilon, log_delta)
