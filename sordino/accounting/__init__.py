@@ -1,6 +1,7 @@
 """Accountants: pure functions of an event, importable without torch."""
 
 from sordino.accounting.accountant import Accountant, Unsupported
+from sordino.accounting.budget import Budget, BudgetExhausted
 from sordino.accounting.calibrate import calibrate
 from sordino.accounting.clt import GaussianCLT
 from sordino.accounting.composition import Advanced, Basic, Strong
@@ -45,6 +46,8 @@ __all__ = [
     "Accountant",
     "Advanced",
     "Basic",
+    "Budget",
+    "BudgetExhausted",
     "GaussianCLT",
     "Moments",
     "Strong",

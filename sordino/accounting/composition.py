@@ -7,14 +7,15 @@ Every release gets its own (ε₀, δ₀): a Gaussian by Balle & Wang 2018, ampl
     strong     Σ εᵢ(e^{εᵢ}−1) + √(2 ln(1/δ') Σ εᵢ²)           Dwork, Rothblum & Vadhan 2010
 
 **Privacy:** `Strong()` repeats figure 2 of Abadi et al. 2016 as printed, with ε₁ = q·ε₀. That is not amplification (which
-is larger) and the classical ε₀ = 1.46 lies outside its proof, so it is no bound and is marked so. `Strong(valid=True)`
+is larger), the drift is Tε₁², half of δ goes to either term, and the classical ε₀ = 1.46 lies outside its proof: it is no
+bound and is marked so. `Strong(valid=True)`
 is the same composition made valid.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,9 @@ from sordino.accounting.phases import Collector, is_private, relation_of
 from sordino.accounting.saddle import Phases
 from sordino.events import Event, Gaussian, Group, Poisson, Relation, Repeat, Shuffle, Together, canonical
 
-_SPLITS = np.concatenate((np.geomspace(1e-6, 0.1, 26), np.linspace(0.12, 0.9, 30), 1 - np.geomspace(0.08, 1e-6, 20)))
+_SPLITS: tuple[float, ...] = tuple(
+    np.concatenate((np.geomspace(1e-6, 0.1, 26), np.linspace(0.12, 0.9, 30), 1 - np.geomspace(0.08, 1e-6, 20)))
+)
 
 
 def _releases(event: Event, relation: Relation) -> Phases:
@@ -167,8 +170,9 @@ class Strong:
         if not is_private(event):
             return math.inf
         phases = _releases(event, relation_of(event, self.relation))
-        single = _single if self.valid else _printed
-        return _split(phases, delta, event, lambda e: e * math.expm1(min(e, 700.0)), single)
+        if self.valid:
+            return _split(phases, delta, event, lambda e: e * math.expm1(min(e, 700.0)))
+        return _split(phases, delta, event, lambda e: e * e, _printed, splits=(0.5,))
 
     def delta(self, event: Event, epsilon: float) -> float:
         """The smallest δ at which ε is reached, from above."""
@@ -192,13 +196,14 @@ def _split(
     event: Event,
     drift: Callable[[float], float],
     single: Callable[[Sampled, float, Event], float] = _single,
+    splits: Sequence[float] = _SPLITS,
 ) -> float:
     """min over δ = δ' + Σδᵢ of Σ drift(εᵢ) + √(2 ln(1/δ') Σεᵢ²)."""
     if not phases:
         return 0.0
     spending = _spending(phases)
     best = math.inf
-    for share in _SPLITS if spending else (0.0,):
+    for share in splits if spending else (0.0,):
         each = delta * share / spending if spending else 0.0
         parts = [(single(sampled, each, event), count) for sampled, count in phases]
         slack = delta * (1 - share)
