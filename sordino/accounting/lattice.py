@@ -65,6 +65,13 @@ class Native:
     mean: float
     std: float
 
+    def quantile(self, above: float) -> float:
+        """The loss beyond which the P-mass is about this."""
+        order = np.argsort(self.loss)
+        tail = np.cumsum(np.exp(self.log_mass[order])[::-1])[::-1]
+        over = np.flatnonzero(tail > above)
+        return float(self.loss[order][over[-1]]) if len(over) else float(self.loss[order][0])
+
 
 def sampled_loss(rate: float, ratio: Array) -> Array:
     """log(1 + q(e^λ − 1))."""

@@ -12,31 +12,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sordino import validate
 from sordino.accounting.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
-from sordino.accounting.lossdist import (
-    Setting,
-    choose,
-    delta_above,
-    delta_below,
-    epsilon_above,
-    epsilon_below,
-    lower_tails,
-    upper_tail,
-)
-from sordino.accounting.pairs import Array
+from sordino.accounting.compose import LONGEST
+from sordino.accounting.lossdist import Setting, choose, lower, upper
+from sordino.accounting.pairs import Array, GaussianPair
 from sordino.accounting.phases import collect, is_private, relation_of
-from sordino.accounting.saddle import Estimate, Phases
+from sordino.accounting.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
 from sordino.events import Event, Relation
 
 TOLERANCE = 6e-5
-_CUT = 1e-7  # share of δ that truncated tails may cost
+_CUT = 1e-5  # share of δ that truncated tails may cost
 _ASTRAY = 0.1  # relative distance between guess and answer at which the guess is improved
-_ROOM = 8.0  # e-folds of precision given up for a narrower window
+_TRIES = 4
+_HEAVY_LENGTH = 1 << 20
 _LEAST_LOG_DELTA = -690.0
 
 
@@ -60,22 +54,22 @@ class PLD:
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
         """The smallest ε at this δ that can be certified; infinity when there is none."""
-        return self._bound(event, delta, relation, lower=False)[1]
+        return self._bound(event, delta, relation, want_lower=False)[1]
 
     def bounds(self, event: Event, delta: float, *, relation: Relation | None = None) -> tuple[float, float]:
         """Certified (lower, upper) bounds on ε at this δ."""
-        return self._bound(event, delta, relation, lower=True)
+        return self._bound(event, delta, relation, want_lower=True)
 
     def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
         """An upper bound on δ at this ε."""
-        return self.delta_bounds(event, epsilon, relation=relation, lower=False)[1]
+        return self.delta_bounds(event, epsilon, relation=relation, want_lower=False)[1]
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
         """δ(ε) as a function of arrays."""
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
 
     def delta_bounds(
-        self, event: Event, epsilon: float, *, relation: Relation | None = None, lower: bool = True
+        self, event: Event, epsilon: float, *, relation: Relation | None = None, want_lower: bool = True
     ) -> tuple[float, float]:
         """Certified (lower, upper) bounds on δ at this ε."""
         epsilon = validate.non_negative("epsilon", epsilon)
@@ -90,11 +84,11 @@ class PLD:
             return (exact, exact)
         low = high = 0.0
         for add in _directions(phases):
-            below, above = _delta(phases, add, epsilon, self.tolerance, lower)
+            below, above = _delta(phases, add, epsilon, self.tolerance, want_lower)
             low, high = max(low, below), max(high, above)
         return (min(low, high), high)
 
-    def _bound(self, event: Event, delta: float, relation: Relation | None, lower: bool) -> tuple[float, float]:
+    def _bound(self, event: Event, delta: float, relation: Relation | None, want_lower: bool) -> tuple[float, float]:
         delta = validate.number("delta", delta)
         if not 0 <= delta < 1:
             raise ValueError(f"delta={delta}: must lie in [0, 1); typical values are far below 1 / dataset size")
@@ -114,7 +108,7 @@ class PLD:
         for add in _directions(phases):
             if add and _adding_at_most(phases) <= high:
                 continue
-            below, above = _epsilon(phases, add, delta, self.tolerance, lower)
+            below, above = _epsilon(phases, add, delta, self.tolerance, want_lower)
             low, high = max(low, below), max(high, above)
         pure = pure_epsilon(phases)
         return (min(low, high, pure), min(high, pure))
@@ -132,51 +126,87 @@ def _adding_at_most(phases: Phases) -> float:
     )
 
 
-def _epsilon(phases: Phases, add: bool, delta: float, tolerance: float, lower: bool) -> tuple[float, float]:
+def _surely_zero(phases: Phases, delta: float) -> bool:
+    """δ(0) is at most the sum of the single releases' total variations."""
+    total = 0.0
+    for sampled, count in phases:
+        one = math.erf(sampled.pair.mu / math.sqrt(8)) if isinstance(sampled.pair, GaussianPair) else 1.0
+        total += count * sampled.rate * one
+    return total <= delta
+
+
+def _epsilon(phases: Phases, add: bool, delta: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
+    if _surely_zero(phases, delta):
+        return 0.0, 0.0
     cut = _CUT * delta / sum(count for _, count in phases)
-    estimate = Estimate(phases, add, cut)
-    saddle = estimate.at_delta(delta)
-    setting = choose(phases, add, saddle, estimate.std, cut, tolerance)
-    high = _upper(phases, add, setting, delta)
-    guess = saddle.epsilon
-    for _ in range(3):
-        if math.isinf(high) or (not math.isnan(high) and abs(guess - high) <= _ASTRAY * max(high, 0.1 * estimate.std)):
-            break
-        guess = max(high, 0.0) if not math.isnan(high) else guess / 2
-        saddle = estimate.gentle(guess, math.log(delta), _ROOM)
-        setting = choose(phases, add, saddle, estimate.std, cut, tolerance)
-        again = _upper(phases, add, setting, delta)
-        high = again if math.isnan(high) else min(high, again if not math.isnan(again) else high)
-    if math.isnan(high):
-        high = math.inf
+    whole = Estimate(phases, add, cut)
+    saddle = whole.at_delta(delta)
+    heavy = is_heavy(phases, add, cut, delta, whole, saddle.theta)
+    search = _Search(phases, add, cut, delta, tolerance)
+    search.run(whole, saddle, _HEAVY_LENGTH if heavy else LONGEST)
+    if heavy and (search.astray or search.longest >= _HEAVY_LENGTH // 2):
+        apart = locate(phases, add, cut, delta)
+        if apart is not None:
+            with suppress(OverflowError):
+                search.run(*apart, LONGEST)
     low = 0.0
-    if lower and high > 0 and math.isfinite(high):
-        p, q = lower_tails(phases, add, setting)
-        low = epsilon_below(p, q, delta)
-    return low, high
+    if want_lower and 0 < search.high < math.inf and search.setting is not None:
+        with suppress(OverflowError):
+            low = lower(phases, add, search.setting).epsilon(delta)
+    return low, search.high
 
 
-def _upper(phases: Phases, add: bool, setting: Setting, delta: float) -> float:
-    curve, infinite = upper_tail(phases, add, setting)
-    return epsilon_above(curve, infinite, delta)
+class _Search:
+    """Upper bounds on ε at several settings; every one of them holds, the smallest counts."""
+
+    def __init__(self, phases: Phases, add: bool, cut: float, delta: float, tolerance: float) -> None:
+        self.phases, self.add, self.cut, self.delta, self.tolerance = phases, add, cut, delta, tolerance
+        self.high = math.inf
+        self.setting: Setting | None = None
+        self.astray = False
+        self.longest = 0
+
+    def run(self, estimate: Estimate, saddle: Saddle, longest: int) -> None:
+        """Compose at a saddle point, and again nearer to the answer while the guess was bad."""
+        guess = saddle.epsilon
+        for _ in range(_TRIES):
+            setting = choose(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
+            bound = upper(self.phases, self.add, setting, longest)
+            self.longest = max(self.longest, bound.length)
+            found = bound.epsilon(self.delta)
+            if found < self.high:
+                self.high, self.setting = found, setting
+            known = not math.isnan(found)
+            self.astray = not known or abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std)
+            if not self.astray or math.isinf(found):
+                break
+            guess = found if known else guess / 2
+            saddle = near(estimate, guess, self.delta)
 
 
-def _delta(phases: Phases, add: bool, epsilon: float, tolerance: float, lower: bool) -> tuple[float, float]:
+def _delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
     steps = sum(count for _, count in phases)
-    log_delta, cut = math.log(1e-10), 1e-17 / steps
-    for _ in range(4):
+    log_delta, cut = -23.0, 1e-17 / steps
+    for _ in range(6):
         estimate = Estimate(phases, add, cut)
         saddle = estimate.at_epsilon(epsilon)
-        found = max(_LEAST_LOG_DELTA, saddle.log_delta)
-        cut = max(math.exp(max(found, -600.0)) * _CUT / steps, 1e-300)
-        if abs(found - log_delta) < 1:
+        found = min(0.0, max(_LEAST_LOG_DELTA, saddle.log_delta))
+        cut = max(math.exp(found) * _CUT / steps, 1e-300)
+        if abs(found - log_delta) < 0.5:
             break
         log_delta = found
-    setting = choose(phases, add, saddle, estimate.std, cut, tolerance)
-    setting = Setting(setting.theta, setting.mesh, epsilon)
-    curve, infinite = upper_tail(phases, add, setting)
-    high = delta_above(curve, infinite, epsilon)
-    low = 0.0
-    if lower:
-        low = delta_below(*lower_tails(phases, add, setting), epsilon)
+    settings = [choose(phases, add, saddle, estimate.std, cut, tolerance)]
+    if is_heavy(phases, add, cut, math.exp(found), estimate, saddle.theta):
+        limit = jump_limit(phases, add, cut, math.exp(found))
+        bulk = Estimate(phases, add, cut, limit)
+        if bulk.jumps:
+            apart = near(bulk, epsilon, math.exp(found))
+            settings.append(choose(phases, add, apart, bulk.std, cut, tolerance))
+    low, high = 0.0, 1.0
+    for setting in settings:
+        with suppress(OverflowError):
+            at = replace(setting, centre=epsilon)
+            above = upper(phases, add, at).delta(epsilon)
+            high = min(high, above) if not math.isnan(above) else high
+            low = max(low, lower(phases, add, at).delta(epsilon)) if want_lower else 0.0
     return low, high

@@ -17,7 +17,7 @@ from scipy.special import log_ndtr
 
 from sordino import validate
 from sordino.accounting.lattice import Sampled
-from sordino.accounting.lossdist import choose, epsilon_below, lower_tails
+from sordino.accounting.lossdist import choose, lower
 from sordino.accounting.pairs import DiscretePair
 from sordino.accounting.saddle import Estimate
 
@@ -58,6 +58,6 @@ def shuffle_lower_bound(multiplier: float, batches: int, epochs: int, delta: flo
         cut = 1e-7 * delta / epochs
         estimate = Estimate(phases, add, cut)
         setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, 1e-4)
-        found = epsilon_below(*lower_tails(phases, add, setting), delta)
+        found = lower(phases, add, setting).epsilon(delta)
         best = max(best, found if math.isfinite(found) else 0.0)
     return best

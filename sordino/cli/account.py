@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.cli.setting import AccountantName, NoiseName, SamplingName, accountant, run, show, up
+from sordino.cli.setting import AccountantName, NoiseName, SamplingName, accountant, batches_of, run, show, up
 from sordino.events import Event, to_json
 
 _LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")
@@ -95,7 +95,7 @@ class Command:
         from sordino import accounting
         from sordino.events import Gaussian, Poisson, Repeat
 
-        batches = math.floor(1 / self.rate + 1e-9)
+        batches = batches_of(self.rate)
         passes = math.ceil(self.steps / batches)
         lower = accounting.shuffle_lower_bound(self.multiplier, batches, passes, self.delta)
         poisson = accounting.PLD().epsilon(Repeat(Poisson(self.rate, Gaussian(self.multiplier)), self.steps), self.delta)

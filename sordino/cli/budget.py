@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tyro.conf import Positional
+
 from sordino.cli.setting import NoiseName, SamplingName, run, show
 
 _EXHAUSTED = 3
@@ -16,9 +18,9 @@ _EXHAUSTED = 3
 class Command:
     """Create a budget, show what is left, or enter a run before it starts."""
 
-    action: Literal["create", "show", "spend"]
+    action: Positional[Literal["create", "show", "spend"]]
     """What to do."""
-    path: Path
+    path: Positional[Path]
     """The budget file."""
     epsilon: float | None = None
     """Limit, for create."""

@@ -41,11 +41,16 @@ def run(
         return Repeat(FixedSize(max(1, math.ceil(rate * dataset_size)), dataset_size, release), steps)
     if not 0 < rate <= 1:
         raise ValueError(f"rate={rate}: must lie in (0, 1]")
-    batches = math.floor(1 / rate + 1e-9)
+    batches = batches_of(rate)
     passes = math.ceil(steps / batches)
     if sampling == "shuffle":
         return Repeat(Shuffle(Repeat(release, batches)), passes)
     return Repeat(BallsInBins(batches, release), passes)
+
+
+def batches_of(rate: float) -> int:
+    """Whole batches in a pass at this rate, as far as a printed decimal can tell."""
+    return math.floor(1 / rate * (1 + 1e-6))
 
 
 def show(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:
