@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from sordino import events, validate
 from sordino.accounting.accountant import Accountant, Unsupported
+from sordino.accounting.phases import relation_of
 from sordino.events import Event, NonPrivate, Relation
 
 DATASET_SIZE = "dataset size"
@@ -86,24 +87,16 @@ def claim(event: Event, delta: float, accountant: Accountant, not_covered: tuple
         return NoGuarantee(event.reason)
     if event == events.Together():
         return NoGuarantee("nothing was drawn and nothing was released, so there is nothing to make a claim about")
+    if not accountant.is_bound:
+        return NoGuarantee(f"{accountant.name} is an approximation, not a bound")
     try:
-        relation = one_relation(event)
+        relation = relation_of(event)
         epsilon = accountant.epsilon(event, delta)
     except Unsupported as error:
         return NoGuarantee(f"the {accountant.name} accountant has no theorem for {error}")
     if not math.isfinite(epsilon):
         return NoGuarantee(f"no finite ε holds at δ={delta:g}")
     return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered)
-
-
-def one_relation(event: Event) -> Relation:
-    """The neighbouring relation under which all parts of an event can be stated together."""
-    found = events.relations(event)
-    if found == {Relation.ADD_OR_REMOVE, Relation.ZERO_OUT}:
-        return Relation.ZERO_OUT  # a zeroed record moves a Poisson sum exactly as a removed one does
-    if len(found) > 1:
-        raise Unsupported(event, f"draws that speak about different neighbours: {', '.join(sorted(found))}")
-    return next(iter(found), Relation.ADD_OR_REMOVE)
 
 
 def describe(event: Event) -> str:

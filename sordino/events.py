@@ -6,11 +6,19 @@ the largest contribution of one record, so events do not know clip bounds or mod
     Gaussian(σ)            a sum with one record's L2 contribution ≤ 1, plus N(0, σ²) on every coordinate
     Laplace(b)             a sum with one record's L1 contribution ≤ 1, plus Lap(b) on every coordinate
     Exponential(ε)         a choice by the exponential mechanism, ε-DP and ε-bounded-range
+    DiscreteGaussian(σ)    an integer sum with one record's contribution ≤ 1, plus discrete Gaussian noise
+    RandomisedResponse     one record's answer among k, replaced by a uniform one with probability `flip`
+    Mixture(w, (e, …))     one of the events, drawn with public weights and made known; the weight missing to 1 is lost
     Poisson(q, e)          e on a draw in which each record takes part by its own coin of probability q
     FixedSize(b, n, e)     e on a uniform subset of exactly b of the n records
+    TruncatedPoisson       a Poisson draw cut to a largest size by dropping records at random
+    BallsInBins(t, e)      e on each of t batches; every record is in one of them, chosen by its own uniform draw
     Shuffle(e)             the releases e, each on another of the disjoint batches of one random pass over the data
     Together(e, …)         all of these, one after the other or on the same draw: composition
     Repeat(e, k)           e, k times: composition
+    Group(e, k)            e as seen by k records together
+    TunePoisson(e, m)      the best of K runs of e, K ~ Poisson(m), nothing else released
+    TuneNegativeBinomial   the best of K runs of e, K ~ truncated negative binomial (geometric when shape is 1)
     NonPrivate(reason)     something no theorem covers; it absorbs every event it is composed with
 
 Privacy: `Poisson(q, Together(a, b))` and `Together(Poisson(q, a), Poisson(q, b))` are different events. The first is
@@ -21,6 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,6 +97,52 @@ class Exponential(Event):
 
 
 @dataclass(frozen=True)
+class DiscreteGaussian(Event):
+    """Discrete Gaussian noise of parameter `multiplier` on an integer to which one record contributes at most 1."""
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        _set(self, "multiplier", validate.positive("multiplier", self.multiplier))
+
+
+@dataclass(frozen=True)
+class RandomisedResponse(Event):
+    """One answer among `buckets`: with probability `flip` a uniform one, otherwise the true one.
+
+    An absent record answers like some fixed bucket, so the relation makes no difference.
+    """
+
+    flip: float
+    buckets: int = 2
+
+    def __post_init__(self) -> None:
+        _set(self, "flip", validate.rate("flip", self.flip))
+        _set(self, "buckets", validate.count("buckets", self.buckets, least=2))
+
+
+@dataclass(frozen=True)
+class Mixture(Event):
+    """One of `events`, drawn with public `weights` independently of the data; which one it was is known to all.
+
+    With probability 1 − Σ weights something happens about which nothing is promised.
+    """
+
+    weights: tuple[float, ...]
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        _set(self, "weights", tuple(validate.non_negative("weights", weight) for weight in self.weights))
+        _set(self, "events", tuple(_checked(event) for event in self.events))
+        if not self.events or len(self.weights) != len(self.events):
+            raise ValueError(
+                f"weights: {len(self.weights)} for {len(self.events)} events; need one for each, at least one"
+            )
+        if math.fsum(self.weights) > 1 + 1e-9:
+            raise ValueError(f"weights: sum to {math.fsum(self.weights)}; must be <= 1")
+
+
+@dataclass(frozen=True)
 class NonPrivate(Event):
     """Something that no theorem covers, and why, in a sentence a reader understands without the code."""
 
@@ -124,6 +179,78 @@ class FixedSize(Event):
         if self.batch_size > self.dataset_size:
             raise ValueError(f"batch_size={self.batch_size}: must be <= dataset_size={self.dataset_size}")
         _checked(self.event)
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson(Event):
+    """`event` on a Poisson draw at `rate` from `dataset_size` records, cut at random to at most `max_batch`."""
+
+    rate: float
+    dataset_size: int
+    max_batch: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        _set(self, "rate", validate.rate("rate", self.rate))
+        validate.count("dataset_size", self.dataset_size)
+        validate.count("max_batch", self.max_batch)
+        _checked(self.event)
+
+
+@dataclass(frozen=True)
+class BallsInBins(Event):
+    """One pass in `bins` batches, `event` released on each; every record is in one, by its own uniform choice."""
+
+    bins: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        validate.count("bins", self.bins)
+        _checked(self.event)
+
+
+@dataclass(frozen=True)
+class Group(Event):
+    """`event` as seen by `size` records that come and go together."""
+
+    event: Event
+    size: int
+
+    def __post_init__(self) -> None:
+        _checked(self.event)
+        validate.count("size", self.size)
+
+
+@dataclass(frozen=True)
+class TunePoisson(Event):
+    """The best of K runs of `event` by its released score, K ~ Poisson(`mean`) drawn in secret (Papernot & Steinke)."""
+
+    event: Event
+    mean: float
+
+    def __post_init__(self) -> None:
+        _checked(self.event)
+        _set(self, "mean", validate.positive("mean", self.mean))
+
+
+@dataclass(frozen=True)
+class TuneNegativeBinomial(Event):
+    """The best of K runs of `event`, K ~ truncated negative binomial (`shape`, `stop`), K ≥ 1, drawn in secret.
+
+    shape 1 is the geometric distribution of Liu & Talwar 2019 with mean 1/stop; shape 0 the logarithmic one.
+    """
+
+    event: Event
+    shape: float
+    stop: float
+
+    def __post_init__(self) -> None:
+        _checked(self.event)
+        shape = validate.number("shape", self.shape)
+        if not -1 < shape < math.inf:
+            raise ValueError(f"shape={shape}: must be > -1 and finite")
+        _set(self, "shape", shape)
+        _set(self, "stop", validate.fraction("stop", self.stop))
 
 
 @dataclass(frozen=True)
@@ -165,7 +292,10 @@ _SAMPLED: Mapping[type[Event], Relation] = {
     Poisson: Relation.ADD_OR_REMOVE,
     FixedSize: Relation.REPLACE,
     Shuffle: Relation.ZERO_OUT,
+    TruncatedPoisson: Relation.ADD_OR_REMOVE,
+    BallsInBins: Relation.ADD_OR_REMOVE,
 }
+_WRAPPERS = (*_SAMPLED, Group, TunePoisson, TuneNegativeBinomial)
 
 
 def canonical(event: Event) -> Event:
@@ -195,7 +325,9 @@ def _shorten(event: Event) -> Event:
         return parts[0] if len(parts) == 1 else Together(*parts)
     if isinstance(event, Poisson) and event.rate == 1.0:
         return _shorten(event.event)
-    if isinstance(event, Poisson | FixedSize | Shuffle):
+    if isinstance(event, Mixture):
+        return Mixture(event.weights, tuple(_shorten(inner) for inner in event.events))
+    if isinstance(event, _WRAPPERS):
         return dataclasses.replace(event, event=_shorten(event.event))
     return event
 
@@ -229,7 +361,7 @@ def _merge(runs: Iterable[tuple[Event, int]]) -> list[tuple[Event, int]]:
 
 def children(event: Event) -> tuple[Event, ...]:
     """The events directly inside an event."""
-    if isinstance(event, Together):
+    if isinstance(event, Together | Mixture):
         return event.events
     inner = getattr(event, "event", None)
     return (inner,) if isinstance(inner, Event) else ()
@@ -254,7 +386,25 @@ def relations(event: Event) -> frozenset[Relation]:
 
 _TYPES: dict[str, type[Event]] = {
     kind.__name__: kind
-    for kind in (Gaussian, Laplace, Exponential, NonPrivate, Poisson, FixedSize, Shuffle, Repeat, Together)
+    for kind in (
+        Gaussian,
+        Laplace,
+        Exponential,
+        DiscreteGaussian,
+        RandomisedResponse,
+        Mixture,
+        NonPrivate,
+        Poisson,
+        FixedSize,
+        TruncatedPoisson,
+        BallsInBins,
+        Shuffle,
+        Group,
+        TunePoisson,
+        TuneNegativeBinomial,
+        Repeat,
+        Together,
+    )
 }
 
 

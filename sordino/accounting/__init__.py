@@ -1,6 +1,82 @@
 """Accountants: pure functions of an event, importable without torch."""
 
 from sordino.accounting.accountant import Accountant, Unsupported
-from sordino.accounting.interim import PLD
+from sordino.accounting.budget import Budget, BudgetExhausted
+from sordino.accounting.calibrate import calibrate
+from sordino.accounting.clt import GaussianCLT
+from sordino.accounting.composition import Advanced, Basic, Strong
+from sordino.accounting.gaussian import (
+    analytic_gaussian,
+    classical_gaussian,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+)
+from sordino.accounting.mechanisms import exponential, laplace
+from sordino.accounting.phases import relation_of
+from sordino.accounting.pld import PLD
+from sordino.accounting.projection import projected_clipping
+from sordino.accounting.rdp import OPACUS_ORDERS, ORDERS, RDP, Moments
+from sordino.accounting.shuffling import shuffle_lower_bound
+from sordino.accounting.stopping import expected_runs, liu_talwar
+from sordino.accounting.theorems import (
+    advanced_drv,
+    advanced_kov,
+    amplified,
+    group_privacy,
+    optimal,
+    optimal_delta,
+    parallel,
+    post_processed,
+    sequential,
+)
+from sordino.accounting.tradeoff import (
+    Tradeoff,
+    epsilon_delta_tradeoff,
+    gaussian_tradeoff,
+    subsampled_tradeoff,
+    tradeoff,
+)
 
-__all__ = ["PLD", "Accountant", "Unsupported"]
+__all__ = [
+    "OPACUS_ORDERS",
+    "ORDERS",
+    "PLD",
+    "RDP",
+    "Accountant",
+    "Advanced",
+    "Basic",
+    "Budget",
+    "BudgetExhausted",
+    "GaussianCLT",
+    "Moments",
+    "Strong",
+    "Tradeoff",
+    "Unsupported",
+    "advanced_drv",
+    "advanced_kov",
+    "amplified",
+    "analytic_gaussian",
+    "calibrate",
+    "classical_gaussian",
+    "epsilon_delta_tradeoff",
+    "expected_runs",
+    "exponential",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "gaussian_tradeoff",
+    "group_privacy",
+    "laplace",
+    "liu_talwar",
+    "optimal",
+    "optimal_delta",
+    "parallel",
+    "post_processed",
+    "projected_clipping",
+    "relation_of",
+    "sequential",
+    "shuffle_lower_bound",
+    "subsampled_tradeoff",
+    "tradeoff",
+]

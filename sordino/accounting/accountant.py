@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from sordino.events import Event
 
@@ -23,6 +24,19 @@ class Accountant(Protocol):
         """How the method is called in a claim."""
         ...
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether its numbers are upper bounds; a claim is never built from one that is not."""
+        ...
+
     def epsilon(self, event: Event, delta: float) -> float:
         """An upper bound on ε at this δ; infinity when there is none."""
+        ...
+
+    def delta(self, event: Event, epsilon: float) -> float:
+        """An upper bound on δ at this ε; one when there is none."""
+        ...
+
+    def profile(self, event: Event) -> Callable[[Any], Any]:
+        """δ as a function of arrays of ε."""
         ...

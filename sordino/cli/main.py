@@ -9,6 +9,10 @@ from sordino.version import __version__
 
 COMMANDS = {
     "train": ("sordino.cli.train", "train a model privately and print what can be claimed"),
+    "account": ("sordino.cli.account", "epsilon of a training run, and how it came about"),
+    "calibrate": ("sordino.cli.calibrate", "the noise, steps or rate that meets a target"),
+    "tradeoff": ("sordino.cli.tradeoff", "what the best attack can do"),
+    "budget": ("sordino.cli.budget", "the privacy budget of a dataset, across runs"),
 }
 """Name, module with a dataclass `Command`, one line of help."""
 

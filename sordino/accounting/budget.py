@@ -1,0 +1,165 @@
+"""A privacy budget for one dataset, shared by all runs on it: an append-only file of events, with locking.
+
+One JSON object per line: first the limit, then one line for every run that was allowed. A run is entered *before* it
+touches the data; what was entered is spent.
+
+**Privacy:** the events of all runs are composed as one event and accounted together, which is tighter than adding ε and,
+unlike it, right at one δ. Reading, checking and appending happen under an exclusive lock of the file, so two
+processes cannot both take the last of it. A damaged line stops everything: what cannot be read may have been spent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from sordino import validate
+from sordino.accounting.accountant import Accountant
+from sordino.accounting.pld import PLD
+from sordino.events import Event, compose, from_json, to_json
+
+_VERSION = 1
+
+
+class BudgetExhausted(Exception):
+    """The run would exceed the budget; nothing was entered."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run that was allowed."""
+
+    name: str
+    event: Event
+    time: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The budget kept in a file. Make one with `create`, open it again with `Budget(path)`.
+
+    >>> import tempfile, os
+    >>> from sordino.events import Gaussian
+    >>> budget = Budget.create(os.path.join(tempfile.mkdtemp(), "budget.jsonl"), epsilon=3.0, delta=1e-5)
+    >>> round(budget.spend(Gaussian(2.0), "mean"), 2)
+    1.99
+    """
+
+    path: str | Path
+    accountant: Accountant = PLD()
+
+    @staticmethod
+    def create(path: str | Path, epsilon: float, delta: float, accountant: Accountant | None = None) -> Budget:
+        """A new file with this limit; an existing one is never overwritten."""
+        limit = {
+            "sordino_budget": _VERSION,
+            "epsilon": validate.positive("epsilon", epsilon),
+            "delta": validate.fraction("delta", delta),
+        }
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(json.dumps(limit) + "\n")
+        return Budget(path, accountant or PLD())
+
+    @property
+    def limit(self) -> tuple[float, float]:
+        """(ε, δ) for everything ever released about the dataset."""
+        with self._open(exclusive=False) as file:
+            return _limit(_lines(file), self.path)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The runs so far."""
+        with self._open(exclusive=False) as file:
+            return _entries(_lines(file), self.path)
+
+    def spent(self) -> float:
+        """ε of all runs together at the budget's δ."""
+        with self._open(exclusive=False) as file:
+            lines = _lines(file)
+        return self._epsilon(_entries(lines, self.path), (), _limit(lines, self.path)[1])
+
+    def left(self) -> float:
+        """The limit less what is spent. Not what one more run may cost: composition is not addition; see `allows`."""
+        return max(0.0, self.limit[0] - self.spent())
+
+    def allows(self, event: Event) -> bool:
+        """Whether one more run would stay within the limit."""
+        with self._open(exclusive=False) as file:
+            lines = _lines(file)
+        epsilon, delta = _limit(lines, self.path)
+        return self._epsilon(_entries(lines, self.path), (event,), delta) <= epsilon
+
+    def spend(self, event: Event, name: str = "") -> float:
+        """Enter a run before it starts; returns the total ε with it, or raises `BudgetExhausted` and enters nothing."""
+        with self._open(exclusive=True) as file:
+            lines = _lines(file)
+            epsilon, delta = _limit(lines, self.path)
+            total = self._epsilon(_entries(lines, self.path), (event,), delta)
+            if not total <= epsilon:
+                raise BudgetExhausted(
+                    f"{self.path}: the run would bring epsilon to {total:.4g} at delta={delta:g}; the limit is {epsilon:g}"
+                )
+            entry = {"name": name, "time": datetime.now(UTC).isoformat(timespec="seconds"), "event": to_json(event)}
+            file.seek(0, os.SEEK_END)
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return total
+
+    def _epsilon(self, entries: tuple[Entry, ...], more: tuple[Event, ...], delta: float) -> float:
+        events = [entry.event for entry in entries] + list(more)
+        return self.accountant.epsilon(compose(events), delta) if events else 0.0
+
+    @contextmanager
+    def _open(self, *, exclusive: bool) -> Iterator[IO[str]]:
+        try:
+            file = open(self.path, "r+" if exclusive else "r", encoding="utf-8")  # noqa: SIM115
+        except FileNotFoundError:
+            raise ValueError(f"{self.path}: no such budget; create it first") from None
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            yield file
+
+
+def _lines(file: IO[str]) -> list[str]:
+    text = file.read()
+    if text and not text.endswith("\n"):
+        raise ValueError(f"{file.name}: the last line is incomplete; repair it before anything else is released")
+    return text.splitlines()
+
+
+def _parsed(line: str, number: int, path: str | Path) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path}:{number}: not JSON ({error.msg}); repair it before anything else is released"
+        ) from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}:{number}: not an object")
+    return value
+
+
+def _limit(lines: list[str], path: str | Path) -> tuple[float, float]:
+    head = _parsed(lines[0], 1, path) if lines else {}
+    if head.get("sordino_budget") != _VERSION:
+        raise ValueError(f"{path}: not a budget of this version")
+    return validate.positive("epsilon", head["epsilon"]), validate.fraction("delta", head["delta"])
+
+
+def _entries(lines: list[str], path: str | Path) -> tuple[Entry, ...]:
+    result = []
+    for number, line in enumerate(lines[1:], start=2):
+        value = _parsed(line, number, path)
+        if "event" not in value:
+            raise ValueError(f"{path}:{number}: no event")
+        result.append(Entry(str(value.get("name", "")), from_json(value["event"]), str(value.get("time", ""))))
+    return tuple(result)

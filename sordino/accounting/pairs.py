@@ -1,0 +1,205 @@
+"""Dominating pairs (P, Q) of single releases, described by the law of λ = log dP/dQ under P and under Q.
+
+Zhu, Dong & Wang 2022. P is the output with the record at its largest contribution, Q the output without it. Everything
+later (sampling, lattice, composition) needs only the masses of cells of λ.
+
+**Privacy:** for a sum with noise, the hockey-stick divergence is largest when the record contributes its whole
+sensitivity in one direction: a one-dimensional pair. The exponential mechanism uses bounded range (Durfee & Rogers
+2019; Dong, Durfee & Rogers 2020): δ(ε') = (1 − e^{(ε'−ε)/2})²/(1 − e^{−ε}), the largest over all ε-bounded-range pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+Array = NDArray[np.float64]
+
+TAIL = 37.5  # standard deviations: the mass beyond is 1e-307
+_NATIVE = 600  # cells of a pair's own grid, used for moments and for choosing the lattice
+
+
+class Pair(Protocol):
+    """Masses under Q and P of cells of the log-ratio."""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether (Q, P) has the same law as (P, Q)."""
+        ...
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """Q- and P-masses of (−∞, e₀], (e₀, e₁], …, (e_last, ∞): one more than there are edges."""
+        ...
+
+    def native(self) -> Array:
+        """Edges that resolve this pair, ascending, holding all but 1e-300 of it."""
+        ...
+
+
+def differences(below: Array, above: Array) -> Array:
+    """Cell masses from both tails, each cell from the side on which it is accurate."""
+    inner = np.where(below[1:] <= 0.5, below[1:] - below[:-1], above[:-1] - above[1:])
+    return np.concatenate((below[:1], np.maximum(inner, 0.0), above[-1:]))
+
+
+@dataclass(frozen=True)
+class GaussianPair:
+    """N(μ, 1) against N(0, 1): λ = μz − μ²/2."""
+
+    mu: float
+    symmetric: bool = field(default=True, init=False)
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        z = edges / self.mu + self.mu / 2
+        return differences(ndtr(z), ndtr(-z)), differences(ndtr(z - self.mu), ndtr(self.mu - z))
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        count = _NATIVE + 8 * int(min(self.mu, 1000.0))
+        return self.mu * np.linspace(-TAIL, TAIL + self.mu, count) - self.mu**2 / 2
+
+
+@dataclass(frozen=True)
+class LaplacePair:
+    """Lap(1/ε) moved by one against itself: λ = ε(|x| − |x−1|) in [−ε, ε], with atoms at both ends."""
+
+    epsilon: float
+    symmetric: bool = field(default=True, init=False)
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        e = self.epsilon
+        inside = np.clip(edges, -e, e)
+        # λ ≤ t  ⇔  x ≤ (t/ε + 1)/2, for −ε ≤ t < ε
+        x = (inside / e + 1) / 2
+        above_q = np.where(edges >= e, 0.0, np.where(edges < -e, 1.0, 0.5 * np.exp(-e * x)))
+        below_q = np.where(edges >= e, 1.0, np.where(edges < -e, 0.0, -np.expm1(-e * x) / 2 + 0.5))
+        below_p = np.where(edges >= e, 1.0, np.where(edges < -e, 0.0, 0.5 * np.exp(e * (x - 1))))
+        above_p = np.where(edges >= e, 0.0, np.where(edges < -e, 1.0, -np.expm1(e * (x - 1)) / 2 + 0.5))
+        return differences(below_q, above_q), differences(below_p, above_p)
+
+    @property
+    def unit(self) -> float:
+        """The atoms sit at ± this."""
+        return self.epsilon
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        return np.linspace(-self.epsilon * (1 + 1e-9), self.epsilon * (1 + 1e-9), _NATIVE)
+
+
+@dataclass(frozen=True)
+class BoundedRangePair:
+    """The worst pair of the exponential mechanism: P[λ > s] = (1−u)/(1−e^{−ε}) with u = e^{(s−ε)/2}."""
+
+    epsilon: float
+    symmetric: bool = field(default=True, init=False)
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        e = self.epsilon
+        s = np.clip(edges, -e, e)
+        whole = -math.expm1(-e)
+        above_p = -np.expm1((s - e) / 2) / whole
+        below_p = np.exp(-e) * np.expm1((s + e) / 2) / whole
+        # Q is P mirrored: Q[λ ≤ s] = P[λ ≥ −s]
+        below_q = -np.expm1((-s - e) / 2) / whole
+        above_q = np.exp(-e) * np.expm1((e - s) / 2) / whole
+        return differences(below_q, above_q), differences(below_p, above_p)
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        return np.linspace(-self.epsilon * (1 + 1e-9), self.epsilon * (1 + 1e-9), _NATIVE)
+
+
+@dataclass(frozen=True, eq=False)
+class DiscretePair:
+    """Finitely many values of λ with their P- and Q-masses; P may have mass where Q has none (λ = ∞)."""
+
+    values: Array
+    p: Array
+    q: Array
+    infinite: float = 0.0  # P-mass where Q has none
+    lost: float = 0.0  # Q-mass where P has none
+    symmetric: bool = False
+    unit: float = 0.0  # spacing of the values, when they are multiples of it
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        cut = np.searchsorted(self.values, edges, side="right")
+        result = []
+        for mass, low, high in ((self.q, self.lost, 0.0), (self.p, 0.0, self.infinite)):
+            below = np.concatenate(([0.0], np.cumsum(mass))) + low
+            above = np.concatenate((np.cumsum(mass[::-1])[::-1], [0.0])) + high
+            result.append(differences(below[cut], above[cut]))
+        return result[0], result[1]
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        low, high = float(self.values[0]), float(self.values[-1])
+        room = 1e-9 * max(abs(low), abs(high), 1e-300)
+        if len(self.values) <= _NATIVE:
+            middles = (self.values[1:] + self.values[:-1]) / 2
+            return np.concatenate(([low - room], middles, [high + room]))
+        return np.linspace(low - room, high + room, 4 * _NATIVE)
+
+
+@dataclass(frozen=True)
+class MixturePair:
+    """One of several pairs, drawn with public weights; what the weights lack to one is lost (λ = ∞)."""
+
+    weights: tuple[float, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def symmetric(self) -> bool:
+        """See `Pair`."""
+        return sum(self.weights) >= 1 - 1e-12 and all(pair.symmetric for pair in self.pairs)
+
+    @property
+    def lost(self) -> float:
+        """The weight of no pair at all."""
+        return max(0.0, 1.0 - math.fsum(self.weights))
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        parts = [pair.masses(edges) for pair in self.pairs]
+        q = sum((w * part[0] for w, part in zip(self.weights, parts, strict=True)), np.zeros(len(edges) + 1))
+        p = sum((w * part[1] for w, part in zip(self.weights, parts, strict=True)), np.zeros(len(edges) + 1))
+        q[0] += self.lost
+        p[-1] += self.lost
+        return q, p
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        grids = [pair.native() for pair in self.pairs]
+        low, high = min(float(g[0]) for g in grids), max(float(g[-1]) for g in grids)
+        widest = grids[int(np.argmax([g[-1] - g[0] for g in grids]))]
+        return np.unique(np.concatenate((widest, [low, high])))
+
+
+def response_pair(flip: float, buckets: int) -> DiscretePair:
+    """Randomised response: with probability `flip` a uniform answer of `buckets`, otherwise the true one."""
+    other = flip / buckets
+    true = 1 - flip + other
+    loss = math.log(true / other)
+    rest = max(0.0, 1 - true - other)
+    masses = np.array([other, rest, true])
+    return DiscretePair(np.array([-loss, 0.0, loss]), masses, masses[::-1].copy(), symmetric=True, unit=loss)
+
+
+def discrete_gaussian_pair(sigma: float, shift: int) -> DiscretePair:
+    """The discrete Gaussian (Canonne, Kamath & Steinke 2020) moved by `shift` against itself."""
+    reach = math.ceil(TAIL * sigma) + shift + 1
+    x = np.arange(-reach, reach + shift + 1, dtype=np.float64)
+    q = np.exp(-(x**2) / (2 * sigma**2))
+    p = np.exp(-((x - shift) ** 2) / (2 * sigma**2))
+    values = (2 * x * shift - shift**2) / (2 * sigma**2)
+    return DiscretePair(values, p / p.sum(), q / q.sum(), symmetric=True, unit=shift / (2 * sigma**2))

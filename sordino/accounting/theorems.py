@@ -1,0 +1,122 @@
+"""Composition theorems as plain functions of (ε, δ), for pen-and-paper reasoning and for teaching.
+
+Dwork & Roth 2014; Dwork, Rothblum & Vadhan 2010; Kairouz, Oh & Viswanath 2015; Balle, Barthe & Gaboardi 2018.
+
+**Privacy:** each function states its theorem; all are upper bounds. Sampling amplifies to log(1 + q(e^ε − 1)), not to qε,
+which is smaller and wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+from sordino import validate
+
+Guarantee = tuple[float, float]
+
+
+def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
+    """Releases on the same data: (Σ ε, Σ δ).
+
+    >>> sequential([(1.0, 1e-6), (0.5, 0.0)])
+    (1.5, 1e-06)
+    """
+    pairs = list(guarantees)
+    return math.fsum(e for e, _ in pairs), math.fsum(d for _, d in pairs)
+
+
+def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
+    """Releases on disjoint parts of the data, fixed in advance record by record: (max ε, max δ).
+
+    >>> parallel([(1.0, 1e-6), (0.5, 0.0)])
+    (1.0, 1e-06)
+    """
+    pairs = list(guarantees)
+    return max((e for e, _ in pairs), default=0.0), max((d for _, d in pairs), default=0.0)
+
+
+def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
+    """ε√(2k ln(1/δ')) + kε(e^ε − 1), kδ + δ' (Dwork, Rothblum & Vadhan 2010)."""
+    spread, count = _spread(epsilon, count, slack)
+    return spread + count * epsilon * math.expm1(epsilon), count * delta + slack
+
+
+def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
+    """ε√(2k ln(1/δ')) + kε(e^ε − 1)/(e^ε + 1), 1 − (1−δ)^k(1−δ') ≤ kδ + δ' (Kairouz, Oh & Viswanath 2015)."""
+    spread, count = _spread(epsilon, count, slack)
+    return spread + count * epsilon * math.tanh(epsilon / 2), count * delta + slack
+
+
+def _spread(epsilon: float, count: int, slack: float) -> tuple[float, int]:
+    epsilon = validate.non_negative("epsilon", epsilon)
+    count = validate.count("count", count)
+    slack = validate.fraction("slack", slack)
+    return epsilon * math.sqrt(2 * count * math.log(1 / slack)), count
+
+
+def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float) -> float:
+    """The exact δ at total_epsilon of k releases that are (ε, δ)-DP (Kairouz, Oh & Viswanath 2015, theorem 3.3).
+
+    1 − (1−δ)^k (1 − Σ_l C(k,l) e^{lε}(1 − e^{t − (2l−k)ε})₊ / (1+e^ε)^k).
+    """
+    epsilon = validate.non_negative("epsilon", epsilon)
+    count = validate.count("count", count)
+    heads = np.arange(count + 1)
+    loss = (2 * heads - count) * epsilon
+    use = loss > total_epsilon
+    inside = 0.0
+    if use.any():
+        log_choose = gammaln(count + 1) - gammaln(heads + 1) - gammaln(count - heads + 1)
+        log_mass = log_choose + heads * epsilon - count * np.logaddexp(0.0, epsilon)
+        inside = math.exp(float(logsumexp(log_mass[use] + np.log(-np.expm1(total_epsilon - loss[use])))))
+    return 1 - (1 - delta) ** count * (1 - inside) if delta else inside
+
+
+def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> float:
+    """The smallest total ε at total_delta, from above; infinite when kδ alone exceeds it.
+
+    >>> round(optimal(0.1, 0.0, 100, 1e-6), 5)
+    4.77457
+    """
+    total_delta = validate.fraction("total_delta", total_delta)
+    low, high = 0.0, count * epsilon
+    if optimal_delta(epsilon, delta, count, high) > total_delta:
+        return math.inf
+    if optimal_delta(epsilon, delta, count, 0.0) <= total_delta:
+        return 0.0
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if optimal_delta(epsilon, delta, count, middle) > total_delta else (low, middle)
+    return high
+
+
+def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
+    """A group of k records: (kε, δ(e^{kε} − 1)/(e^ε − 1)) (Vadhan 2017, lemma 2.2).
+
+    >>> group_privacy(1.0, 0.0, 3)
+    (3.0, 0.0)
+    """
+    size = validate.count("size", size)
+    factor = float(size) if epsilon == 0 else math.expm1(size * epsilon) / math.expm1(epsilon)
+    return size * epsilon, min(1.0, delta * factor)
+
+
+def amplified(epsilon: float, delta: float, rate: float) -> Guarantee:
+    """Sampling at `rate`, Poisson under add/remove or fixed-size under replace-one: (log(1 + q(e^ε − 1)), qδ).
+
+    >>> round(amplified(1.0, 0.0, 0.01)[0], 6)
+    0.017037
+    """
+    rate = validate.rate("rate", rate)
+    return math.log1p(rate * math.expm1(validate.non_negative("epsilon", epsilon))), rate * delta
+
+
+def post_processed(epsilon: float, delta: float) -> Guarantee:
+    """Whatever is computed from a release without looking at the data again has the same guarantee."""
+    return epsilon, delta

@@ -1,0 +1,112 @@
+"""Trade-off curves (f-DP): the smallest type II error of any attack at each type I error.
+
+Dong, Roth & Su 2019. From a profile: f(α) = max over ε of max(0, 1 − δ(ε) − e^ε α, e^{−ε}(1 − δ(ε) − α)).
+
+**Privacy:** computed from an upper bound on the profile, so no attack does better than the curve shown; the finitely many
+ε used only lower it, i.e. err on the side of caution.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from sordino import validate
+from sordino.accounting.accountant import Accountant
+from sordino.accounting.gaussian import gaussian_mu
+from sordino.accounting.pairs import Array
+from sordino.accounting.phases import is_private
+from sordino.accounting.pld import PLD
+from sordino.events import Event
+
+_POINTS = 60
+_LEAST_DELTA = 1e-10
+
+
+def epsilon_delta_tradeoff(epsilon: float, delta: float, alpha: float | Array) -> Array:
+    """f_{ε,δ}(α) = max(0, 1 − δ − e^ε α, e^{−ε}(1 − δ − α)).
+
+    >>> round(float(epsilon_delta_tradeoff(1.0, 1e-5, 0.05)), 6)
+    0.864076
+    """
+    alpha = np.asarray(alpha, dtype=float)
+    return np.maximum(0.0, np.maximum(1 - delta - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - delta - alpha)))
+
+
+def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
+    """G_μ(α) = Φ(Φ⁻¹(1−α) − μ)."""
+    return np.asarray(ndtr(ndtri(1 - np.asarray(alpha, dtype=float)) - mu))
+
+
+def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
+    """C_q(G_μ): one Poisson-sampled Gaussian release, the double conjugate of min(f_q, f_q⁻¹), f_q = qG_μ + (1−q)Id.
+
+    Below the fixed-slope point the curve is f_q, then the line of slope −1, then f_q⁻¹.
+    """
+    rate = validate.rate("rate", rate)
+    alpha = np.asarray(alpha, dtype=float)
+    if rate == 1.0:
+        return gaussian_tradeoff(mu, alpha)
+    # f_q has slope −1 where G_μ has: α* = Φ(−μ/2); there f_q = q·α* + (1−q)(1−α*)
+    corner = float(ndtr(-mu / 2))
+    level = rate * corner + (1 - rate) * (1 - corner)
+    left = rate * gaussian_tradeoff(mu, np.minimum(alpha, corner)) + (1 - rate) * (1 - np.minimum(alpha, corner))
+    line = np.maximum(corner + level - alpha, 0.0)
+    low, high = np.zeros_like(alpha), np.full_like(alpha, corner)
+    for _ in range(80):  # f_q⁻¹ by bisection: f_q falls
+        middle = (low + high) / 2
+        above = rate * gaussian_tradeoff(mu, middle) + (1 - rate) * (1 - middle) > alpha
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.where(alpha <= corner, left, np.where(alpha <= level, line, low))
+
+
+@dataclass(frozen=True, eq=False)
+class Tradeoff:
+    """A trade-off curve: call it with type I errors to get the smallest type II errors."""
+
+    epsilons: Array
+    deltas: Array
+
+    def __call__(self, alpha: float | Array) -> Array:
+        """β(α), the smallest false-negative rate of any attack with false-positive rate α."""
+        alpha = np.asarray(alpha, dtype=float)
+        if np.any((alpha < 0) | (alpha > 1)):
+            raise ValueError("alpha: must lie in [0, 1]")
+        curves = [epsilon_delta_tradeoff(e, d, alpha) for e, d in zip(self.epsilons, self.deltas, strict=True)]
+        return np.asarray(np.max(curves, axis=0))
+
+    def power(self, alpha: float | Array) -> Array:
+        """The largest true-positive rate of any attack at false-positive rate α."""
+        return 1 - self(alpha)
+
+    @property
+    def mu(self) -> float:
+        """The smallest μ whose Gaussian curve lies below this one at every ε computed: a Gaussian-DP parameter."""
+        found = 0.0
+        for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
+            if delta >= 1:
+                return math.inf
+            if delta > _LEAST_DELTA:
+                found = max(found, gaussian_mu(float(epsilon), float(delta)))
+        return found
+
+
+def tradeoff(event: Event, accountant: Accountant | None = None, points: int = _POINTS) -> Tradeoff:
+    """The trade-off curve of an event.
+
+    >>> from sordino.events import Gaussian
+    >>> round(float(tradeoff(Gaussian(1.0))(0.05)), 2)
+    0.74
+    """
+    used = PLD(tolerance=3e-4) if accountant is None else accountant
+    if not is_private(event):
+        return Tradeoff(np.array([0.0]), np.array([1.0]))
+    most = used.epsilon(event, _LEAST_DELTA)
+    if math.isinf(most):
+        most = used.epsilon(event, 1e-5)
+    epsilons = np.concatenate(([0.0], np.linspace(0.0, 1.0, points)[1:] ** 1.5 * max(most, 1e-6)))
+    deltas = np.array([used.delta(event, float(epsilon)) for epsilon in epsilons])
+    return Tradeoff(epsilons, np.minimum.accumulate(deltas))

@@ -1,0 +1,154 @@
+"""`sordino account`: ε of a training run, how it came about, and what looser methods would have said."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.cli.setting import AccountantName, NoiseName, SamplingName, accountant, batches_of, run, show, up
+from sordino.events import Event, to_json
+
+_LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")
+
+
+@dataclass(frozen=True)
+class Command:
+    """Account for a training run: epsilon at a delta (or delta at an epsilon)."""
+
+    rate: float
+    """Sampling rate: expected batch / dataset size."""
+    multiplier: float
+    """Noise multiplier: noise std / clip bound (for laplace: scale / L1 bound)."""
+    steps: int
+    """Number of noisy steps."""
+    delta: float = 1e-5
+    """δ of the guarantee."""
+    epsilon: float | None = None
+    """Give ε and get δ instead."""
+    accountant: AccountantName = "pld"
+    """Method; pld is the tightest, clt no bound."""
+    sampling: SamplingName = "poisson"
+    """How batches are drawn."""
+    noise: NoiseName = "gaussian"
+    """Kind of noise."""
+    dataset_size: int | None = None
+    """Number of records, for fixed-size batches."""
+    explain: bool = False
+    """Say how the number came about, and what each other method says."""
+    plot: Path | None = None
+    """Write a picture of δ(ε) there (SVG, PDF or PNG)."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Account and print; returns the exit code."""
+        from sordino.accounting import Unsupported
+
+        event = run(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        try:
+            result, lines = self._account(event)
+        except Unsupported as error:
+            print(f"sordino account: {error}", file=sys.stderr)
+            return 2
+        if self.plot is not None:
+            _plot(event, self.delta, self.plot)
+            result["plot"] = str(self.plot)
+            lines.append(f"picture: {self.plot}")
+        show(result, self.json, lines)
+        return 0
+
+    def _account(self, event: Event) -> tuple[dict[str, Any], list[str]]:
+        from sordino import accounting
+
+        method = accountant(self.accountant)
+        result: dict[str, Any] = {"accountant": method.name, "is_bound": method.is_bound, "event": to_json(event)}
+        if self.epsilon is not None:
+            found = method.delta(event, self.epsilon)
+            result |= {"epsilon": self.epsilon, "delta": found}
+            lines = [f"({self.epsilon:g}, {up(found)})-DP by {method.name}"]
+        else:
+            found = method.epsilon(event, self.delta)
+            result |= {"epsilon": found, "delta": self.delta}
+            lines = [f"({up(found)}, {self.delta:g})-DP by {method.name}"]
+        relation = accounting.relation_of(event)
+        result["relation"] = str(relation)
+        lines.append(f"neighbours: {relation}")
+        if not method.is_bound:
+            lines.append("this is an approximation or a comparison, not a guarantee")
+        if isinstance(method, accounting.PLD) and self.epsilon is None:
+            low, _ = method.bounds(event, self.delta)
+            result["certified_lower"] = low
+            lines.append(f"certified: {low:.6g} <= epsilon <= {up(found, 6)}")
+        if self.sampling == "shuffle":
+            result["shuffle"] = shuffled = self._shuffle()
+            lines.append(
+                f"shuffled batches: an attack proves epsilon >= {shuffled['lower_bound']:.4g}; the figure above"
+            )
+            lines.append(f"uses no amplification. Poisson sampling would have {shuffled['poisson']:.4g}: not yours.")
+        if self.explain:
+            result["methods"] = self._methods(event)
+            lines += ["", *self._explain(event, result["methods"])]
+        return result, lines
+
+    def _shuffle(self) -> dict[str, float]:
+        from sordino import accounting
+        from sordino.events import Gaussian, Poisson, Repeat
+
+        batches = batches_of(self.rate)
+        passes = math.ceil(self.steps / batches)
+        lower = accounting.shuffle_lower_bound(self.multiplier, batches, passes, self.delta)
+        poisson = accounting.PLD().epsilon(
+            Repeat(Poisson(self.rate, Gaussian(self.multiplier)), self.steps), self.delta
+        )
+        return {"lower_bound": lower, "poisson": poisson}
+
+    def _methods(self, event: Event) -> list[dict[str, Any]]:
+        from sordino.accounting import Strong, Unsupported
+
+        rows = []
+        for method in [accountant(name) for name in _LOOSER] + [Strong(valid=True)]:  # type: ignore[arg-type]
+            try:
+                rows.append(
+                    {"method": method.name, "epsilon": method.epsilon(event, self.delta), "is_bound": method.is_bound}
+                )
+            except Unsupported as error:
+                rows.append({"method": method.name, "epsilon": math.nan, "is_bound": False, "why": str(error)})
+        return rows
+
+    def _explain(self, event: Event, rows: list[dict[str, Any]]) -> list[str]:
+        lines = [f"event: {event}", f"every method at delta={self.delta:g}:"]
+        for row in rows:
+            mark = "" if row["is_bound"] else "   (no bound)"
+            lines.append(
+                f"  {up(row['epsilon']) if row['epsilon'] == row['epsilon'] else 'no theorem':>12}  {row['method']}{mark}"
+            )
+        lines += [
+            "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so that",
+            "its delta can only grow, all steps are convolved by one Fourier transform, adding and removing a record",
+            "apart, and truncation, aliasing and rounding are charged. The lower bound bins the outputs instead.",
+        ]
+        return lines
+
+
+def _plot(event: Event, delta: float, path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from sordino.accounting import PLD
+
+    method = PLD(tolerance=3e-4)
+    top = method.epsilon(event, min(delta, 1e-8) / 10)
+    grid = np.linspace(0, top if math.isfinite(top) else 10.0, 60)
+    with plt.rc_context({"svg.fonttype": "none"}):
+        figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
+        axes.semilogy(grid, np.maximum(method.profile(event)(grid), 1e-300))
+        axes.axhline(delta, color="grey", linewidth=0.8, linestyle=":")
+        axes.set(xlabel="ε", ylabel="δ", title="privacy profile (upper bound)", ylim=(delta * 1e-4, 1))
+        figure.savefig(path)
+        plt.close(figure)

@@ -1,0 +1,69 @@
+"""`sordino tradeoff`: what the best attack can do: its true-positive rate at small false-positive rates."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.cli.setting import NoiseName, SamplingName, run, show
+
+
+@dataclass(frozen=True)
+class Command:
+    """Trade-off curve (f-DP) of a training run."""
+
+    rate: float
+    """Sampling rate."""
+    multiplier: float
+    """Noise multiplier."""
+    steps: int
+    """Number of noisy steps."""
+    sampling: SamplingName = "poisson"
+    """How batches are drawn."""
+    noise: NoiseName = "gaussian"
+    """Kind of noise."""
+    dataset_size: int | None = None
+    """Number of records, for fixed-size batches."""
+    plot: Path | None = None
+    """Write a picture there (SVG, PDF or PNG)."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Compute and print; returns the exit code."""
+        from sordino.accounting import Unsupported, tradeoff
+
+        event = run(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        try:
+            curve = tradeoff(event)
+        except Unsupported as error:
+            print(f"sordino tradeoff: {error}", file=sys.stderr)
+            return 2
+        rates = [1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5]
+        power = [float(curve.power(alpha)) for alpha in rates]
+        result = {"mu": curve.mu, "false_positive_rate": rates, "largest_true_positive_rate": power}
+        lines = [f"Gaussian-DP parameter mu = {curve.mu:.4g}", "no attack does better than:"]
+        lines += [
+            f"  true-positive rate {beta:.4f} at false-positive rate {alpha:g}"
+            for alpha, beta in zip(rates, power, strict=True)
+        ]
+        if self.plot is not None:
+            import matplotlib as mpl
+
+            mpl.use("Agg")
+            import matplotlib.pyplot as plt
+            import numpy as np
+
+            grid = np.linspace(0, 1, 401)
+            with plt.rc_context({"svg.fonttype": "none"}):
+                figure, axes = plt.subplots(figsize=(4, 4), layout="constrained")
+                axes.plot(grid, curve(grid), label="this run")
+                axes.plot(grid, 1 - grid, color="grey", linewidth=0.8, linestyle=":", label="no information")
+                axes.set(xlabel="type I error", ylabel="type II error")
+                axes.legend()
+                figure.savefig(self.plot)
+                plt.close(figure)
+            result["plot"] = str(self.plot)
+        show(result, self.json, lines)
+        return 0
