@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sordino.plan import dry_run
     from sordino.private import Private
     from sordino.refusal import Refusal
-    from sordino.sampling import FixedSize, Full, Poisson, Shuffle
+    from sordino.sampling import BallsInBins, FixedSize, Full, Poisson, Shuffle
     from sordino.sealed import Sealed
     from sordino.weigh import AdaptiveQuantile, Automatic, Flat, Global, Layerwise, Scheduled
 
@@ -32,6 +32,7 @@ _HOME = {
     "Lot": "lot",
     "Private": "private",
     "Refusal": "refusal",
+    "BallsInBins": "sampling",
     "FixedSize": "sampling",
     "Full": "sampling",
     "Poisson": "sampling",
@@ -49,6 +50,7 @@ _MODULES = ("accounting", "algorithms", "events", "gradients", "sampling", "sche
 __all__ = [
     "AdaptiveQuantile",
     "Automatic",
+    "BallsInBins",
     "Claim",
     "FixedSize",
     "Flat",

@@ -10,19 +10,23 @@ Privacy: nothing is ever removed. `void` records that there is no guarantee, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sordino.events import Event, NonPrivate, Repeat, Shuffle, canonical, compose, from_json, to_json
+from sordino.events import BallsInBins, Event, NonPrivate, Repeat, Shuffle, canonical, compose, from_json, to_json
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An event, `count` times in a row; draws of one `cover` touch disjoint records."""
+    """An event, `count` times in a row; draws of one `cover`, or pass, touch disjoint records.
+
+    A pass in which each record chose one of `bins` draws for itself is balls in bins; without bins, a shuffle.
+    """
 
     event: Event
     count: int
     cover: str | None = None
+    bins: int | None = None
 
 
 @dataclass
@@ -30,11 +34,12 @@ class _Draw:
     amplify: Callable[[Event], Event]
     planned: Callable[[], Event]
     cover: str | None
+    bins: int | None
     released: list[Event] = field(default_factory=list)
 
     def entry(self) -> Entry:
         events = self.released or [self.planned()]
-        return Entry(canonical(self.amplify(compose(events))), 1, self.cover)
+        return Entry(canonical(self.amplify(compose(events))), 1, self.cover, self.bins)
 
 
 class Ledger:
@@ -45,10 +50,16 @@ class Ledger:
         self._open: _Draw | None = None
         self._disclosed: dict[str, None] = {}
 
-    def open(self, amplify: Callable[[Event], Event], planned: Callable[[], Event], cover: str | None = None) -> None:
+    def open(
+        self,
+        amplify: Callable[[Event], Event],
+        planned: Callable[[], Event],
+        cover: str | None = None,
+        bins: int | None = None,
+    ) -> None:
         """A draw was made; the one before it is closed."""
         self._close()
-        self._open = _Draw(amplify, planned, cover)
+        self._open = _Draw(amplify, planned, cover, bins)
 
     def release(self, event: Event) -> None:
         """Something was released on the open draw; with no draw open, on the whole data."""
@@ -78,29 +89,28 @@ class Ledger:
 
     def event(self) -> Event:
         """Everything so far, as one event; the open draw included."""
-        covers: dict[str, list[Event]] = {}
+        passes: dict[str, list[Entry]] = {}
         parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
         for entry in self._all():
-            event = Repeat(entry.event, entry.count)
             if entry.cover is None:
-                parts.append(event)
-            elif entry.cover in covers:
-                covers[entry.cover].append(event)
+                parts.append(Repeat(entry.event, entry.count))
+            elif entry.cover in passes:
+                passes[entry.cover].append(entry)
             else:
-                covers[entry.cover] = [event]
+                passes[entry.cover] = [entry]
                 parts.append(entry.cover)
-        return compose(Shuffle(compose(covers[part])) if isinstance(part, str) else part for part in parts)
+        return compose(_pass(passes[part]) if isinstance(part, str) else part for part in parts)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON; the open draw is in it as charged."""
-        rows = [[to_json(entry.event), entry.count, entry.cover] for entry in self._all()]
+        rows = [[to_json(entry.event), entry.count, entry.cover, entry.bins] for entry in self._all()]
         return {"entries": rows, "disclosed": list(self._disclosed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a saved ledger. A ledger that holds something already is never overwritten."""
         if not self.empty:
             raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
-        self._entries = [Entry(from_json(event), count, cover) for event, count, cover in state["entries"]]
+        self._entries = [Entry(from_json(event), *rest) for event, *rest in state["entries"]]
         self._disclosed = dict.fromkeys(state["disclosed"])
 
     def _all(self) -> list[Entry]:
@@ -117,10 +127,19 @@ class Ledger:
         self._entries = _appended(self._entries, entry, in_place=True)
 
 
+def _pass(entries: list[Entry]) -> Event:
+    """What the draws of one pass amount to; a record meets at most one of them."""
+    bins = entries[0].bins
+    if bins is None:
+        return Shuffle(compose(Repeat(entry.event, entry.count) for entry in entries))
+    # Lots on which different things were released are charged as if each had all of them.
+    return BallsInBins(bins, compose(dict.fromkeys(entry.event for entry in entries)))
+
+
 def _appended(entries: list[Entry], entry: Entry, *, in_place: bool = False) -> list[Entry]:
     result = entries if in_place else list(entries)
-    if result and (result[-1].event, result[-1].cover) == (entry.event, entry.cover):
-        result[-1] = Entry(entry.event, result[-1].count + entry.count, entry.cover)
+    if result and replace(result[-1], count=entry.count) == entry:
+        result[-1] = replace(entry, count=result[-1].count + entry.count)
     else:
         result.append(entry)
     return result

@@ -37,7 +37,7 @@ def dry_run(
     ledger, state = Ledger(), query.init()
     for draw in islice(sampler.draws(n, Rng(bytes(32)), 0), validate.count("steps", steps)):
         event, state = dry_step(query, state, expected)
-        ledger.open(draw.amplify, lambda event=event: event, cover=_name(draw.cover))  # type: ignore[misc]
+        ledger.open(draw.amplify, lambda event=event: event, _name(draw.cover), draw.bins)  # type: ignore[misc]
     return ledger.event()
 
 

@@ -237,7 +237,7 @@ class Private:
         """Charge a draw and make its lot; nothing of it has been computed yet."""
         query, state = self._query, self._state
         cover = None if draw.cover is None else f"{self._phase}/{draw.cover}"
-        self._ledger.open(draw.amplify, lambda: dry_step(query, state, expected)[0], cover)
+        self._ledger.open(draw.amplify, lambda: dry_step(query, state, expected)[0], cover, draw.bins)
         self._lot = Lot(self._steps, Sealed(len(draw.indices), self._ledger), expected, loads)
         self._steps += 1
         self._position += 1

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sordino import events
-from sordino.events import Gaussian, NonPrivate, Poisson, Repeat, Shuffle, Together
+from sordino.events import BallsInBins, Gaussian, NonPrivate, Poisson, Repeat, Shuffle, Together
 from sordino.ledger import Ledger
 
 
@@ -53,6 +53,16 @@ def test_the_batches_of_a_pass_are_one_event():
         ledger.open(lambda event: event, planned, cover=str(k // 3))
     one = Shuffle(Repeat(Gaussian(1.0), 3))
     assert ledger.event() == Together(one, Shuffle(Repeat(Gaussian(1.0), 2)))
+
+
+def test_the_bins_of_a_pass_are_one_event_and_a_mixed_pass_is_charged_for_all_on_each():
+    ledger = Ledger()
+    for k in range(6):
+        ledger.open(lambda event: event, planned, str(k // 3), 3)
+        if k == 5:
+            ledger.release(Gaussian(2.0))
+    mixed = BallsInBins(3, Together(Gaussian(1.0), Gaussian(2.0)))
+    assert ledger.event() == Together(BallsInBins(3, Gaussian(1.0)), mixed)
 
 
 def test_what_was_voided_stays_voided():

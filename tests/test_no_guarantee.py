@@ -142,6 +142,7 @@ def test_a_weigher_that_looks_at_the_lot():
 def test_an_event_no_accountant_knows():
     class Mute:
         name = "mute"
+        is_bound = True
 
         def epsilon(self, event, delta):
             raise sd.accounting.Unsupported(event, "I know nothing")
@@ -149,6 +150,12 @@ def test_an_event_no_accountant_knows():
     p = private(accountant=Mute())
     p.backward(one_lot(p))
     assert reason(p).startswith("the mute accountant has no theorem for Poisson(")
+
+
+def test_an_accountant_that_only_approximates():
+    p = private(accountant=sd.accounting.GaussianCLT())
+    p.backward(one_lot(p))
+    assert "approximation, not a bound" in reason(p)
 
 
 def test_draws_that_speak_about_different_neighbours():

@@ -10,7 +10,7 @@ import sordino as sd
 from sordino.rng import Rng
 
 ALPHA = 1e-6
-SAMPLERS = [sd.Poisson(0.1), sd.Shuffle(30), sd.FixedSize(20), sd.FixedSize(150), sd.Full()]
+SAMPLERS = [sd.Poisson(0.1), sd.Shuffle(30), sd.FixedSize(20), sd.FixedSize(150), sd.Full(), sd.BallsInBins(5)]
 
 
 def draws(sampler, n, k, seed=0, start=0):
@@ -62,6 +62,19 @@ def test_a_shuffle_visits_everybody_once_a_pass():
     for first in (0, 4):
         assert sorted(np.concatenate(lots[first : first + 4])) == list(range(100))
     assert not np.array_equal(lots[0], lots[4])
+
+
+def test_balls_in_bins_are_one_bin_a_pass_for_everybody_by_independent_choice():
+    n, bins, passes = 300, 4, 500
+    lots = draws(sd.BallsInBins(bins), n, bins * passes)
+    for k in range(0, len(lots), bins):
+        assert sorted(np.concatenate(lots[k : k + bins])) == list(range(n))
+    sizes = np.array([len(lot) for lot in lots[::bins]])  # the first bin of each pass: Binomial(n, 1/bins)
+    z = (sizes.var(ddof=1) / (n * (1 / bins) * (1 - 1 / bins)) - 1) * np.sqrt((passes - 1) / 2)
+    assert abs(z) < stats.norm.isf(ALPHA / 2)
+    first = np.bincount(np.concatenate(lots[::bins]), minlength=n)
+    spread = ((first - passes / bins) ** 2 / (passes / bins * (1 - 1 / bins))).sum()
+    assert stats.chi2.sf(spread, n) > ALPHA
 
 
 def test_full_is_everybody():

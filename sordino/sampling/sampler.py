@@ -22,7 +22,8 @@ class Draw:
 
     indices: NDArray[np.int64]
     amplify: Callable[[Event], Event]  # from what is released on the draw to what that is worth
-    cover: int | None = None  # draws of one cover touch disjoint records; None when draws are independent
+    cover: int | None = None  # draws of one cover, or pass, touch disjoint records; None when draws are independent
+    bins: int | None = None  # how many draws a pass has, if every record chose its own independently
 
 
 def unamplified(event: Event) -> Event:

@@ -87,7 +87,9 @@ def test_every_backend_is_the_loop(variant, backend):
 
 @every_variant
 @pytest.mark.parametrize(
-    "sampler", [sd.Poisson(0.3), sd.Shuffle(5), sd.FixedSize(4), sd.Full()], ids=lambda s: type(s).__name__
+    "sampler",
+    [sd.Poisson(0.3), sd.Shuffle(5), sd.FixedSize(4), sd.Full(), sd.BallsInBins(3)],
+    ids=lambda s: type(s).__name__,
 )
 def test_the_event_of_a_dry_run_is_that_of_the_real_run(variant, sampler):
     model = network()
@@ -99,7 +101,7 @@ def test_the_event_of_a_dry_run_is_that_of_the_real_run(variant, sampler):
 
 @every_variant
 @every_backend
-@pytest.mark.parametrize("sampler", [sd.Poisson(0.3), sd.Shuffle(5)], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("sampler", [sd.Poisson(0.3), sd.Shuffle(5), sd.BallsInBins(3)], ids=lambda s: type(s).__name__)
 def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, backend, sampler):
     def run(stop):
         model = network()

@@ -1,0 +1,50 @@
+"""Balls in bins: in every pass each record goes to one of t lots, by its own uniform choice.
+
+Every record is used exactly once a pass, as when shuffling, but records choose independently, so the sizes of lots vary.
+This is what to use instead of `Shuffle`: fixed passes over the data at about the price of Poisson sampling.
+
+Privacy: a record's lot in a pass is a secret uniform choice (random allocation, Chua et al. 2025, Feldman & Shenfeld 2025);
+about one record added or removed. A pass cut short, or with different releases on its lots, is charged as a whole one
+with all of them on every lot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino import validate
+from sordino.rng import Rng
+from sordino.sampling.sampler import Draw, unamplified
+
+
+@dataclass(frozen=True)
+class BallsInBins:
+    """Passes over the data in `bins` lots; each record is in one of them, chosen uniformly and independently."""
+
+    bins: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bins", validate.count("bins", self.bins))
+
+    @property
+    def size_is_public(self) -> bool:
+        """No: the neighbour has one record more or fewer."""
+        return False
+
+    def expected(self, n: int) -> float:
+        """n / bins."""
+        return n / self.bins
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        """Lot k % bins of pass k // bins."""
+        epoch, first = divmod(start, self.bins)
+        while True:
+            choice = rng.child(epoch).integers(n, self.bins)
+            order = np.argsort(choice, kind="stable")
+            ends = np.searchsorted(choice[order], np.arange(self.bins + 1))
+            for bin_ in range(first, self.bins):
+                yield Draw(order[ends[bin_] : ends[bin_ + 1]], unamplified, cover=epoch, bins=self.bins)
+            epoch, first = epoch + 1, 0
