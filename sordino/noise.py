@@ -10,7 +10,7 @@ A multiplier of 0 adds nothing, and the event says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sordino import events, validate
 from sordino.events import Event
-from sordino.gradients.persample import Exact, Grads, accumulation_dtype
+from sordino.gradients.persample import Exact, accumulation_dtype
 from sordino.rng import Rng
 
 
@@ -43,8 +43,8 @@ class Noise(Protocol):
         """The sensitivity in the norm this noise needs; TypeError when it is not bounded."""
         ...
 
-    def draw(self, like: Mapping[str, Tensor], scale: float, rng: Rng) -> Grads:
-        """Noise of this scale in the shapes of `like`."""
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
+        """Add noise of this scale to every tensor, in place; only the door calls this."""
         ...
 
     def event(self, estimate: Exact) -> Event:
@@ -65,10 +65,10 @@ class Gaussian:
         """The L2 sensitivity."""
         return sensitivity.l2
 
-    def draw(self, like: Mapping[str, Tensor], scale: float, rng: Rng) -> Grads:
-        """One vector of normal values, cut to the shapes of `like`."""
-        dtype = _drawn_in(like)
-        return _cut(rng.normal(_total(like), dtype).mul_(scale), like)
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
+        """One vector of normal values, added block by block while it is in cache."""
+        total = sum(tensor.numel() for tensor in value.values())
+        _spread(rng.normal_blocks(total, scale, _drawn_in(value)), value)
 
     def event(self, estimate: Exact) -> Event:
         """Gaussian(multiplier)."""
@@ -93,9 +93,10 @@ class Laplace:
             )
         return sensitivity.l1
 
-    def draw(self, like: Mapping[str, Tensor], scale: float, rng: Rng) -> Grads:
-        """One vector of Laplace values, cut to the shapes of `like`."""
-        return _cut(rng.laplace(_total(like)).mul_(scale).to(_drawn_in(like)), like)
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
+        """One vector of Laplace values."""
+        total = sum(tensor.numel() for tensor in value.values())
+        _spread(iter([rng.laplace(total).mul_(scale)]), value)
 
     def event(self, estimate: Exact) -> Event:
         """Laplace(scale = multiplier)."""
@@ -106,20 +107,43 @@ def _no_noise() -> Event:
     return events.NonPrivate("the noise multiplier is 0: sums of private gradients were released as they are")
 
 
-def _total(like: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() for tensor in like.values())
+def _drawn_in(value: Mapping[str, Tensor]) -> torch.dtype:
+    """float32, or float64 if a tensor is."""
+    wide = any(tensor.dtype == torch.float64 for tensor in value.values())
+    return torch.float64 if wide else torch.float32
 
 
-def _drawn_in(like: Mapping[str, Tensor]) -> torch.dtype:
-    dtype = torch.float32
-    for tensor in like.values():
-        dtype = torch.promote_types(dtype, accumulation_dtype(tensor.dtype))
-    return dtype
+def _spread(blocks: Iterator[Tensor], value: Mapping[str, Tensor]) -> None:
+    """Add consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
+    targets = [_flat(tensor) for tensor in value.values() if tensor.numel()]
+    current, filled = 0, 0
+    for block in blocks:
+        here, noise, taken = [], [], 0
+        while taken < len(block):
+            piece = min(len(block) - taken, len(targets[current]) - filled)
+            here.append(targets[current][filled : filled + piece])
+            noise.append(block[taken : taken + piece].to(here[-1]))
+            taken, filled = taken + piece, filled + piece
+            if filled == len(targets[current]):
+                current, filled = current + 1, 0
+        torch._foreach_add_(here, noise)
 
 
-def _cut(flat: Tensor, like: Mapping[str, Tensor]) -> Grads:
-    pieces = flat.split([tensor.numel() for tensor in like.values()])
-    return {
-        name: piece.view(tensor.shape).to(device=tensor.device, dtype=accumulation_dtype(tensor.dtype))
-        for (name, tensor), piece in zip(like.items(), pieces, strict=True)
-    }
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor in float32 or better, in a layout that noise can be added to; itself if it is that already."""
+    tensor = tensor.to(accumulation_dtype(tensor.dtype))
+    return tensor if _is_dense(tensor) else tensor.contiguous()
+
+
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    layout = _LAYOUTS.get(tensor.dim())
+    return tensor.is_contiguous() or (layout is not None and tensor.is_contiguous(memory_format=layout))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The elements of a dense tensor in the order of its memory, sharing it."""
+    assert _is_dense(tensor), "the door makes its sums dense before it adds noise"
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

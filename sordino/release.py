@@ -23,7 +23,7 @@ from torch import Tensor
 from sordino import events, validate
 from sordino.events import Event
 from sordino.gradients.persample import Exact, Grads
-from sordino.noise import Noise, Sensitivity
+from sordino.noise import Noise, Sensitivity, dense
 from sordino.rng import Rng
 from sordino.sealed import Sealed, unseal
 
@@ -75,7 +75,7 @@ def release(
     rng: Rng,
     estimate: Exact = Exact(),  # noqa: B008  (a frozen constant)
 ) -> Release:
-    """The value plus noise, and its event."""
+    """The value plus noise, and its event. The sealed tensors are consumed: noise is added where they lie."""
     bare = unseal(value)
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
@@ -94,14 +94,13 @@ def release(
 
 
 def _noised(value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng) -> Grads:
+    summed = {name: dense(tensor) for name, tensor in value.items()}
     if noise.multiplier == 0:  # 0 × ∞ is not a scale; an infinite bound is allowed where no noise is asked for
-        return dict(value)
+        return summed
     if not math.isfinite(bound):
         raise ValueError(f"bound={bound}: noise needs a finite bound; give one, or a multiplier of 0")
-    added = noise.draw(value, noise.multiplier * bound * (1 + ROUNDING), rng)
-    if added:
-        torch._foreach_add_(list(added.values()), list(value.values()))
-    return added
+    noise.add_(summed, noise.multiplier * bound * (1 + ROUNDING), rng)
+    return summed
 
 
 def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng) -> tuple[int, Event]:

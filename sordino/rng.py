@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, CipherContext, algorithms
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -55,11 +55,14 @@ class Rng:
 
     def fill(self, buffer: bytearray) -> None:
         """Overwrite a buffer with key stream: one draw."""
+        self._stream().update_into(bytes(len(buffer)), buffer)
+
+    def _stream(self) -> AEADEncryptionContext | CipherContext:
+        """The key stream of the next draw."""
         # The first four bytes of the nonce are the block counter, the other twelve the draw's number.
         nonce = bytes(4) + self.counter.to_bytes(12, "little")
         self.counter += 1
-        stream = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
-        stream.update_into(bytes(len(buffer)), buffer)
+        return Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """N uniform 64-bit words."""
@@ -86,26 +89,33 @@ class Rng:
         return np.argsort(self.words(n), kind="stable").astype(np.int64)
 
     def normal(self, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """N independent standard normal values on the CPU, float32 or float64: one draw."""
+        """n independent standard normal values on the CPU, float32 or float64: one draw."""
+        blocks = [block.clone() for block in self.normal_blocks(n, 1.0, dtype)]
+        return torch.cat(blocks) if blocks else torch.zeros(0, dtype=dtype)
+
+    def normal_blocks(self, n: int, scale: float, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
+        """n independent N(0, scale²) values in consecutive blocks: one draw.
+
+        The blocks share their memory: each is valid until the next, so that adding them up stays in cache.
+        """
         wide = dtype == torch.float64
-        word, bits = (torch.int64, 63) if wide else (torch.int32, 31)
-        result = torch.empty(n + n % 2, dtype=torch.float64 if wide else torch.float32)
-        nonce = bytes(4) + self.counter.to_bytes(12, "little")
-        self.counter += 1
-        stream = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
-        size = 8 if wide else 4
-        for start in range(0, len(result), BLOCK):
-            out = result[start : start + BLOCK]
-            buffer = bytearray(size * len(out))
-            stream.update_into(bytes(len(buffer)), buffer)
-            first, second = torch.frombuffer(buffer, dtype=word).view(2, -1)
+        size, word, bits = (8, torch.int64, 63) if wide else (4, torch.int32, 31)
+        stream = self._stream()
+        length = min(BLOCK, n + n % 2)
+        zeros, buffer = bytes(size * length), bytearray(size * length)
+        out = torch.empty(length, dtype=dtype)
+        for start in range(0, n, BLOCK):
+            count = min(BLOCK, n - start)
+            half = (count + 1) // 2
+            stream.update_into(memoryview(zeros)[: 2 * half * size], memoryview(buffer)[: 2 * half * size])
+            words = torch.frombuffer(buffer, dtype=word, count=2 * half)
             # u ∈ (0, 1): the sign bit is dropped so that small values keep all their bits in the conversion.
-            radius = first.bitwise_and(2**bits - 1).to(out.dtype).add_(0.5).mul_(2.0**-bits).log_().mul_(-2.0).sqrt_()
-            angle = second.to(out.dtype).mul_(math.pi * 2.0**-bits)  # [-π, π)
-            half = len(out) // 2
+            radius = words[:half].bitwise_and_(2**bits - 1).to(dtype).add_(0.5).mul_(2.0**-bits)
+            radius.log_().mul_(-2.0 * scale * scale).sqrt_()
+            angle = words[half:].to(dtype).mul_(math.pi * 2.0**-bits)  # [-π, π)
             torch.mul(radius, angle.cos(), out=out[:half])
-            torch.mul(radius, angle.sin_(), out=out[half:])
-        return result[:n]
+            torch.mul(radius, angle.sin_(), out=out[half : 2 * half])
+            yield out[:count]
 
     def laplace(self, n: int) -> Tensor:
         """N independent standard Laplace values, float64: sign · −ln u."""

@@ -33,13 +33,13 @@ class FixedSize:
         return True
 
     def expected(self, n: int) -> float:
-        """The batch size."""
+        """The batch size; refused if the dataset has fewer records."""
+        if self.batch_size > n:
+            raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")
         return float(self.batch_size)
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Independent subsets, ascending."""
-        if self.batch_size > n:
-            raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")
         k = start
         while True:
             yield Draw(
