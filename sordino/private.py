@@ -122,10 +122,9 @@ class Private:
         workers = validate.count("workers", workers, least=0)
         if physical_batch is not None:
             validate.count("physical_batch", physical_batch)
-        expected = (
-            sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
-        )
-        next(sampler.draws(n, Rng(bytes(32)), 0))  # refuse now what this sampler cannot draw from this dataset
+        expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
+        if expected_batch is not None:
+            expected = validate.positive("expected_batch", expected_batch)
         check.structure(self._model)
         load = loader(dataset, collate)
         some = torch.arange(check.PROBE).remainder(n).numpy()
