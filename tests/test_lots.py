@@ -1,6 +1,6 @@
 """Draws and lots: what is drawn is charged, and nothing of a lot shows."""
 
-import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -121,20 +121,20 @@ def test_a_rate_of_one_takes_everybody():
     assert lot.size.expose("to test it") == 64
 
 
-def test_a_draw_from_ten_million_costs_as_much_as_its_lot():
-    """O(expected batch): ten million records cost about what ten thousand do, at the same expected batch."""
-
-    def seconds(n: int) -> float:
-        draws = sd.Poisson(250 / n).draws(n, Rng(bytes(32)), 0)
-        best = float("inf")
-        for _ in range(5):
-            start = time.perf_counter()
-            for _ in range(50):
-                next(draws)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    assert seconds(10**7) < 5 * seconds(10**4)  # a coin for each would be a thousand times as much
+def test_a_draw_from_ten_million_costs_as_much_as_its_lot(monkeypatch):
+    """O(expected batch): the random words and the memory of a draw of 250 do not grow with the ten million."""
+    asked = []
+    words = Rng.words
+    monkeypatch.setattr(Rng, "words", lambda self, n: asked.append(n) or words(self, n))
+    n, steps = 10**7, 50
+    draws = sd.Poisson(250 / n).draws(n, Rng.from_seed(0), 0)
+    tracemalloc.start()
+    taken = sum(len(next(draws).indices) for _ in range(steps))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert abs(taken - 250 * steps) < 6 * (250 * steps) ** 0.5
+    assert sum(asked) < 2 * 250 * steps
+    assert peak < 1 << 20  # a flag for each record would be ten times that
 
 
 def test_tensor_datasets_lists_and_workers_load_the_same_lots():
