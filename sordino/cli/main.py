@@ -9,6 +9,7 @@ from sordino.version import __version__
 
 COMMANDS = {
     "train": ("sordino.cli.train", "train a model privately and print what can be claimed"),
+    "data": ("sordino.cli.data", "get, list and check data sets"),
     "account": ("sordino.cli.account", "epsilon of a training run, and how it came about"),
     "calibrate": ("sordino.cli.calibrate", "the noise, steps or rate that meets a target"),
     "tradeoff": ("sordino.cli.tradeoff", "what the best attack can do"),

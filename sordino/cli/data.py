@@ -1,0 +1,55 @@
+"""`sordino data`: get, list and check data sets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from sordino.data import NAMES, NotFetched, cache, catalogue
+from sordino.data import check as checked
+from sordino.data import fetch as fetched
+
+
+@dataclass(frozen=True)
+class Command:
+    """Get, list and check data sets."""
+
+    action: Annotated[Literal["fetch", "list", "check"], tyro.conf.Positional]
+    """What to do."""
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Which data sets; all of them if none is named."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Do it; 1 when a data set could not be had or is damaged."""
+        names = self.names or NAMES
+        for name in names:
+            catalogue.entry(name)
+        rows = {name: self._row(name) for name in names}
+        if self.json:
+            print(json.dumps(rows))
+        else:
+            for name, (state, about) in rows.items():
+                print(f"{name:<14} {state:<11} {about}")
+        bad = {"unavailable", "damaged"}
+        return 1 if any(state in bad for state, _ in rows.values()) else 0
+
+    def _row(self, name: str) -> tuple[str, str]:
+        entry = catalogue.entry(name)
+        about = f"{entry.sizes[0]:,} + {entry.sizes[1]:,} images {'×'.join(map(str, entry.shape))}; {entry.about}"
+        if self.action == "fetch":
+            try:
+                fetched(name, lambda text: None if self.json else print(text))
+            except NotFetched as error:
+                return "unavailable", str(error)
+            return "fetched", about
+        if self.action == "check":
+            try:
+                return ("good" if checked(name) else "not cached"), about
+            except ValueError as error:
+                return "damaged", f"{error}; get it again with `sordino data fetch {name}`"
+        return ("cached" if cache.find(entry) is not None else "not cached"), about
