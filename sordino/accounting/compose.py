@@ -5,7 +5,7 @@ Alghamdi et al. 2023 (saddle point). With K(θ) = Σ Tᵢ log E_P e^{θLᵢ}, th
 K'(θ); the tilt puts the centre where δ(ε) lives, so δ has relative precision at any size.
 
 **Privacy:** the transform is periodic, so mass outside the window of length n·h appears inside it. Chernoff bounds on
-the tilted masses limit the mass outside to `_OUTSIDE` on each side; what it can hide from δ is added to the upper
+the tilted masses limit the mass outside to a chosen amount on each side; what it can hide from δ is added to the upper
 bound and taken from the lower one. Rounding errors of the transform are bounded by its length, T and the machine
 precision and are treated alike. Frequencies whose product is below `_SILENT` are dropped, and charged.
 """
@@ -23,11 +23,11 @@ from scipy.fft import irfft, next_fast_len, rfft
 from sordino.accounting.lattice import Indices
 from sordino.accounting.pairs import Array
 
-_OUTSIDE = 1e-11
 _SILENT = 1e-24
 _EPS = 2.3e-16
 _BELOW, _ABOVE = 60.0, 45.0  # e-folds of the untilted sum kept below and above the centre
 _MOST_GROWTH = 600.0
+_BLOCK = 300.0  # losses per block when summing e^{−loss}
 LONGEST = 1 << 23  # points of one transform
 
 NDComplex = NDArray[np.complex128]
@@ -82,19 +82,19 @@ def split(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted], list
 
 
 def window(
-    cumulant: Cumulant, theta: float, step: float, jumps: Sequence[Weighted] | None = None
+    cumulant: Cumulant, theta: float, step: float, outside: float, jumps: Sequence[Weighted] | None = None
 ) -> tuple[int, int]:
-    """First index and length of a window outside which the tilted mass is at most `_OUTSIDE` a side.
+    """First index and length of a window outside which the tilted mass is at most `outside` a side.
 
     With jumps, the tilted mass is that of at least one jump, relative to its own total: see `Spectrum`.
     """
     base = cumulant(theta)
     mean, std = cumulant.tilted_moments(theta)
     scale = max(std, step)
-    need = -math.log(_OUTSIDE)
+    need = -math.log(outside)
     reach = max((float(p.index[-1]) * step for p in jumps or () if len(p.index)), default=scale)
     top, bottom = math.inf, -math.inf
-    factors = {f / scale for f in (1.0, 2.0, 3.5, 5.0, 6.5, 7.4, 9.0)}
+    factors = {f / scale for f in (1.0, 2.0, 3.5, 5.0, 6.2, 7.1, 8.2, 9.5)}
     if jumps is not None:
         factors |= {f / max(reach, scale) for f in (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)}
     log_rest = log_jump_moment(cumulant, jumps, step, theta) if jumps is not None else base
@@ -231,24 +231,22 @@ class Curve:
     With E_j = Σ_{i≥j} p_i e^{l_j − l_i}:  δ(l_j) = δ(l_{j+1}) + (1 − e^{−h})E_{j+1}, all terms positive.
     """
 
-    def __init__(self, composed: Composed, centre: float) -> None:
+    def __init__(self, composed: Composed, centre: float, outside: float) -> None:
         theta, step = composed.theta, composed.step
         # only losses around the centre matter: far above, nothing is left; far below, floating range ends
         low = max(0, math.floor((centre - _BELOW / theta) / step) - composed.first - 1)
         high = min(len(composed.masses), math.ceil((centre + _ABOVE / theta) / step) - composed.first + 2)
-        low = min(low, max(high - 2, 0))
+        low = min(low, len(composed.masses) - 2)
+        high = max(high, low + 2)
         self.loss = (composed.first + np.arange(low, high)) * step
         self.log_scale = composed.log_total - theta * centre
         weight = np.exp(np.clip(-theta * (self.loss - centre), -700.0, _BELOW + 5))
         untilted = composed.masses[low:high] * weight
-        decay = np.exp(np.clip(centre - self.loss, -600.0, 600.0))
-        with np.errstate(under="ignore"):
-            shrunk = np.cumsum((untilted * decay)[::-1])[::-1]
-            self.share = shrunk / decay  # E_j
+        self.share = _echo(untilted, step)  # E_j
         self.height = np.append(np.cumsum((-math.expm1(-step) * self.share[1:])[::-1])[::-1], 0.0)
         # a mass error e at l_i counts e·w_i(1 − e^{ε − l_i}); mass outside the window or above `high` at most w/(1+θ)
         rounding = composed.error * _weight_sum(theta, step)
-        self.slack = (rounding + (2 * _OUTSIDE + math.exp(-_ABOVE)) / (1 + theta)) * weight + 1e-13 * self.height
+        self.slack = (rounding + (2 * outside + math.exp(-_ABOVE)) / (1 + theta)) * weight + 1e-13 * self.height
 
     def delta(self, epsilon: float) -> float:
         """δ at ε, scaled by e^{log_scale}; NaN below the part resolved."""
@@ -261,6 +259,21 @@ class Curve:
         return float(self.height[j]) + inside + float(self.slack[max(j - 1, 0)])
 
 
+def _echo(masses: Array, step: float) -> Array:
+    """E_j = Σ_{i≥j} p_i e^{−h(i−j)}, block by block so that no exponential leaves the floating range."""
+    size = max(1, int(_BLOCK / step))
+    result = np.empty_like(masses)
+    carry = 0.0
+    for start in range((len(masses) - 1) // size * size, -1, -size):
+        block = masses[start : start + size]
+        decay = np.exp(-step * np.arange(len(block)))
+        sums = np.cumsum((block * decay)[::-1])[::-1]
+        # the carry is E at the first point after the block
+        result[start : start + size] = (sums + carry * (decay[-1] * math.exp(-step))) / decay
+        carry = float(result[start])
+    return result
+
+
 def _weight_sum(theta: float, step: float) -> float:
     """Σ_{m≥1} e^{−θhm}(1 − e^{−hm}), and one more term for the cell in which ε lies."""
     first, second = -math.expm1(-theta * step), -math.expm1(-(theta + 1) * step)
@@ -270,7 +283,7 @@ def _weight_sum(theta: float, step: float) -> float:
 class Suffix:
     """Σ of masses from each lattice point on, with a bound on its error; scaled by e^{log_scale}."""
 
-    def __init__(self, composed: Composed, centre: float) -> None:
+    def __init__(self, composed: Composed, centre: float, outside: float) -> None:
         theta, step = composed.theta, composed.step
         low = max(0, math.floor((centre - _BELOW / theta) / step) - composed.first - 1)
         low = min(low, len(composed.masses) - 2)
@@ -280,7 +293,7 @@ class Suffix:
         self.log_scale = composed.log_total - theta * centre
         self.mass = np.cumsum((composed.masses[low:] * weight)[::-1])[::-1]
         geometric = 1 / -math.expm1(-theta * step)
-        self.slack = (composed.error * geometric + 2 * _OUTSIDE) * weight + 1e-14 * self.mass
+        self.slack = (composed.error * geometric + 2 * outside) * weight + 1e-14 * self.mass
 
     def at(self, start: int, stop: int) -> tuple[Array, Array]:
         """Sums and errors for the indices start … stop−1, start not before `first`."""

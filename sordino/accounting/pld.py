@@ -21,16 +21,18 @@ from sordino import validate
 from sordino.accounting.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
 from sordino.accounting.compose import LONGEST
 from sordino.accounting.lossdist import Setting, choose, lower, upper
-from sordino.accounting.pairs import Array, GaussianPair
+from sordino.accounting.pairs import Array, BoundedRangePair, GaussianPair
 from sordino.accounting.phases import collect, is_private, relation_of
+from sordino.accounting.rdp import RDP
 from sordino.accounting.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
 from sordino.events import Event, Relation
 
 TOLERANCE = 6e-5
 _CUT = 1e-5  # share of δ that truncated tails may cost
 _ASTRAY = 0.1  # relative distance between guess and answer at which the guess is improved
-_TRIES = 4
+_TRIES = 6
 _HEAVY_LENGTH = 1 << 20
+_GAP = 8e-4  # relative gap at which one lower bound is enough
 _LEAST_LOG_DELTA = -690.0
 
 
@@ -110,8 +112,11 @@ class PLD:
                 continue
             below, above = _epsilon(phases, add, delta, self.tolerance, want_lower)
             low, high = max(low, below), max(high, above)
-        pure = pure_epsilon(phases)
-        return (min(low, high, pure), min(high, pure))
+        high = min(high, pure_epsilon(phases))
+        if any(isinstance(sampled.pair, BoundedRangePair) for sampled, _ in phases):
+            # of exponential mechanisms only the worst pair at each ε is composed; the worst at each order can be tighter
+            high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
+        return (min(low, high), high)
 
 
 def _directions(phases: Phases) -> tuple[bool, ...]:
@@ -144,15 +149,18 @@ def _epsilon(phases: Phases, add: bool, delta: float, tolerance: float, want_low
     heavy = is_heavy(phases, add, cut, delta, whole, saddle.theta)
     search = _Search(phases, add, cut, delta, tolerance)
     search.run(whole, saddle, _HEAVY_LENGTH if heavy else LONGEST)
-    if heavy and (search.astray or search.longest >= _HEAVY_LENGTH // 2):
+    if heavy and (search.ever_astray or search.longest >= _HEAVY_LENGTH // 2):
         apart = locate(phases, add, cut, delta)
         if apart is not None:
             with suppress(OverflowError):
                 search.run(*apart, LONGEST)
     low = 0.0
-    if want_lower and 0 < search.high < math.inf and search.setting is not None:
-        with suppress(OverflowError):
-            low = lower(phases, add, search.setting).epsilon(delta)
+    if want_lower and 0 < search.high < math.inf:
+        for _, setting in sorted(search.settings, key=lambda pair: pair[0]):
+            with suppress(OverflowError):
+                low = max(low, lower(phases, add, setting).epsilon(delta))
+            if search.high - low <= _GAP * search.high:
+                break
     return low, search.high
 
 
@@ -162,25 +170,26 @@ class _Search:
     def __init__(self, phases: Phases, add: bool, cut: float, delta: float, tolerance: float) -> None:
         self.phases, self.add, self.cut, self.delta, self.tolerance = phases, add, cut, delta, tolerance
         self.high = math.inf
-        self.setting: Setting | None = None
-        self.astray = False
+        self.settings: list[tuple[float, Setting]] = []
+        self.astray = self.ever_astray = False
         self.longest = 0
 
     def run(self, estimate: Estimate, saddle: Saddle, longest: int) -> None:
         """Compose at a saddle point, and again nearer to the answer while the guess was bad."""
         guess = saddle.epsilon
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             setting = choose(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
             bound = upper(self.phases, self.add, setting, longest)
             self.longest = max(self.longest, bound.length)
             found = bound.epsilon(self.delta)
-            if found < self.high:
-                self.high, self.setting = found, setting
+            self.high = min(self.high, found) if not math.isnan(found) else self.high
+            self.settings.append((found if not math.isnan(found) else math.inf, setting))
             known = not math.isnan(found)
-            self.astray = not known or abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std)
+            self.astray = not known or found > 0 and abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std)
             if not self.astray or math.isinf(found):
                 break
-            guess = found if known else guess / 2
+            self.ever_astray = True
+            guess = found if known else (0.25 * guess if attempt < _TRIES - 2 else 0.0)
             saddle = near(estimate, guess, self.delta)
 
 
