@@ -25,7 +25,7 @@ from sordino.accounting.pairs import Array
 
 _SILENT = 1e-24
 _EPS = 2.3e-16
-_BELOW, _ABOVE = 60.0, 45.0  # e-folds of the untilted sum kept below and above the centre
+_BELOW, _ABOVE = 20.0, 40.0  # e-folds of the untilted sum kept below and above the centre
 _MOST_GROWTH = 600.0
 _BLOCK = 300.0  # losses per block when summing e^{−loss}
 LONGEST = 1 << 23  # points of one transform

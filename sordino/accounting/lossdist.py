@@ -22,6 +22,7 @@ from sordino.accounting.lattice import Mesh
 from sordino.accounting.saddle import Phases, Saddle
 
 _MEASURED_PHASES = 16  # with more, the step is not measured and corrected
+_MANY, _ORDINARY = 200, (28.0, 60.0)  # releases, and cells per std, for which no measurement is needed
 _HALVINGS = 100
 _OUTSIDE, _LEAST_OUTSIDE = 1e-11, 1e-16  # tilted mass left outside the window, smaller when ε is
 
@@ -46,7 +47,8 @@ def choose(phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float,
     fine = 1.5 * math.sqrt(1 / (6 * tolerance))
     apart = saddle.limit < math.inf
     step = math.sqrt(12 * tolerance * scale / (steps * ((saddle.slope if apart else theta) + 1)))
-    if len(phases) <= _MEASURED_PHASES and not apart:
+    ordinary = steps >= _MANY and _ORDINARY[0] < spread / (math.sqrt(steps) * step) < _ORDINARY[1]
+    if len(phases) <= _MEASURED_PHASES and not apart and not ordinary:
         meshes = Mesh(step, fine, cut), Mesh(step / 3, 3 * fine, cut)
         coarse, exact = (Cumulant(upper_parts(phases, add, mesh)[0], mesh.step)(theta) for mesh in meshes)
         excess = max(coarse - exact, 1e-15 * steps) * 9 / 8
