@@ -135,7 +135,9 @@ class Mixture(Event):
         _set(self, "weights", tuple(validate.non_negative("weights", weight) for weight in self.weights))
         _set(self, "events", tuple(_checked(event) for event in self.events))
         if not self.events or len(self.weights) != len(self.events):
-            raise ValueError(f"weights: {len(self.weights)} for {len(self.events)} events; need one for each, at least one")
+            raise ValueError(
+                f"weights: {len(self.weights)} for {len(self.events)} events; need one for each, at least one"
+            )
         if math.fsum(self.weights) > 1 + 1e-9:
             raise ValueError(f"weights: sum to {math.fsum(self.weights)}; must be <= 1")
 
@@ -326,8 +328,8 @@ def _shorten(event: Event) -> Event:
     if isinstance(event, Mixture):
         return Mixture(event.weights, tuple(_shorten(inner) for inner in event.events))
     if type(event) in _WRAPPERS:
-        (name,) = (field.name for field in dataclasses.fields(event) if field.name == "event")
-        return dataclasses.replace(event, **{name: _shorten(getattr(event, name))})
+        # every wrapper is a dataclass with a field `event`
+        return dataclasses.replace(event, event=_shorten(event.event))  # type: ignore[type-var,attr-defined]
     return event
 
 

@@ -70,7 +70,7 @@ def allocation(pair: Pair, bins: int, cut: float) -> AllocationPair:
 
 
 def _limits(pair: Pair, bins: int, cut: float) -> tuple[float, float]:
-    """r beyond which two releases of one pass together have P-mass at most cut; r beyond which one has."""
+    """R beyond which two releases of one pass together have P-mass at most cut; r beyond which one has."""
     ratio = pair.native()
     q, p = pair.masses(ratio)
     above_q, above_p = np.cumsum(q[::-1])[::-1][1:], np.cumsum(p[::-1])[::-1][1:]
@@ -162,7 +162,7 @@ def _coarsen(sums: Array, mass: Array) -> tuple[Array, Array]:
     cell = np.clip(np.searchsorted(points, np.arange(len(mass)), side="right") - 1, 0, len(points) - 2)
     share = np.clip((sums - grid[cell]) / (grid[cell + 1] - grid[cell]), 0.0, 1.0)
     result = np.bincount(cell, mass * (1 - share), len(points)) + np.bincount(cell + 1, mass * share, len(points))
-    return grid, result
+    return grid, np.asarray(result, dtype=np.float64)
 
 
 def _lower(q: Array, p: Array, step: float, bins: int) -> DiscretePair:

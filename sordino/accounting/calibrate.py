@@ -26,7 +26,9 @@ _FLOOR = 1e-12  # ε below this counts as this in logarithms
 class _Search:
     """ε as a function of the logarithm of the parameter, with what has been learnt about it."""
 
-    def __init__(self, event_of: Callable[[Any], Event], accountant: Any, target: float, delta: float, whole: bool) -> None:
+    def __init__(
+        self, event_of: Callable[[Any], Event], accountant: Any, target: float, delta: float, whole: bool
+    ) -> None:
         self.event_of, self.accountant, self.delta, self.whole = event_of, accountant, delta, whole
         self.log_target = math.log(target)
         self.known: dict[float, float] = {}
@@ -35,7 +37,7 @@ class _Search:
         return max(1, round(math.exp(log_x))) if self.whole else math.exp(log_x)
 
     def excess(self, log_x: float) -> float:
-        """log ε − log target; NaN outside the parameter's domain."""
+        """Log ε − log target; NaN outside the parameter's domain."""
         x = self.parameter(log_x)
         if x not in self.known:
             try:
@@ -172,7 +174,12 @@ def _narrow(search: _Search, good: float, bad: float, accuracy: float) -> float:
                 break
         elif abs(good - bad) <= accuracy or abs(at_good) <= 0.1 * accuracy:
             break
-        if math.isfinite(weight_good) and math.isfinite(weight_bad) and weight_bad != weight_good and round_number % 4 != 3:
+        if (
+            math.isfinite(weight_good)
+            and math.isfinite(weight_bad)
+            and weight_bad != weight_good
+            and round_number % 4 != 3
+        ):
             guess = good + (bad - good) * weight_good / (weight_good - weight_bad)
             # aim a little to the safe side, so that one more evaluation closes the bracket
             guess += 0.3 * accuracy * (1 if good > bad else -1)

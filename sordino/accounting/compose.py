@@ -46,7 +46,9 @@ class Cumulant:
     """K(θ) of the composition, and its derivatives by the way."""
 
     def __init__(self, parts: Sequence[Weighted], step: float) -> None:
-        self.parts = [(part.index[part.mass > 0] * step, np.log(part.mass[part.mass > 0]), part.count) for part in parts]
+        self.parts = [
+            (part.index[part.mass > 0] * step, np.log(part.mass[part.mass > 0]), part.count) for part in parts
+        ]
 
     def log_mass(self, theta: float) -> list[tuple[float, int]]:
         """(log E e^{θL}, count) of every part."""
@@ -111,7 +113,7 @@ def window(
 
 
 def log_jump_moment(bulk: Cumulant, jumps: Sequence[Weighted], step: float, theta: float) -> float:
-    """log E[e^{θL}; at least one jump] = K_bulk(θ) + log expm1(Σ T log1p(M_jump/M_bulk))."""
+    """Log E[e^{θL}; at least one jump] = K_bulk(θ) + log expm1(Σ T log1p(M_jump/M_bulk))."""
     total = 0.0
     for (log_mass, count), jump in zip(bulk.log_mass(theta), jumps, strict=True):
         keep = jump.mass > 0

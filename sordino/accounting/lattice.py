@@ -229,4 +229,4 @@ def _distances(room: int, reach: float, growth: float) -> Indices:
     count = math.ceil(math.log1p(room / reach) / growth) + 1
     distance = np.minimum(np.rint(reach * np.expm1(np.arange(count + 1) * growth)), room).astype(np.int64)
     distance[-1] = room
-    return distance[1:][np.diff(distance) > 0]
+    return np.asarray(distance[1:][np.diff(distance) > 0])

@@ -1,12 +1,12 @@
 """Certified ε(δ) and δ(ε) of a composition of sampled releases, one direction at a time.
 
 The lattice step follows from the accuracy asked for: connect-the-dots raises K(θ) by about T·h²θ(θ+1)/12, hence ε by
-ΔK/θ; the step is chosen so that this is `tolerance`·ε at the saddle point, measured once and corrected (masses that sit on
-a lattice point cost nothing). When rare large losses would dominate the tilted masses (tiny rates, little noise), the
-outcomes with at least one such jump are composed apart, at a tilt of their own: Σ of both is the whole.
+ΔK/θ; the step is chosen so that this is `tolerance`·ε at the saddle point, measured once and corrected (masses that
+sit on a lattice point cost nothing). When rare large losses would dominate the tilted masses (tiny rates, little
+noise), the outcomes with at least one such jump are composed apart, at a tilt of their own: Σ of both is the whole.
 
-**Privacy:** see `lattice` and `compose`. Step, tilt, window and split are found from approximations, but they change only
-how tight the two bounds are, never whether they hold.
+**Privacy:** see `lattice` and `compose`. Step, tilt, window and split are found from approximations, but they change
+only how tight the two bounds are, never whether they hold.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from sordino.accounting.lattice import Mesh
 from sordino.accounting.saddle import Phases, Saddle
 
 _MEASURED_PHASES = 16  # with more, the step is not measured and corrected
+Plan = tuple[list[Weighted], list[Weighted] | None, float, tuple[int, int]]
+
 _MANY, _ORDINARY = 200, (28.0, 60.0)  # releases, and cells per std, for which no measurement is needed
 _HALVINGS = 100
 _OUTSIDE, _LEAST_OUTSIDE = 1e-11, 1e-16  # tilted mass left outside the window, smaller when ε is
@@ -169,11 +171,13 @@ def lower(phases: Phases, add: bool, setting: Setting) -> Lower:
             bins = sampled.bins(mesh, add)
             p_parts.append(Weighted(bins.index, bins.p, count))
             q_parts.append(Weighted(bins.index, bins.q, count))
-        plans = []
+        plans: list[Plan] = []
         for parts, extra in ((p_parts, 0.0), (q_parts, 1.0)):
             bulk, jumps = split(parts, setting.limit / step)
             cumulant = Cumulant(bulk, step)
-            plans.append((bulk, None, setting.theta + extra, window(cumulant, setting.theta + extra, step, setting.outside)))
+            plans.append(
+                (bulk, None, setting.theta + extra, window(cumulant, setting.theta + extra, step, setting.outside))
+            )
             if _with_jumps(jumps):
                 tilt = setting.jump_theta + extra
                 plans.append((bulk, jumps, tilt, window(cumulant, tilt, step, setting.outside, jumps)))
@@ -181,7 +185,9 @@ def lower(phases: Phases, add: bool, setting: Setting) -> Lower:
             break
         mesh = replace(mesh, step=2 * step)
     # bin numbers lag behind losses by up to a step a release
-    lag = Cumulant(p_parts, step).tilted_moments(0.0)[0] - math.fsum(n * s.native(add, mesh.cut).mean for s, n in phases)
+    lag = Cumulant(p_parts, step).tilted_moments(0.0)[0] - math.fsum(
+        n * s.native(add, mesh.cut).mean for s, n in phases
+    )
     centre = setting.centre + lag
     sums = [
         Suffix(compose(bulk, tilt, step, frame, jumps), centre, setting.outside) for bulk, jumps, tilt, frame in plans

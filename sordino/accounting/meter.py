@@ -19,8 +19,8 @@ from sordino.accounting.closed import lone_gaussian
 from sordino.accounting.compose import _ABOVE, _EPS, _SILENT, Cumulant, Weighted, _weight_sum, window
 from sordino.accounting.lattice import Sampled
 from sordino.accounting.lossdist import choose, upper_parts
-from sordino.accounting.pld import _CUT, PLD, TOLERANCE, _directions
 from sordino.accounting.phases import collect, is_private, relation_of
+from sordino.accounting.pld import _CUT, PLD, TOLERANCE, _directions
 from sordino.accounting.saddle import Estimate
 from sordino.events import Event, Repeat
 
@@ -37,7 +37,10 @@ class _Direction:
         setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, TOLERANCE)
         parts, _ = upper_parts(phases, add, setting.mesh)
         step, theta = setting.mesh.step, setting.theta
-        frames = [window(Cumulant([Weighted(parts[0].index, parts[0].mass, t)], step), theta, step, setting.outside) for t in (low, high)]
+        frames = [
+            window(Cumulant([Weighted(parts[0].index, parts[0].mass, t)], step), theta, step, setting.outside)
+            for t in (low, high)
+        ]
         first = min(frame[0] for frame in frames)
         self.length = next_fast_len(max(sum(frame) for frame in frames) - first, real=True)
         self.last = first + self.length - 1
@@ -68,7 +71,9 @@ class _Direction:
         def exceeds(j: int) -> bool:
             # scaled by the tilt at j: δ(l_j)·e^{θ l_j − K}
             value = self._sum(product, j) + slack
-            return value > 0 and math.log(value) + count * self.log_mass - self.theta * j * self.step > math.log(delta - lost)
+            return value > 0 and math.log(value) + count * self.log_mass - self.theta * j * self.step > math.log(
+                delta - lost
+            )
 
         low = high = min(max(self.guess, self.first + 1, 0), self.last)
         stride = 1

@@ -1,9 +1,9 @@
 """From an event to the sampled releases that compose it, under one neighbouring relation.
 
-**Privacy:** a multiplier is relative to one record's contribution. Under replace-one a sum moves by two contributions, so
-plain releases count with twice the sensitivity; under zero-out a record's contribution vanishes, as if removed. Poisson
-sampling speaks about add/remove (and zero-out alike); fixed-size subsets about replace-one; shuffled passes about
-zero-out: in a pass a record meets one release, so the worst single release per pass is a valid bound, without
+**Privacy:** a multiplier is relative to one record's contribution. Under replace-one a sum moves by two contributions,
+so plain releases count with twice the sensitivity; under zero-out a record's contribution vanishes, as if removed.
+Poisson sampling speaks about add/remove (and zero-out alike); fixed-size subsets about replace-one; shuffled passes
+about zero-out: in a pass a record meets one release, so the worst single release per pass is a valid bound, without
 amplification. What a relation does not cover is refused.
 """
 
@@ -25,8 +25,8 @@ from sordino.accounting.pairs import (
     discrete_gaussian_pair,
     response_pair,
 )
-from sordino.accounting.sampled_pairs import GroupPair, PoissonReplacePair, SampledPair, product
 from sordino.accounting.saddle import Phases
+from sordino.accounting.sampled_pairs import GroupPair, PoissonReplacePair, SampledPair, product
 from sordino.events import (
     BallsInBins,
     DiscreteGaussian,

@@ -3,8 +3,8 @@
 Sommer, Meiser & Mohammadi 2019; Koskela, Jälkö & Honkela 2020; Gopi, Lee & Wutschitz 2021; Doroshenko et al. 2022; Zhu,
 Dong & Wang 2022. δ(ε) = E_P[(1 − e^{ε−L})₊] for L the sum of the privacy losses of all releases.
 
-**Privacy:** `epsilon` and `delta` are upper bounds: connect-the-dots pairs dominate the true ones, adding and removing a
-record are composed apart and the larger counts, truncation, aliasing and rounding are charged. `bounds` adds a lower
+**Privacy:** `epsilon` and `delta` are upper bounds: connect-the-dots pairs dominate the true ones, adding and removing
+a record are composed apart and the larger counts, truncation, aliasing and rounding are charged. `bounds` adds a lower
 bound from binned outputs, so every answer comes with its own error. See `lattice`, `compose` and docs/accounting.md.
 """
 
@@ -114,7 +114,8 @@ class PLD:
             low, high = max(low, below), max(high, above)
         high = min(high, pure_epsilon(phases))
         if any(isinstance(sampled.pair, BoundedRangePair) for sampled, _ in phases):
-            # of exponential mechanisms only the worst pair at each ε is composed; the worst at each order can be tighter
+            # of exponential mechanisms only the worst pair at each ε is composed; the worst at each order can be
+            tighter
             high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
         return (min(low, high), high)
 
@@ -185,7 +186,7 @@ class _Search:
             self.high = min(self.high, found) if not math.isnan(found) else self.high
             self.settings.append((found if not math.isnan(found) else math.inf, setting))
             known = not math.isnan(found)
-            self.astray = not known or found > 0 and abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std)
+            self.astray = not known or (found > 0 and abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std))
             if not self.astray or math.isinf(found):
                 break
             self.ever_astray = True

@@ -3,9 +3,9 @@
 Mironov 2017; Mironov, Talwar & Zhang 2019 (Poisson-sampled Gaussian); Wang, Balle & Kasiviswanathan 2019, theorem 27
 (fixed-size subsets); Canonne, Kamath & Steinke 2020 (discrete Gaussian); Papernot & Steinke 2022 (random stopping).
 
-**Privacy:** every curve is an upper bound at every order. The Poisson-sampled Gaussian uses E_Q[(1−q+qr)^α], which is the
-larger of both directions: exact at whole orders, by quadrature between. Where no formula is known, the divergence of
-the connect-the-dots pair is used: it dominates, hence its divergence is larger too.
+**Privacy:** every curve is an upper bound at every order. The Poisson-sampled Gaussian uses E_Q[(1−q+qr)^α], which is
+the larger of both directions: exact at whole orders, by quadrature between. Where no formula is known, the divergence
+of the connect-the-dots pair is used: it dominates, hence its divergence is larger too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def _divergence(sampled: Sampled, order: float) -> float:
         return _subset_gaussian(rate, pair.mu, order) if sampled.subset else _sampled_gaussian(rate, pair.mu, order)
     if rate == 1.0 and isinstance(pair, LaplacePair):
         e = pair.epsilon
-        terms = (math.log(order / (2 * order - 1)) + (order - 1) * e, math.log((order - 1) / (2 * order - 1)) - order * e)
+        terms = (
+            math.log(order / (2 * order - 1)) + (order - 1) * e,
+            math.log((order - 1) / (2 * order - 1)) - order * e,
+        )
         return float(logsumexp(terms)) / (order - 1)
     if rate == 1.0 and isinstance(pair, BoundedRangePair):
         return _bounded_range(pair.epsilon, order)
@@ -98,7 +101,7 @@ def _subset_whole(rate: float, mu: float, order: int) -> float:
 
 @lru_cache(maxsize=64)
 def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
-    """log of the n-th forward difference of x ↦ e^{x(x+1)μ²/2} from −1: E_Q[(r−1)^{n}], n = 1 … most.
+    """Log of the n-th forward difference of x ↦ e^{x(x+1)μ²/2} from −1: E_Q[(r−1)^{n}], n = 1 … most.
 
     For even n the moment is positive; it is computed by quadrature, without the cancellation of the alternating sum.
     """
@@ -106,7 +109,11 @@ def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
     z = np.arange(-_REACH, most * mu + _REACH + step, step)
     ratio = mu * z - mu**2 / 2
     with np.errstate(divide="ignore", over="ignore"):
-        log_size = np.where(ratio > 1, ratio + np.log1p(-np.exp(-np.maximum(ratio, 1.0))), np.log(np.abs(np.expm1(np.minimum(ratio, 1.0)))))
+        log_size = np.where(
+            ratio > 1,
+            ratio + np.log1p(-np.exp(-np.maximum(ratio, 1.0))),
+            np.log(np.abs(np.expm1(np.minimum(ratio, 1.0)))),
+        )
     scale = math.log(step / math.sqrt(2 * math.pi))
     return tuple(float(logsumexp(n * log_size - z**2 / 2)) + scale for n in range(1, most + 1))
 

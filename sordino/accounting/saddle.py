@@ -4,7 +4,8 @@ Alghamdi et al. 2023. With K(θ) the cumulant of the loss under P and s = √K''
 
     δ(ε) ≈ e^{K(θ) − θε} · ½[erfcx(θs/√2) − erfcx((θ+1)s/√2)]
 
-exact for the Gaussian mechanism. Where single large losses (jumps) contribute, δ(ε) ≈ bulk + Σ T·p(jump)·δ_bulk(ε − jump).
+exact for the Gaussian mechanism. Where single large losses (jumps) contribute, δ(ε) ≈ bulk + Σ T·p(jump)·δ_bulk(ε −
+jump).
 
 **Privacy:** none is claimed from it.
 """

@@ -46,7 +46,7 @@ def poisson_curve(orders: Array, curve: Array, mean: float) -> Array:
         epsilon = math.log1p(1 / (order - 1))
         result.append(mean * curve_delta(orders, curve, epsilon) + math.log(mean) / (order - 1))
     # when ln m is negative, monotonicity in the order must be kept by hand
-    return np.maximum(curve + np.array(result), 0.0)
+    return np.asarray(np.maximum(curve + np.array(result), 0.0))
 
 
 def curve_delta(orders: Array, curve: Array, epsilon: float) -> float:

@@ -84,7 +84,9 @@ class Command:
             lines.append(f"certified: {low:.6g} <= epsilon <= {up(found, 6)}")
         if self.sampling == "shuffle":
             result["shuffle"] = shuffled = self._shuffle()
-            lines.append(f"shuffled batches: an attack proves epsilon >= {shuffled['lower_bound']:.4g}; the figure above")
+            lines.append(
+                f"shuffled batches: an attack proves epsilon >= {shuffled['lower_bound']:.4g}; the figure above"
+            )
             lines.append(f"uses no amplification. Poisson sampling would have {shuffled['poisson']:.4g}: not yours.")
         if self.explain:
             result["methods"] = self._methods(event)
@@ -98,7 +100,9 @@ class Command:
         batches = batches_of(self.rate)
         passes = math.ceil(self.steps / batches)
         lower = accounting.shuffle_lower_bound(self.multiplier, batches, passes, self.delta)
-        poisson = accounting.PLD().epsilon(Repeat(Poisson(self.rate, Gaussian(self.multiplier)), self.steps), self.delta)
+        poisson = accounting.PLD().epsilon(
+            Repeat(Poisson(self.rate, Gaussian(self.multiplier)), self.steps), self.delta
+        )
         return {"lower_bound": lower, "poisson": poisson}
 
     def _methods(self, event: Event) -> list[dict[str, Any]]:
@@ -107,7 +111,9 @@ class Command:
         rows = []
         for method in [accountant(name) for name in _LOOSER] + [Strong(valid=True)]:  # type: ignore[arg-type]
             try:
-                rows.append({"method": method.name, "epsilon": method.epsilon(event, self.delta), "is_bound": method.is_bound})
+                rows.append(
+                    {"method": method.name, "epsilon": method.epsilon(event, self.delta), "is_bound": method.is_bound}
+                )
             except Unsupported as error:
                 rows.append({"method": method.name, "epsilon": math.nan, "is_bound": False, "why": str(error)})
         return rows
@@ -116,11 +122,13 @@ class Command:
         lines = [f"event: {event}", f"every method at delta={self.delta:g}:"]
         for row in rows:
             mark = "" if row["is_bound"] else "   (no bound)"
-            lines.append(f"  {up(row['epsilon']) if row['epsilon'] == row['epsilon'] else 'no theorem':>12}  {row['method']}{mark}")
+            lines.append(
+                f"  {'no theorem' if math.isnan(row['epsilon']) else up(row['epsilon']):>12}  {row['method']}{mark}"
+            )
         lines += [
-            "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so that",
-            "its delta can only grow, all steps are convolved by one Fourier transform, adding and removing a record",
-            "apart, and truncation, aliasing and rounding are charged. The lower bound bins the outputs instead.",
+            "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so",
+            "that its delta can only grow, all
+            steps are convolved by one Fourier transform, adding and removing a record", "apart, and truncation, aliasing and rounding are charged. The lower bound bins the outputs instead.",
         ]
         return lines
 

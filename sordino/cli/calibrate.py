@@ -47,7 +47,7 @@ class Command:
         (name,) = missing
         method = accountant(self.accountant)
         event_of: Callable[[Any], Event] = lambda x: run(  # noqa: E731
-            **{**given, name: x},  # type: ignore[arg-type]
+            **{**given, name: x},
             sampling=self.sampling,
             noise=self.noise,
             dataset_size=self.dataset_size,
@@ -60,5 +60,9 @@ class Command:
             return 2
         result = {"parameter": name, "value": found, "epsilon": reached, "delta": self.delta, "accountant": method.name}
         shown = f"{found}" if name == "steps" else f"{found:.6g}"
-        show(result, self.json, [f"{name} = {shown}", f"gives epsilon = {reached:.6g} <= {self.epsilon:g} by {method.name}"])
+        show(
+            result,
+            self.json,
+            [f"{name} = {shown}", f"gives epsilon = {reached:.6g} <= {self.epsilon:g} by {method.name}"],
+        )
         return 0

@@ -44,7 +44,10 @@ class Command:
         power = [float(curve.power(alpha)) for alpha in rates]
         result = {"mu": curve.mu, "false_positive_rate": rates, "largest_true_positive_rate": power}
         lines = [f"Gaussian-DP parameter mu = {curve.mu:.4g}", "no attack does better than:"]
-        lines += [f"  true-positive rate {beta:.4f} at false-positive rate {alpha:g}" for alpha, beta in zip(rates, power, strict=True)]
+        lines += [
+            f"  true-positive rate {beta:.4f} at false-positive rate {alpha:g}"
+            for alpha, beta in zip(rates, power, strict=True)
+        ]
         if self.plot is not None:
             import matplotlib as mpl
 

@@ -91,7 +91,11 @@ def _pld(s):
 
 def _tuned(s):
     base = event(s["base"])
-    search = TunePoisson(base, s["mean"]) if s["repetitions"] == "poisson" else TuneNegativeBinomial(base, 1.0, 1 / s["mean"])
+    search = (
+        TunePoisson(base, s["mean"])
+        if s["repetitions"] == "poisson"
+        else TuneNegativeBinomial(base, 1.0, 1 / s["mean"])
+    )
     return A.RDP().epsilon(search, s["base"]["delta"])
 
 
