@@ -105,8 +105,8 @@ class Budget:
             total = self._epsilon(_entries(lines, self.path), (event,), delta)
             if not total <= epsilon:
                 raise BudgetExhausted(
-                    f"{self.path}: the run
-                    would bring epsilon to {total:.4g} at delta={delta:g}; the limit is {epsilon:g}"
+                    f"{self.path}: the run would bring epsilon to {total:.4g} at delta={delta:g};"
+                    f" the limit is {epsilon:g}"
                 )
             entry = {"name": name, "time": datetime.now(UTC).isoformat(timespec="seconds"), "event": to_json(event)}
             file.seek(0, os.SEEK_END)

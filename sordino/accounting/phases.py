@@ -224,7 +224,7 @@ def _joint(event: Event, moves: int) -> Pair:
 
 
 def _truncated(event: TruncatedPoisson) -> Pair:
-    """Ganesh et al. 2025 (arXiv:2508.15089): unless the draw was cut, Poisson; if it was, one record replaces another."""
+    """Ganesh et al. 2025 (arXiv:2508.15089): Poisson unless the draw was cut; then one record replaces another."""
     pair = base_pair(event.event, 1)
     if not isinstance(pair, GaussianPair):
         raise Unsupported(event, "truncated Poisson sampling is known for Gaussian releases only")

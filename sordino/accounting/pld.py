@@ -114,8 +114,7 @@ class PLD:
             low, high = max(low, below), max(high, above)
         high = min(high, pure_epsilon(phases))
         if any(isinstance(sampled.pair, BoundedRangePair) for sampled, _ in phases):
-            # of exponential mechanisms only the worst pair at each ε is composed; the worst at each order can be
-            tighter
+            # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter
             high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
         return (min(low, high), high)
 
