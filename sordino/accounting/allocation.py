@@ -23,6 +23,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from sordino.accounting.pairs import Array, DiscretePair, Pair
 
 _CELLS = 24.0  # lattice cells per standard deviation of the bulk of r
+_FEW = 200  # with fewer bins the sum is less smooth, and the lattice finer
 _LONGEST = 1 << 20
 _GROWTH = 1.01  # of the grid beyond the lattice
 _COARSE = 400  # atoms of the other batches' sum, beside a release beyond the lattice
@@ -88,7 +89,8 @@ def _step(pair: Pair, limit: float, bins: int) -> float:
     bulk = r <= limit
     mean = float(q[1:-1][bulk] @ r[bulk])
     std = math.sqrt(max(float(q[1:-1][bulk] @ (r[bulk] - mean) ** 2), 1e-12))
-    return max(std / _CELLS, (bins + 12 * std * math.sqrt(bins) + 4 * limit) / _LONGEST)
+    cells = _CELLS * min(max(math.sqrt(_FEW / bins), 1.0), 12.0)
+    return max(std / cells, (bins + 12 * std * math.sqrt(bins) + 4 * limit) / _LONGEST)
 
 
 def _beyond(pair: Pair, limit: float, last: float) -> tuple[Array, Array, float]:

@@ -246,9 +246,10 @@ class Curve:
         untilted = composed.masses[low:high] * weight
         self.share = _echo(untilted, step)  # E_j
         self.height = np.append(np.cumsum((-math.expm1(-step) * self.share[1:])[::-1])[::-1], 0.0)
-        # a mass error e at l_i counts e·w_i(1 − e^{ε − l_i}); mass outside the window or above `high` at most w/(1+θ)
+        # a mass error e at l_i counts e·w_i(1 − e^{ε − l_i}); mass outside the window at most w/(1+θ), above
+        # `high` at most e^{−_ABOVE}
         rounding = composed.error * _weight_sum(theta, step)
-        self.slack = (rounding + (2 * outside + math.exp(-_ABOVE)) / (1 + theta)) * weight + 1e-13 * self.height
+        self.slack = (rounding + 2 * outside / (1 + theta)) * weight + 1e-13 * self.height + math.exp(-_ABOVE)
 
     def delta(self, epsilon: float) -> float:
         """δ at ε, scaled by e^{log_scale}; NaN below the part resolved."""

@@ -66,7 +66,7 @@ class _Direction:
         if delta <= lost:
             return math.inf
         error = 2 * size * _EPS * (math.log2(self.length) + 2) * (count + 4) + _SILENT
-        slack = error * _weight_sum(self.theta, self.step) + (2 * self.outside + math.exp(-_ABOVE)) / (1 + self.theta)
+        slack = error * _weight_sum(self.theta, self.step) + 2 * self.outside / (1 + self.theta) + math.exp(-_ABOVE)
 
         def exceeds(j: int) -> bool:
             # scaled by the tilt at j: δ(l_j)·e^{θ l_j − K}

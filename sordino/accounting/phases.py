@@ -115,6 +115,9 @@ class Collector:
                 self.put(Sampled(_truncated(event)), count)
             case BallsInBins(bins=bins, event=inner):
                 self._need(event, Relation.ADD_OR_REMOVE, Relation.ZERO_OUT)
+                if bins == 1:
+                    self.add(inner, count)
+                    return
                 cut = 1e-4 * self.delta / max(self.passes, 1)
                 self.put(Sampled(allocation(base_pair(inner, 1), bins, cut)), count)
             case Shuffle(event=inner):

@@ -17,6 +17,7 @@ import numpy as np
 
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
+from sordino.accounting.allocation import AllocationPair
 from sordino.accounting.pairs import Array
 from sordino.accounting.phases import Collector, is_private, relation_of
 from sordino.accounting.renyi import sampled_curve
@@ -156,5 +157,7 @@ def _curve(event: Event, orders: Array, relation: Relation) -> Array:
     collector.add(event, 1)
     total = np.zeros(len(orders))
     for sampled, count in collector.result():
+        if isinstance(sampled.pair, AllocationPair):
+            raise Unsupported(event, "no Rényi curve is known here for passes of balls in bins; use PLD")
         total += count * sampled_curve(sampled, orders)
     return total

@@ -128,7 +128,7 @@ class Command:
         lines += [
             "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so",
             "that its delta can only grow, all steps are convolved by one Fourier transform, adding and removing a",
-            "record apart, and truncation, aliasing and rounding are charged. The lower bound bins the outputs instead.",
+            "record apart, and truncation, aliasing and rounding are charged. The lower bound bins outputs instead.",
         ]
         return lines
 
