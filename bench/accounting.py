@@ -38,7 +38,7 @@ SETTINGS = {
 LIMIT = 120  # seconds after which another library is given up on
 
 
-class TooLong(Exception):
+class TooLong(Exception):  # noqa: N818
     """The limit was reached."""
 
 
@@ -69,6 +69,7 @@ def timed(function: Callable[[], float], repeat: int = 5) -> dict[str, Any]:
 
 
 def dp_pld(q: float, sigma: float, steps: int, delta: float) -> float:
+    """dp_accounting's PLD accountant."""
     from dp_accounting import dp_event
     from dp_accounting.pld import pld_privacy_accountant as pld
 
@@ -79,6 +80,7 @@ def dp_pld(q: float, sigma: float, steps: int, delta: float) -> float:
 
 
 def dp_calibrate(q: float, steps: int, epsilon: float, delta: float) -> float:
+    """dp_accounting's calibration with its PLD accountant."""
     import dp_accounting
     from dp_accounting import dp_event
     from dp_accounting.pld import pld_privacy_accountant as pld
@@ -91,6 +93,7 @@ def dp_calibrate(q: float, steps: int, epsilon: float, delta: float) -> float:
 
 
 def dp_phases(phases: list[tuple[float, float, int]], delta: float) -> float:
+    """dp_accounting's PLD accountant over many phases."""
     from dp_accounting import dp_event
     from dp_accounting.pld import pld_privacy_accountant as pld
 
@@ -101,6 +104,7 @@ def dp_phases(phases: list[tuple[float, float, int]], delta: float) -> float:
 
 
 def opacus(kind: str, q: float, sigma: float, steps: int, delta: float) -> float:
+    """Opacus' PRV or RDP accountant."""
     from opacus.accountants import PRVAccountant, RDPAccountant
 
     accountant = {"prv": PRVAccountant, "rdp": RDPAccountant}[kind]()
@@ -109,6 +113,7 @@ def opacus(kind: str, q: float, sigma: float, steps: int, delta: float) -> float
 
 
 def prv(q: float, sigma: float, steps: int, delta: float) -> float:
+    """prv_accountant's upper bound."""
     import prv_accountant
 
     mechanism = prv_accountant.PoissonSubsampledGaussianMechanism(noise_multiplier=sigma, sampling_probability=q)

@@ -29,6 +29,7 @@ from sordino.accounting.saddle import Phases
 from sordino.accounting.sampled_pairs import GroupPair, PoissonReplacePair, SampledPair, product
 from sordino.events import (
     BallsInBins,
+    Batch,
     DiscreteGaussian,
     Event,
     Exponential,
@@ -120,6 +121,8 @@ class Collector:
                     return
                 cut = 1e-4 * self.delta / max(self.passes, 1)
                 self.put(Sampled(allocation(base_pair(inner, 1), bins, cut)), count)
+            case Batch(event=inner):
+                self.add(inner, count)
             case Shuffle(event=inner):
                 self._need(event, Relation.ZERO_OUT, Relation.REPLACE)
                 self._shuffle(inner, count)

@@ -6,6 +6,7 @@ import pytest
 
 from sordino import accounting as A
 from sordino.events import (
+    Batch,
     Exponential,
     FixedSize,
     Gaussian,
@@ -132,6 +133,15 @@ def test_shuffled_batches_are_not_accounted_as_poisson():
     assert poisson == pytest.approx(1.614, abs=1e-3)
     assert lower == pytest.approx(7.83, rel=0.02)
     assert A.PLD().epsilon(shuffled, 1e-5) == pytest.approx(32.913, abs=1e-3)
+
+
+def test_two_releases_on_one_shuffled_batch_both_count():
+    twice = Shuffle(Repeat(Batch(Repeat(Gaussian(2.0), 2)), 50))
+    assert A.PLD().epsilon(twice, 1e-5) == pytest.approx(A.PLD().epsilon(Repeat(Gaussian(2.0), 2), 1e-5))
+    assert A.PLD().epsilon(Shuffle(Batch(Together(Gaussian(2.0), Gaussian(3.0)))), 1e-5) == pytest.approx(
+        A.PLD().epsilon(Together(Gaussian(2.0), Gaussian(3.0)), 1e-5)
+    )
+    assert A.PLD().epsilon(Shuffle(Repeat(Gaussian(2.0), 50)), 1e-5) == A.PLD().epsilon(Gaussian(2.0), 1e-5)
 
 
 def test_relations_that_cannot_be_reconciled_are_refused_by_name():
