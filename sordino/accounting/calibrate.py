@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from sordino import validate
@@ -79,11 +80,11 @@ def calibrate(
     whole = _wants_whole(event_of) if whole is None else whole
     search = _Search(event_of, accountant, epsilon, delta, whole)
     rough = _Search(event_of, GaussianCLT(getattr(accountant, "relation", None)), epsilon, delta, whole)
-    try:
-        first = _solve(rough, math.log(start) if start else 0.0, 1e-3)
-    except (Unsupported, ValueError, OverflowError):
-        first = math.log(start) if start else 0.0
-    result = search.parameter(_solve(search, first, accuracy))
+    first, hint = math.log(start) if start else 0.0, None
+    with suppress(Unsupported, ValueError, OverflowError):
+        first = _solve(rough, first, 1e-3, None)
+        hint = _direction(rough, first)
+    result = search.parameter(_solve(search, first, accuracy, hint))
     return int(result) if whole else result
 
 
@@ -108,23 +109,24 @@ def _inside(search: _Search, log_x: float) -> float:
     raise ValueError("event_of raised ValueError at every value tried: pass `start` inside its domain")
 
 
-def _solve(search: _Search, log_x: float, accuracy: float) -> float:
+def _solve(search: _Search, log_x: float, accuracy: float, hint: tuple[bool, float] | None) -> float:
     log_x = _inside(search, log_x)
+    rising, slope = _direction(search, log_x) if hint is None else hint
+    good, bad = _bracket(search, log_x, search.excess(log_x), rising, slope)
+    if bad is None:
+        return good
+    return _narrow(search, good, bad, accuracy)
+
+
+def _direction(search: _Search, log_x: float) -> tuple[bool, float]:
+    """Whether ε grows with the parameter, and d log ε / d log parameter."""
     here = search.excess(log_x)
-    # direction: does ε grow with the parameter?
     probe = 0.05 if not search.whole else max(0.05, math.log1p(1.5 / math.exp(log_x)))
     for step in (probe, -probe, 40 * probe, -40 * probe):
         there = search.excess(log_x + step)
         if not math.isnan(there) and there != here:
-            rising = (there > here) == (step > 0)
-            slope = (there - here) / step
-            break
-    else:
-        rising, slope = False, -1.0
-    good, bad = _bracket(search, log_x, here, rising, slope)
-    if bad is None:
-        return good
-    return _narrow(search, good, bad, accuracy)
+            return (there > here) == (step > 0), (there - here) / step
+    return False, -1.0
 
 
 def _bracket(search: _Search, log_x: float, here: float, rising: bool, slope: float) -> tuple[float, float | None]:

@@ -58,7 +58,7 @@ def choose(phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float,
     unit = _unit(phases)
     if unit > step:
         step = unit / math.ceil(unit / step)
-    outside = min(_OUTSIDE, max(_LEAST_OUTSIDE, 1e-7 * scale))
+    outside = min(_OUTSIDE, max(_LEAST_OUTSIDE, 1e-9 * scale))
     return Setting(theta, Mesh(step, fine, cut), max(saddle.epsilon, 0.0), saddle.limit, saddle.jump_theta, outside)
 
 
