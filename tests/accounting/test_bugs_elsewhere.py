@@ -173,3 +173,29 @@ def test_abadi_figure_2():
 )
 def test_the_thesis_figures_are_rdp_of_poisson_sampling(q, sigma, steps, printed):
     assert round(A.RDP().epsilon(Repeat(Poisson(q, Gaussian(sigma)), steps), 1e-5), 3) == printed
+
+
+@pytest.mark.parametrize("accountant", ALL, ids=lambda a: a.name)
+def test_the_release_of_nothing_costs_nothing(accountant):
+    assert accountant.epsilon(Together(), 1e-5) == 0.0
+
+
+def test_many_phases_are_composed_together_not_added():
+    parts = [Repeat(Poisson(0.01, Gaussian(1.0 + 0.01 * i)), 20) for i in range(60)]
+    whole = A.PLD().bounds(Together(*parts), 1e-5)
+    least = A.PLD().epsilon(Repeat(Poisson(0.01, Gaussian(1.6)), 1200), 1e-5)
+    most = A.PLD().epsilon(Repeat(Poisson(0.01, Gaussian(1.0)), 1200), 1e-5)
+    assert least < whole[0] <= whole[1] < most
+    assert whole[1] - whole[0] < 1e-3 * whole[1]
+
+
+def test_searching_costs_what_random_stopping_says():
+    base = Repeat(Poisson(0.01, Gaussian(4.0)), 10_000)
+    from sordino.events import TuneNegativeBinomial, TunePoisson
+
+    geometric = A.RDP().epsilon(TuneNegativeBinomial(base, 1.0, 0.01), 1e-5)
+    assert geometric == pytest.approx(2.772, rel=1e-3)
+    assert A.RDP().epsilon(base, 1e-5) < A.RDP().epsilon(TunePoisson(base, 10.0), 1e-5) < geometric
+    with pytest.raises(A.Unsupported, match="TunePoisson"):
+        A.PLD().epsilon(TunePoisson(base, 10.0), 1e-5)
+    assert A.liu_talwar(0.5) == 1.5
