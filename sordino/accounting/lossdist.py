@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sordino.accounting.compose import LONGEST, Cumulant, Curve, Suffix, Weighted, compose, split, window
+from sordino.accounting.compose import LONGEST, Cumulant, Weighted, compose, split, window
 from sordino.accounting.lattice import Mesh
 from sordino.accounting.saddle import Phases, Saddle
+from sordino.accounting.sums import Curve, Suffix
 
 _MEASURED_PHASES = 16  # with more, the step is not measured and corrected
 Plan = tuple[list[Weighted], list[Weighted] | None, float, tuple[int, int]]

@@ -16,12 +16,13 @@ from scipy.fft import next_fast_len, rfft
 
 from sordino import validate
 from sordino.accounting.closed import lone_gaussian
-from sordino.accounting.compose import _ABOVE, _EPS, _SILENT, Cumulant, Weighted, _weight_sum, window
+from sordino.accounting.compose import EPS, SILENT, Cumulant, Weighted, window
 from sordino.accounting.lattice import Sampled
 from sordino.accounting.lossdist import choose, upper_parts
 from sordino.accounting.phases import collect, is_private, relation_of
-from sordino.accounting.pld import _CUT, PLD, TOLERANCE, _directions
+from sordino.accounting.pld import CUT, PLD, TOLERANCE, directions
 from sordino.accounting.saddle import Estimate
+from sordino.accounting.sums import ABOVE, weight_sum
 from sordino.events import Event, Repeat
 
 _FIRST = 16  # releases from which on the transform is kept
@@ -32,7 +33,7 @@ class _Direction:
 
     def __init__(self, sampled: Sampled, add: bool, low: int, high: int, delta: float) -> None:
         phases = ((sampled, high),)
-        cut = _CUT * delta / high
+        cut = CUT * delta / high
         estimate = Estimate(phases, add, cut)
         setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, TOLERANCE)
         parts, _ = upper_parts(phases, add, setting.mesh)
@@ -50,7 +51,7 @@ class _Direction:
         index = parts[0].index[keep]
         weight = np.exp(np.log(parts[0].mass[keep]) + theta * step * index - self.log_mass)
         spectrum = rfft(np.bincount(np.mod(index, self.length), weight, self.length))
-        self.active = np.flatnonzero(np.abs(spectrum) ** low > _SILENT)
+        self.active = np.flatnonzero(np.abs(spectrum) ** low > SILENT)
         self.log_spectrum = np.log(spectrum[self.active])
         self.omega = 2 * math.pi * self.active / self.length
         # frequencies between 0 and n/2 stand for two
@@ -65,8 +66,8 @@ class _Direction:
         lost = -math.expm1(count * math.log1p(-min(self.infinite, 0.5)))
         if delta <= lost:
             return math.inf
-        error = 2 * size * _EPS * (math.log2(self.length) + 2) * (count + 4) + _SILENT
-        slack = error * _weight_sum(self.theta, self.step) + 2 * self.outside / (1 + self.theta) + math.exp(-_ABOVE)
+        error = 2 * size * EPS * (math.log2(self.length) + 2) * (count + 4) + SILENT
+        slack = error * weight_sum(self.theta, self.step) + 2 * self.outside / (1 + self.theta) + math.exp(-ABOVE)
 
         def exceeds(j: int) -> bool:
             # scaled by the tilt at j: δ(l_j)·e^{θ l_j − K}
@@ -92,7 +93,7 @@ class _Direction:
 
     def _sum(self, product: np.ndarray, j: int) -> float:
         """Σ_{i>j} p_i e^{−θ(l_i − l_j)}(1 − e^{l_j − l_i}) from the spectrum."""
-        count = min(self.last - j, math.ceil(_ABOVE / (self.theta * self.step)) + 1)
+        count = min(self.last - j, math.ceil(ABOVE / (self.theta * self.step)) + 1)
         total = np.zeros(len(product), dtype=np.complex128)
         for rate, sign in ((self.theta, 1.0), (self.theta + 1, -1.0)):
             z = np.exp(-rate * self.step + 1j * self.omega)
@@ -141,6 +142,6 @@ class Meter:
         if not low <= count <= high:
             low = 1 << (count.bit_length() - 1)
             self._range = (low, 2 * low)
-            directions = _directions(((self._sampled, 1),))
-            self._ready = [_Direction(self._sampled, add, low, 2 * low, self.delta) for add in directions]
+            both = directions(((self._sampled, 1),))
+            self._ready = [_Direction(self._sampled, add, low, 2 * low, self.delta) for add in both]
         return max(direction.epsilon(count, self.delta) for direction in self._ready)

@@ -28,7 +28,7 @@ from sordino.accounting.saddle import Estimate, Phases, Saddle, is_heavy, jump_l
 from sordino.events import Event, Relation
 
 TOLERANCE = 6e-5
-_CUT = 1e-5  # share of δ that truncated tails may cost
+CUT = 1e-5  # share of δ that truncated tails may cost
 _ASTRAY = 0.1  # relative distance between guess and answer at which the guess is improved
 _TRIES = 6
 _HEAVY_LENGTH = 1 << 20
@@ -85,7 +85,7 @@ class PLD:
             exact = one_release_delta(lone, epsilon)
             return (exact, exact)
         low = high = 0.0
-        for add in _directions(phases):
+        for add in directions(phases):
             below, above = _delta(phases, add, epsilon, self.tolerance, want_lower)
             low, high = max(low, below), max(high, above)
         return (min(low, high), high)
@@ -107,7 +107,7 @@ class PLD:
             exact = one_release_epsilon(lone, delta)
             return (exact, exact)
         low = high = 0.0
-        for add in _directions(phases):
+        for add in directions(phases):
             if add and _adding_at_most(phases) <= high:
                 continue
             below, above = _epsilon(phases, add, delta, self.tolerance, want_lower)
@@ -119,7 +119,8 @@ class PLD:
         return (min(low, high), high)
 
 
-def _directions(phases: Phases) -> tuple[bool, ...]:
+def directions(phases: Phases) -> tuple[bool, ...]:
+    """Removing a record, and adding one unless that is the same."""
     return (False,) if all(sampled.symmetric for sampled, _ in phases) else (False, True)
 
 
@@ -143,7 +144,7 @@ def _surely_zero(phases: Phases, delta: float) -> bool:
 def _epsilon(phases: Phases, add: bool, delta: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
     if _surely_zero(phases, delta):
         return 0.0, 0.0
-    cut = _CUT * delta / sum(count for _, count in phases)
+    cut = CUT * delta / sum(count for _, count in phases)
     whole = Estimate(phases, add, cut)
     saddle = whole.at_delta(delta)
     heavy = is_heavy(phases, add, cut, delta, whole, saddle.theta)
@@ -200,7 +201,7 @@ def _delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_low
         estimate = Estimate(phases, add, cut)
         saddle = estimate.at_epsilon(epsilon)
         found = min(0.0, max(_LEAST_LOG_DELTA, saddle.log_delta))
-        cut = max(math.exp(found) * _CUT / steps, 1e-300)
+        cut = max(math.exp(found) * CUT / steps, 1e-300)
         if abs(found - log_delta) < 0.5:
             break
         log_delta = found
