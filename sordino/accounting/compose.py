@@ -94,7 +94,7 @@ def window(
     need = -math.log(outside)
     reach = max((float(p.index[-1]) * step for p in jumps or () if len(p.index)), default=scale)
     top, bottom = math.inf, -math.inf
-    factors = {f / scale for f in (1.0, 2.0, 3.5, 5.0, 6.2, 7.1, 8.2, 9.5)}
+    factors = {f / scale for f in (1.2, 3.0, 5.0, 6.5, 8.0)}
     if jumps is not None:
         factors |= {f / max(reach, scale) for f in (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)}
     log_rest = log_jump_moment(cumulant, jumps, step, theta) if jumps is not None else base

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.fft import next_fast_len, rfft
 
 from sordino import validate
@@ -22,7 +23,7 @@ from sordino.accounting.lossdist import choose, upper_parts
 from sordino.accounting.phases import collect, is_private, relation_of
 from sordino.accounting.pld import CUT, PLD, TOLERANCE, directions
 from sordino.accounting.saddle import Estimate
-from sordino.accounting.sums import ABOVE, weight_sum
+from sordino.accounting.sums import above, weight_sum
 from sordino.events import Event, Repeat
 
 _FIRST = 16  # releases from which on the transform is kept
@@ -56,22 +57,25 @@ class _Direction:
         self.omega = 2 * math.pi * self.active / self.length
         # frequencies between 0 and n/2 stand for two
         self.double = np.where((self.active == 0) | (2 * self.active == self.length), 1.0, 2.0)
+        self.above = above(theta)
+        self.kernel = self._kernel()
         self.infinite = sampled.upper(setting.mesh, add).infinite
         self.guess = round(setting.centre / step)
 
     def epsilon(self, count: int, delta: float) -> float:
         """ε after `count` releases, rounded up to the lattice."""
-        product = np.exp(count * self.log_spectrum) * self.double / self.length
-        size = float(np.abs(product).sum())
+        product = np.exp(count * self.log_spectrum)
+        size = float((np.abs(product) * self.double).sum()) / self.length
+        product *= self.kernel
         lost = -math.expm1(count * math.log1p(-min(self.infinite, 0.5)))
         if delta <= lost:
             return math.inf
         error = 2 * size * EPS * (math.log2(self.length) + 2) * (count + 4) + SILENT
-        slack = error * weight_sum(self.theta, self.step) + 2 * self.outside / (1 + self.theta) + math.exp(-ABOVE)
+        slack = error * weight_sum(self.theta, self.step) + 2 * self.outside / (1 + self.theta) + math.exp(-self.above)
 
         def exceeds(j: int) -> bool:
             # scaled by the tilt at j: δ(l_j)·e^{θ l_j − K}
-            value = self._sum(product, j) + slack
+            value = float((product * np.exp(1j * self.omega * j)).real.sum()) + slack
             return value > 0 and math.log(value) + count * self.log_mass - self.theta * j * self.step > math.log(
                 delta - lost
             )
@@ -91,15 +95,17 @@ class _Direction:
         self.guess = high
         return high * self.step if high < self.last else math.inf
 
-    def _sum(self, product: np.ndarray, j: int) -> float:
-        """Σ_{i>j} p_i e^{−θ(l_i − l_j)}(1 − e^{l_j − l_i}) from the spectrum."""
-        count = min(self.last - j, math.ceil(ABOVE / (self.theta * self.step)) + 1)
-        total = np.zeros(len(product), dtype=np.complex128)
+    def _kernel(self) -> NDArray[np.complex128]:
+        """Σ_{m≥1} e^{iωm} e^{−θhm}(1 − e^{−hm}), cut where the weights are below e^{−above}.
+
+        Sums that reach beyond the window wrap round and count mass from its bottom: more, never less.
+        """
+        count = math.ceil(self.above / (self.theta * self.step)) + 1
+        total = np.zeros(len(self.omega), dtype=np.complex128)
         for rate, sign in ((self.theta, 1.0), (self.theta + 1, -1.0)):
-            z = np.exp(-rate * self.step + 1j * self.omega)
-            last = np.exp(count * (-rate * self.step + 1j * self.omega))
-            total += sign * z * (1 - last) / (1 - z)
-        return float((product * np.exp(1j * self.omega * j) * total).real.sum())
+            log_z = -rate * self.step + 1j * self.omega
+            total += sign * np.exp(log_z) * (1 - np.exp(count * log_z)) / (1 - np.exp(log_z))
+        return total * self.double / self.length
 
 
 @dataclass

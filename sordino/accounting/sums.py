@@ -16,8 +16,14 @@ import numpy as np
 from sordino.accounting.compose import Composed
 from sordino.accounting.pairs import Array
 
-BELOW, ABOVE = 20.0, 40.0  # e-folds of the untilted sum kept below and above the centre
+BELOW = 14.0  # e-folds of the untilted sum kept below the centre
+_ABOVE = 27.0  # and above, when tilts are moderate
 _BLOCK = 300.0  # losses per block when summing e^{−loss}
+
+
+def above(theta: float) -> float:
+    """E-folds of the untilted sum kept above the centre; more when δ is a small part of it."""
+    return _ABOVE + math.log1p(theta)
 
 
 class Curve:
@@ -30,7 +36,7 @@ class Curve:
         theta, step = composed.theta, composed.step
         # only losses around the centre matter: far above, nothing is left; far below, floating range ends
         low = max(0, math.floor((centre - BELOW / theta) / step) - composed.first - 1)
-        high = min(len(composed.masses), math.ceil((centre + ABOVE / theta) / step) - composed.first + 2)
+        high = min(len(composed.masses), math.ceil((centre + above(theta) / theta) / step) - composed.first + 2)
         low = min(low, len(composed.masses) - 2)
         high = max(high, low + 2)
         self.loss = (composed.first + np.arange(low, high)) * step
@@ -40,9 +46,9 @@ class Curve:
         self.share = _echo(untilted, step)  # E_j
         self.height = np.append(np.cumsum((-math.expm1(-step) * self.share[1:])[::-1])[::-1], 0.0)
         # a mass error e at l_i counts e·w_i(1 − e^{ε − l_i}); mass outside the window at most w/(1+θ), above
-        # `high` at most e^{−ABOVE}
+        # `high` at most e^{−above}
         rounding = composed.error * weight_sum(theta, step)
-        self.slack = (rounding + 2 * outside / (1 + theta)) * weight + 1e-13 * self.height + math.exp(-ABOVE)
+        self.slack = (rounding + 2 * outside / (1 + theta)) * weight + 1e-13 * self.height + math.exp(-above(theta))
 
     def delta(self, epsilon: float) -> float:
         """δ at ε, scaled by e^{log_scale}; NaN below the part resolved."""
