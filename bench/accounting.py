@@ -2,8 +2,8 @@
 
     python bench/accounting.py            writes bench/results/accounting.json and prints a table
 
-Every time is processor time of this one thread (the machine may be shared), the best of a few repetitions after one call
-to warm up imports; our own caches are emptied between repetitions. The others run as their users get them:
+Every time is processor time of this one thread (the machine may be shared), the best of a few repetitions after one
+call to warm up imports; our own caches are emptied between repetitions. The others run as their users get them:
 dp_accounting's PLD at its default interval 1e-4, Opacus' PRV and RDP by default, prv_accountant at eps_error 0.01. In
 calibration dp_accounting searches [0.5, 20] to 1e-3 in σ, sordino to 5e-5 relative without a bracket.
 """

@@ -46,6 +46,8 @@ from sordino.events import (
     Shuffle,
     Together,
     TruncatedPoisson,
+    TuneNegativeBinomial,
+    TunePoisson,
     canonical,
     relations,
     walk,
@@ -203,6 +205,8 @@ def base_pair(event: Event, moves: int) -> Pair:
             return MixturePair(weights, tuple(base_pair(inner, moves) for inner in events))
         case Together() | Repeat():
             return _joint(event, moves)
+        case TunePoisson() | TuneNegativeBinomial():
+            raise Unsupported(event, "random stopping has a Rényi theorem only; use RDP")
         case _:
             raise Unsupported(event, "no theorem for this event here")
 
