@@ -105,7 +105,7 @@ class _Direction:
         for rate, sign in ((self.theta, 1.0), (self.theta + 1, -1.0)):
             log_z = -rate * self.step + 1j * self.omega
             total += sign * np.exp(log_z) * (1 - np.exp(count * log_z)) / (1 - np.exp(log_z))
-        return total * self.double / self.length
+        return np.asarray(total * self.double / self.length)
 
 
 @dataclass
