@@ -14,6 +14,7 @@ the largest contribution of one record, so events do not know clip bounds or mod
     TruncatedPoisson       a Poisson draw cut to a largest size by dropping records at random
     BallsInBins(t, e)      e on each of t batches; every record is in one of them, chosen by its own uniform draw
     Shuffle(e)             the releases e, each on another of the disjoint batches of one random pass over the data
+    Batch(e)               inside Shuffle: all that was released on one and the same batch
     Together(e, …)         all of these, one after the other or on the same draw: composition
     Repeat(e, k)           e, k times: composition
     Group(e, k)            e as seen by k records together
@@ -267,6 +268,19 @@ class Shuffle(Event):
 
 
 @dataclass(frozen=True)
+class Batch(Event):
+    """All that was released on one batch of a `Shuffle`d pass, kept together: `Shuffle(Repeat(Batch(e), n))`.
+
+    Without it, each release inside `Shuffle` stands for another batch, and a record meets only one of them.
+    """
+
+    event: Event
+
+    def __post_init__(self) -> None:
+        _checked(self.event)
+
+
+@dataclass(frozen=True)
 class Repeat(Event):
     """`event`, `count` times, each on its own draw if it is sampled."""
 
@@ -295,7 +309,7 @@ _SAMPLED: Mapping[type[Event], Relation] = {
     TruncatedPoisson: Relation.ADD_OR_REMOVE,
     BallsInBins: Relation.ADD_OR_REMOVE,
 }
-_WRAPPERS = (*_SAMPLED, Group, TunePoisson, TuneNegativeBinomial)
+_WRAPPERS = (*_SAMPLED, Batch, Group, TunePoisson, TuneNegativeBinomial)
 
 
 def canonical(event: Event) -> Event:
@@ -327,8 +341,9 @@ def _shorten(event: Event) -> Event:
         return _shorten(event.event)
     if isinstance(event, Mixture):
         return Mixture(event.weights, tuple(_shorten(inner) for inner in event.events))
-    if isinstance(event, _WRAPPERS):
-        return dataclasses.replace(event, event=_shorten(event.event))
+    if type(event) in _WRAPPERS:
+        # every wrapper is a dataclass with a field `event`
+        return dataclasses.replace(event, event=_shorten(event.event))  # type: ignore[type-var,attr-defined]
     return event
 
 
@@ -399,6 +414,7 @@ _TYPES: dict[str, type[Event]] = {
         TruncatedPoisson,
         BallsInBins,
         Shuffle,
+        Batch,
         Group,
         TunePoisson,
         TuneNegativeBinomial,

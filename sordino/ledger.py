@@ -13,7 +13,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sordino.events import BallsInBins, Event, NonPrivate, Repeat, Shuffle, canonical, compose, from_json, to_json
+from sordino.events import (
+    BallsInBins,
+    Batch,
+    Event,
+    NonPrivate,
+    Repeat,
+    Shuffle,
+    Together,
+    canonical,
+    compose,
+    from_json,
+    to_json,
+)
 
 
 @dataclass(frozen=True)
@@ -131,9 +143,14 @@ def _pass(entries: list[Entry]) -> Event:
     """What the draws of one pass amount to; a record meets at most one of them."""
     bins = entries[0].bins
     if bins is None:
-        return Shuffle(compose(Repeat(entry.event, entry.count) for entry in entries))
+        return Shuffle(compose(Repeat(_batch(entry.event), entry.count) for entry in entries))
     # Lots on which different things were released are charged as if each had all of them.
     return BallsInBins(bins, compose(dict.fromkeys(entry.event for entry in entries)))
+
+
+def _batch(event: Event) -> Event:
+    """Several releases on one batch, kept together: a record that meets one of them meets all."""
+    return Batch(event) if isinstance(event, Together | Repeat) else event
 
 
 def _appended(entries: list[Entry], entry: Entry, *, in_place: bool = False) -> list[Entry]:

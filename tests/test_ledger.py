@@ -5,7 +5,8 @@ import json
 import pytest
 
 from sordino import events
-from sordino.events import BallsInBins, Gaussian, NonPrivate, Poisson, Repeat, Shuffle, Together
+from sordino.accounting import PLD
+from sordino.events import BallsInBins, Batch, Gaussian, NonPrivate, Poisson, Repeat, Shuffle, Together
 from sordino.ledger import Ledger
 
 
@@ -53,6 +54,18 @@ def test_the_batches_of_a_pass_are_one_event():
         ledger.open(lambda event: event, planned, cover=str(k // 3))
     one = Shuffle(Repeat(Gaussian(1.0), 3))
     assert ledger.event() == Together(one, Shuffle(Repeat(Gaussian(1.0), 2)))
+
+
+def test_several_releases_on_one_batch_of_a_pass_are_met_together():
+    ledger = Ledger()
+    for _ in range(3):
+        ledger.open(lambda event: event, planned, cover="0")
+        ledger.release(Gaussian(1.0))
+        ledger.release(Gaussian(1.0))
+    both = Repeat(Gaussian(1.0), 2)
+    assert ledger.event() == Shuffle(Repeat(Batch(both), 3))
+    pld = PLD()
+    assert pld.epsilon(ledger.event(), 1e-5) == pytest.approx(pld.epsilon(both, 1e-5), rel=1e-9)
 
 
 def test_the_bins_of_a_pass_are_one_event_and_a_mixed_pass_is_charged_for_all_on_each():

@@ -13,6 +13,7 @@ from sordino.accounting.gaussian import (
     gaussian_mu,
 )
 from sordino.accounting.mechanisms import exponential, laplace
+from sordino.accounting.meter import Meter
 from sordino.accounting.phases import relation_of
 from sordino.accounting.pld import PLD
 from sordino.accounting.projection import projected_clipping
@@ -49,6 +50,7 @@ __all__ = [
     "Budget",
     "BudgetExhausted",
     "GaussianCLT",
+    "Meter",
     "Moments",
     "Strong",
     "Tradeoff",

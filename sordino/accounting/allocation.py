@@ -23,6 +23,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from sordino.accounting.pairs import Array, DiscretePair, Pair
 
 _CELLS = 24.0  # lattice cells per standard deviation of the bulk of r
+_FEW = 200  # with fewer bins the sum is less smooth, and the lattice finer
 _LONGEST = 1 << 20
 _GROWTH = 1.01  # of the grid beyond the lattice
 _COARSE = 400  # atoms of the other batches' sum, beside a release beyond the lattice
@@ -70,7 +71,7 @@ def allocation(pair: Pair, bins: int, cut: float) -> AllocationPair:
 
 
 def _limits(pair: Pair, bins: int, cut: float) -> tuple[float, float]:
-    """r beyond which two releases of one pass together have P-mass at most cut; r beyond which one has."""
+    """R beyond which two releases of one pass together have P-mass at most cut; r beyond which one has."""
     ratio = pair.native()
     q, p = pair.masses(ratio)
     above_q, above_p = np.cumsum(q[::-1])[::-1][1:], np.cumsum(p[::-1])[::-1][1:]
@@ -88,7 +89,8 @@ def _step(pair: Pair, limit: float, bins: int) -> float:
     bulk = r <= limit
     mean = float(q[1:-1][bulk] @ r[bulk])
     std = math.sqrt(max(float(q[1:-1][bulk] @ (r[bulk] - mean) ** 2), 1e-12))
-    return max(std / _CELLS, (bins + 12 * std * math.sqrt(bins) + 4 * limit) / _LONGEST)
+    cells = _CELLS * min(max(math.sqrt(_FEW / bins), 1.0), 12.0)
+    return max(std / cells, (bins + 12 * std * math.sqrt(bins) + 4 * limit) / _LONGEST)
 
 
 def _beyond(pair: Pair, limit: float, last: float) -> tuple[Array, Array, float]:
@@ -162,7 +164,7 @@ def _coarsen(sums: Array, mass: Array) -> tuple[Array, Array]:
     cell = np.clip(np.searchsorted(points, np.arange(len(mass)), side="right") - 1, 0, len(points) - 2)
     share = np.clip((sums - grid[cell]) / (grid[cell + 1] - grid[cell]), 0.0, 1.0)
     result = np.bincount(cell, mass * (1 - share), len(points)) + np.bincount(cell + 1, mass * share, len(points))
-    return grid, result
+    return grid, np.asarray(result, dtype=np.float64)
 
 
 def _lower(q: Array, p: Array, step: float, bins: int) -> DiscretePair:

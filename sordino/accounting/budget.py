@@ -3,8 +3,8 @@
 One JSON object per line: first the limit, then one line for every run that was allowed. A run is entered *before* it
 touches the data; what was entered is spent.
 
-**Privacy:** the events of all runs are composed as one event and accounted together, which is tighter than adding ε and,
-unlike it, right at one δ. Reading, checking and appending happen under an exclusive lock of the file, so two
+**Privacy:** the events of all runs are composed as one event and accounted together, which is tighter than adding ε
+and, unlike it, right at one δ. Reading, checking and appending happen under an exclusive lock of the file, so two
 processes cannot both take the last of it. A damaged line stops everything: what cannot be read may have been spent.
 """
 
@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +28,7 @@ from sordino.events import Event, compose, from_json, to_json
 _VERSION = 1
 
 
-class BudgetExhausted(Exception):
+class BudgetExhausted(Exception):  # noqa: N818
     """The run would exceed the budget; nothing was entered."""
 
     exit_code = 3
@@ -55,7 +55,7 @@ class Budget:
     """
 
     path: str | Path
-    accountant: Accountant = PLD()
+    accountant: Accountant = field(default_factory=PLD)
 
     @staticmethod
     def create(path: str | Path, epsilon: float, delta: float, accountant: Accountant | None = None) -> Budget:
@@ -105,7 +105,8 @@ class Budget:
             total = self._epsilon(_entries(lines, self.path), (event,), delta)
             if not total <= epsilon:
                 raise BudgetExhausted(
-                    f"{self.path}: the run would bring epsilon to {total:.4g} at delta={delta:g}; the limit is {epsilon:g}"
+                    f"{self.path}: the run would bring epsilon to {total:.4g} at delta={delta:g};"
+                    f" the limit is {epsilon:g}"
                 )
             entry = {"name": name, "time": datetime.now(UTC).isoformat(timespec="seconds"), "event": to_json(event)}
             file.seek(0, os.SEEK_END)

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from sordino import validate
 from sordino.accounting.accountant import Accountant, Unsupported
 from sordino.accounting.clt import GaussianCLT
+from sordino.accounting.pld import PLD
 from sordino.events import Event
 
 _LOWEST, _HIGHEST = 1e-12, 1e12
 _MOST_STEPS = 10**12
 _EVALUATIONS = 200
+_COARSE = 15.0  # times the tolerance, for a first search
 _FLOOR = 1e-12  # ε below this counts as this in logarithms
 
 
@@ -37,7 +41,7 @@ class _Search:
         return max(1, round(math.exp(log_x))) if self.whole else math.exp(log_x)
 
     def excess(self, log_x: float) -> float:
-        """log ε − log target; NaN outside the parameter's domain."""
+        """Log ε − log target; NaN outside the parameter's domain."""
         x = self.parameter(log_x)
         if x not in self.known:
             try:
@@ -79,11 +83,15 @@ def calibrate(
     whole = _wants_whole(event_of) if whole is None else whole
     search = _Search(event_of, accountant, epsilon, delta, whole)
     rough = _Search(event_of, GaussianCLT(getattr(accountant, "relation", None)), epsilon, delta, whole)
-    try:
-        first = _solve(rough, math.log(start) if start else 0.0, 1e-3)
-    except (Unsupported, ValueError, OverflowError):
-        first = math.log(start) if start else 0.0
-    result = search.parameter(_solve(search, first, accuracy))
+    first, hint = math.log(start) if start else 0.0, None
+    with suppress(Unsupported, ValueError, OverflowError):
+        first = _solve(rough, first, 1e-3, None)
+        hint = _direction(rough, first)
+    if isinstance(accountant, PLD):
+        coarse = _Search(event_of, replace(accountant, tolerance=_COARSE * accountant.tolerance), epsilon, delta, whole)
+        first = _solve(coarse, first, 20 * accuracy, hint)
+        hint = _direction(coarse, first)
+    result = search.parameter(_solve(search, first, accuracy, hint))
     return int(result) if whole else result
 
 
@@ -108,31 +116,38 @@ def _inside(search: _Search, log_x: float) -> float:
     raise ValueError("event_of raised ValueError at every value tried: pass `start` inside its domain")
 
 
-def _solve(search: _Search, log_x: float, accuracy: float) -> float:
+def _solve(search: _Search, log_x: float, accuracy: float, hint: tuple[bool, float] | None) -> float:
     log_x = _inside(search, log_x)
-    here = search.excess(log_x)
-    # direction: does ε grow with the parameter?
-    probe = 0.05 if not search.whole else max(0.05, math.log1p(1.5 / math.exp(log_x)))
-    for step in (probe, -probe, 40 * probe, -40 * probe):
-        there = search.excess(log_x + step)
-        if not math.isnan(there) and there != here:
-            rising = (there > here) == (step > 0)
-            slope = (there - here) / step
-            break
-    else:
-        rising, slope = False, -1.0
-    good, bad = _bracket(search, log_x, here, rising, slope)
+    rising, slope = _direction(search, log_x) if hint is None else hint
+    good, bad = _bracket(search, log_x, rising, slope, accuracy)
     if bad is None:
         return good
     return _narrow(search, good, bad, accuracy)
 
 
-def _bracket(search: _Search, log_x: float, here: float, rising: bool, slope: float) -> tuple[float, float | None]:
-    """(a point that satisfies the target, a point that does not)."""
+def _direction(search: _Search, log_x: float) -> tuple[bool, float]:
+    """Whether ε grows with the parameter, and d log ε / d log parameter."""
+    here = search.excess(log_x)
+    probe = 0.05 if not search.whole else max(0.05, math.log1p(1.5 / math.exp(log_x)))
+    for step in (probe, -probe, 40 * probe, -40 * probe):
+        there = search.excess(log_x + step)
+        if not math.isnan(there) and there != here:
+            return (there > here) == (step > 0), (there - here) / step
+    return False, -1.0
+
+
+def _bracket(search: _Search, log_x: float, rising: bool, slope: float, accuracy: float) -> tuple[float, float | None]:
+    """(a point that satisfies the target, a point that does not); None when the first is as good as any."""
+    here = search.excess(log_x)
     low, high = (0.0, math.log(_MOST_STEPS)) if search.whole else (math.log(_LOWEST), math.log(_HIGHEST))
     safe = -1.0 if rising else 1.0
     good, bad = (log_x, None) if here <= 0 else (None, log_x)
-    step = min(max(1.3 * abs(here / slope) if slope and math.isfinite(here) else 1.0, 2e-3), 3.0)
+    # one Newton step, to land a little on the safe side
+    margin = 0.3 * accuracy * (1 if here > 0 else -1)
+    step = min(abs(here / slope) + margin if slope and math.isfinite(here) else 1.0, 3.0)
+    step = max(step, 0.1 * accuracy)
+    if search.whole:
+        step = max(step, math.log1p(1.2 / math.exp(log_x)))
     current = log_x
     for _ in range(_EVALUATIONS):
         current = current + (safe if good is None else -safe) * step
@@ -145,6 +160,8 @@ def _bracket(search: _Search, log_x: float, here: float, rising: bool, slope: fl
             raise ValueError("no value in the domain of event_of meets the target")
         if value <= 0:
             good = inside
+            if not search.whole and -value <= 0.8 * accuracy * abs(slope):
+                return good, None
         else:
             bad = inside
         if good is not None and bad is not None:
@@ -153,7 +170,7 @@ def _bracket(search: _Search, log_x: float, here: float, rising: bool, slope: fl
             if good is not None:
                 return good, None
             raise ValueError("no value meets the target: even the most private one tried exceeds it")
-        step *= 2
+        step = max(2 * step, 20 * accuracy)
     raise ValueError("no value found that meets the target")
 
 

@@ -2,7 +2,8 @@
 
 Bu, Dong, Long & Su 2020. T Poisson-sampled Gaussians behave like one Gaussian mechanism with μ = q√(T(e^{1/σ²} − 1)).
 
-**Privacy:** none. At (q, σ, T, δ) = (.001, .5, 3000, 1e-6) it says 1.77 where the truth is 4.96. Use it for a first guess.
+**Privacy:** none. At (q, σ, T, δ) = (.001, .5, 3000, 1e-6) it says 1.77 where the truth is 4.96. Use it for a first
+guess.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Alghamdi et al. 2023 (saddle point). With K(θ) = Σ Tᵢ log E_P e^{θLᵢ}, th
 K'(θ); the tilt puts the centre where δ(ε) lives, so δ has relative precision at any size.
 
 **Privacy:** the transform is periodic, so mass outside the window of length n·h appears inside it. Chernoff bounds on
-the tilted masses limit the mass outside to `_OUTSIDE` on each side; what it can hide from δ is added to the upper
+the tilted masses limit the mass outside to a chosen amount on each side; what it can hide from δ is added to the upper
 bound and taken from the lower one. Rounding errors of the transform are bounded by its length, T and the machine
-precision and are treated alike. Frequencies whose product is below `_SILENT` are dropped, and charged.
+precision and are treated alike. Frequencies whose product is below `SILENT` are dropped, and charged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from scipy.fft import irfft, next_fast_len, rfft
 from sordino.accounting.lattice import Indices
 from sordino.accounting.pairs import Array
 
-_OUTSIDE = 1e-11
-_SILENT = 1e-24
-_EPS = 2.3e-16
-_BELOW, _ABOVE = 60.0, 45.0  # e-folds of the untilted sum kept below and above the centre
+SILENT = 1e-24
+EPS = 2.3e-16
 _MOST_GROWTH = 600.0
 LONGEST = 1 << 23  # points of one transform
 
@@ -83,18 +81,20 @@ def split(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted], list
     return bulk, jumps
 
 
-def window(cumulant: Cumulant, theta: float, step: float, jumps: Sequence[Weighted] | None = None) -> tuple[int, int]:
-    """First index and length of a window outside which the tilted mass is at most `_OUTSIDE` a side.
+def window(
+    cumulant: Cumulant, theta: float, step: float, outside: float, jumps: Sequence[Weighted] | None = None
+) -> tuple[int, int]:
+    """First index and length of a window outside which the tilted mass is at most `outside` a side.
 
     With jumps, the tilted mass is that of at least one jump, relative to its own total: see `Spectrum`.
     """
     base = cumulant(theta)
     mean, std = cumulant.tilted_moments(theta)
     scale = max(std, step)
-    need = -math.log(_OUTSIDE)
+    need = -math.log(outside)
     reach = max((float(p.index[-1]) * step for p in jumps or () if len(p.index)), default=scale)
     top, bottom = math.inf, -math.inf
-    factors = {f / scale for f in (1.0, 2.0, 3.5, 5.0, 6.5, 7.4, 9.0)}
+    factors = {f / scale for f in (1.2, 3.0, 5.0, 6.5, 8.0)}
     if jumps is not None:
         factors |= {f / max(reach, scale) for f in (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)}
     log_rest = log_jump_moment(cumulant, jumps, step, theta) if jumps is not None else base
@@ -111,7 +111,7 @@ def window(cumulant: Cumulant, theta: float, step: float, jumps: Sequence[Weight
 
 
 def log_jump_moment(bulk: Cumulant, jumps: Sequence[Weighted], step: float, theta: float) -> float:
-    """log E[e^{θL}; at least one jump] = K_bulk(θ) + log expm1(Σ T log1p(M_jump/M_bulk))."""
+    """Log E[e^{θL}; at least one jump] = K_bulk(θ) + log expm1(Σ T log1p(M_jump/M_bulk))."""
     total = 0.0
     for (log_mass, count), jump in zip(bulk.log_mass(theta), jumps, strict=True):
         keep = jump.mass > 0
@@ -161,7 +161,7 @@ def compose(
             spectrum = spectrum[active]
         factor = _power(spectrum, count)
         total = factor if total is None else total * factor
-        loud = np.abs(total) > _SILENT
+        loud = np.abs(total) > SILENT
         if active is None:
             active, spectrum, total = np.flatnonzero(loud), spectrum[loud], total[loud]
             growth = np.zeros(len(active), dtype=np.complex128)
@@ -185,8 +185,8 @@ def compose(
     whole[active] = total
     masses = irfft(whole, length)
     # |error of a mass| ≤ mean over frequencies of |error of the product|, each factor relatively precise to log₂(n)·eps
-    relative = _EPS * (math.log2(length) + 2) * (steps + 4)
-    error = 2 * float(np.abs(total).sum()) / length * relative + _SILENT + _EPS * float(masses.max())
+    relative = EPS * (math.log2(length) + 2) * (steps + 4)
+    error = 2 * float(np.abs(total).sum()) / length * relative + SILENT + EPS * float(masses.max())
     masses = np.maximum(np.roll(masses, -(first % length)), 0.0)
     return Composed(first, step, theta, log_total, masses, error)
 
@@ -203,7 +203,7 @@ def _power(spectrum: NDComplex, count: int) -> NDComplex:
         return spectrum
     result = np.zeros_like(spectrum)
     size = spectrum.real**2 + spectrum.imag**2
-    loud = size > math.exp(2 * math.log(_SILENT) / count)
+    loud = size > math.exp(2 * math.log(SILENT) / count)
     if count <= 16:
         result[loud] = spectrum[loud] ** count
     else:
@@ -223,69 +223,3 @@ def _expm1(x: NDComplex) -> NDComplex:
     size = np.minimum(x.real, 700.0)
     real = np.expm1(size) * np.cos(x.imag) - 2 * half**2
     return np.asarray(real + 1j * np.exp(size) * np.sin(x.imag))
-
-
-class Curve:
-    """δ(ε) of one composition, from above, read off its lattice masses without cancellation.
-
-    With E_j = Σ_{i≥j} p_i e^{l_j − l_i}:  δ(l_j) = δ(l_{j+1}) + (1 − e^{−h})E_{j+1}, all terms positive.
-    """
-
-    def __init__(self, composed: Composed, centre: float) -> None:
-        theta, step = composed.theta, composed.step
-        # only losses around the centre matter: far above, nothing is left; far below, floating range ends
-        low = max(0, math.floor((centre - _BELOW / theta) / step) - composed.first - 1)
-        high = min(len(composed.masses), math.ceil((centre + _ABOVE / theta) / step) - composed.first + 2)
-        low = min(low, max(high - 2, 0))
-        self.loss = (composed.first + np.arange(low, high)) * step
-        self.log_scale = composed.log_total - theta * centre
-        weight = np.exp(np.clip(-theta * (self.loss - centre), -700.0, _BELOW + 5))
-        untilted = composed.masses[low:high] * weight
-        decay = np.exp(np.clip(centre - self.loss, -600.0, 600.0))
-        with np.errstate(under="ignore"):
-            shrunk = np.cumsum((untilted * decay)[::-1])[::-1]
-            self.share = shrunk / decay  # E_j
-        self.height = np.append(np.cumsum((-math.expm1(-step) * self.share[1:])[::-1])[::-1], 0.0)
-        # a mass error e at l_i counts e·w_i(1 − e^{ε − l_i}); mass outside the window or above `high` at most w/(1+θ)
-        rounding = composed.error * _weight_sum(theta, step)
-        self.slack = (rounding + (2 * _OUTSIDE + math.exp(-_ABOVE)) / (1 + theta)) * weight + 1e-13 * self.height
-
-    def delta(self, epsilon: float) -> float:
-        """δ at ε, scaled by e^{log_scale}; NaN below the part resolved."""
-        j = int(np.searchsorted(self.loss, epsilon))
-        if j >= len(self.loss):
-            return float(self.slack[-1] + self.height[-1])
-        if j == 0 and epsilon < self.loss[0]:
-            return math.nan
-        inside = -math.expm1(epsilon - float(self.loss[j])) * float(self.share[j])
-        return float(self.height[j]) + inside + float(self.slack[max(j - 1, 0)])
-
-
-def _weight_sum(theta: float, step: float) -> float:
-    """Σ_{m≥1} e^{−θhm}(1 − e^{−hm}), and one more term for the cell in which ε lies."""
-    first, second = -math.expm1(-theta * step), -math.expm1(-(theta + 1) * step)
-    return math.exp(-theta * step) * -math.expm1(-step) / (first * second) - math.expm1(-step)
-
-
-class Suffix:
-    """Σ of masses from each lattice point on, with a bound on its error; scaled by e^{log_scale}."""
-
-    def __init__(self, composed: Composed, centre: float) -> None:
-        theta, step = composed.theta, composed.step
-        low = max(0, math.floor((centre - _BELOW / theta) / step) - composed.first - 1)
-        low = min(low, len(composed.masses) - 2)
-        self.first = composed.first + low
-        loss = (self.first + np.arange(len(composed.masses) - low)) * step
-        weight = np.exp(np.clip(-theta * (loss - centre), -700.0, _BELOW + 5))
-        self.log_scale = composed.log_total - theta * centre
-        self.mass = np.cumsum((composed.masses[low:] * weight)[::-1])[::-1]
-        geometric = 1 / -math.expm1(-theta * step)
-        self.slack = (composed.error * geometric + 2 * _OUTSIDE) * weight + 1e-14 * self.mass
-
-    def at(self, start: int, stop: int) -> tuple[Array, Array]:
-        """Sums and errors for the indices start … stop−1, start not before `first`."""
-        a, b = start - self.first, min(stop - self.first, len(self.mass))
-        pad = max(0, stop - start - max(b - a, 0))
-        mass = np.concatenate((self.mass[a : max(a, b)], np.zeros(pad)))
-        slack = np.concatenate((self.slack[a : max(a, b)], np.full(pad, float(self.slack[-1]))))
-        return mass, slack

@@ -1,14 +1,15 @@
 """Accountants by composition theorems: basic, advanced, and the strong composition of Abadi's figure 2.
 
-Every release gets its own (ε₀, δ₀): a Gaussian by Balle & Wang 2018, amplified by sampling to log(1 + q(e^{ε₀}−1)) and qδ₀.
+Every release gets its own (ε₀, δ₀): a Gaussian by Balle & Wang 2018, amplified by sampling to log(1 + q(e^{ε₀}−1)) and
+qδ₀.
 
     basic      Σ εᵢ
     advanced   Σ εᵢ tanh(εᵢ/2) + √(2 ln(1/δ') Σ εᵢ²)          Kairouz, Oh & Viswanath 2015 (the optimal drift)
     strong     Σ εᵢ(e^{εᵢ}−1) + √(2 ln(1/δ') Σ εᵢ²)           Dwork, Rothblum & Vadhan 2010
 
-**Privacy:** `Strong()` repeats figure 2 of Abadi et al. 2016 as printed, with ε₁ = q·ε₀. That is not amplification (which
-is larger), the drift is Tε₁², half of δ goes to either term, and the classical ε₀ = 1.46 lies outside its proof: it is no
-bound and is marked so. `Strong(valid=True)`
+**Privacy:** `Strong()` repeats figure 2 of Abadi et al. 2016 as printed, with ε₁ = q·ε₀. That is not amplification
+(which is larger), the drift is Tε₁², half of δ goes to either term, and the classical ε₀ = 1.46 lies outside its
+proof: it is no bound and is marked so. `Strong(valid=True)`
 is the same composition made valid.
 """
 
@@ -198,7 +199,7 @@ def _split(
     single: Callable[[Sampled, float, Event], float] = _single,
     splits: Sequence[float] = _SPLITS,
 ) -> float:
-    """min over δ = δ' + Σδᵢ of Σ drift(εᵢ) + √(2 ln(1/δ') Σεᵢ²)."""
+    """Min over δ = δ' + Σδᵢ of Σ drift(εᵢ) + √(2 ln(1/δ') Σεᵢ²)."""
     if not phases:
         return 0.0
     spending = _spending(phases)

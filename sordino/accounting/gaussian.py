@@ -86,7 +86,8 @@ def analytic_gaussian(epsilon: float, delta: float, sensitivity: float = 1) -> f
     """
     epsilon = validate.positive("epsilon", epsilon)
     delta = validate.fraction("delta", delta)
-    return validate.positive("sensitivity", sensitivity) / gaussian_mu(epsilon, delta)
+    # a few roundings to the safe side, for σ is the reciprocal of what was solved for
+    return validate.positive("sensitivity", sensitivity) / gaussian_mu(epsilon, delta) * (1 + 1e-13)
 
 
 def classical_gaussian(epsilon: float, delta: float, sensitivity: float = 1, *, outside_proof: bool = False) -> float:

@@ -216,14 +216,17 @@ def _graded(low: int, high: int, centre: float, std: float, unit: int, fine: flo
     if left > right:
         left = right = min(max(round(centre), low), high)
     core = np.arange(left, right + unit, unit, dtype=np.int64)
-    growth = 1 + 1 / max(_CORE * fine, 2.0)
-    sides = []
-    for end, room, sign in ((int(core[0]), int(core[0]) - low, -1), (int(core[-1]), high - int(core[-1]), 1)):
-        if room <= 0:
-            continue
-        # distances reach·growth^k − reach, at least `unit` apart
-        count = math.ceil(math.log1p(room / reach) / math.log(growth)) + 1
-        distance = np.rint(reach * np.expm1(np.arange(1, count + 1) * math.log(growth))).astype(np.int64)
-        distance = np.unique(np.concatenate((distance[(distance < room) & (distance > 0)], [room])))
-        sides.append(end + sign * distance)
-    return np.unique(np.concatenate([core, *sides]))
+    growth = math.log1p(1 / max(_CORE * fine, 2.0))
+    below = _distances(int(core[0]) - low, reach, growth)
+    above = _distances(high - int(core[-1]), reach, growth)
+    return np.concatenate(((core[0] - below)[::-1], core, core[-1] + above))
+
+
+def _distances(room: int, reach: float, growth: float) -> Indices:
+    """reach·(e^{growth·k} − 1) for k = 1, 2, …, up to room, as ascending integers without repetition."""
+    if room <= 0:
+        return np.empty(0, dtype=np.int64)
+    count = math.ceil(math.log1p(room / reach) / growth) + 1
+    distance = np.minimum(np.rint(reach * np.expm1(np.arange(count + 1) * growth)), room).astype(np.int64)
+    distance[-1] = room
+    return np.asarray(distance[1:][np.diff(distance) > 0])

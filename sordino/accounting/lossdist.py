@@ -1,12 +1,12 @@
 """Certified ε(δ) and δ(ε) of a composition of sampled releases, one direction at a time.
 
 The lattice step follows from the accuracy asked for: connect-the-dots raises K(θ) by about T·h²θ(θ+1)/12, hence ε by
-ΔK/θ; the step is chosen so that this is `tolerance`·ε at the saddle point, measured once and corrected (masses that sit on
-a lattice point cost nothing). When rare large losses would dominate the tilted masses (tiny rates, little noise), the
-outcomes with at least one such jump are composed apart, at a tilt of their own: Σ of both is the whole.
+ΔK/θ; the step is chosen so that this is `tolerance`·ε at the saddle point, measured once and corrected (masses that
+sit on a lattice point cost nothing). When rare large losses would dominate the tilted masses (tiny rates, little
+noise), the outcomes with at least one such jump are composed apart, at a tilt of their own: Σ of both is the whole.
 
-**Privacy:** see `lattice` and `compose`. Step, tilt, window and split are found from approximations, but they change only
-how tight the two bounds are, never whether they hold.
+**Privacy:** see `lattice` and `compose`. Step, tilt, window and split are found from approximations, but they change
+only how tight the two bounds are, never whether they hold.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sordino.accounting.compose import LONGEST, Cumulant, Curve, Suffix, Weighted, compose, split, window
+from sordino.accounting.compose import LONGEST, Cumulant, Weighted, compose, split, window
 from sordino.accounting.lattice import Mesh
 from sordino.accounting.saddle import Phases, Saddle
+from sordino.accounting.sums import Curve, Suffix
 
 _MEASURED_PHASES = 16  # with more, the step is not measured and corrected
+Plan = tuple[list[Weighted], list[Weighted] | None, float, tuple[int, int]]
+
+_MANY, _ORDINARY = 200, (28.0, 60.0)  # releases, and cells per std, for which no measurement is needed
 _HALVINGS = 100
+_OUTSIDE, _LEAST_OUTSIDE = 1e-11, 1e-16  # tilted mass left outside the window, smaller when ε is
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Setting:
     centre: float
     limit: float = math.inf
     jump_theta: float = 0.0
+    outside: float = 1e-11
 
 
 def choose(phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float, tolerance: float) -> Setting:
@@ -42,19 +48,19 @@ def choose(phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float,
     theta = saddle.theta
     scale = max(saddle.epsilon, 1e-2 * spread)
     fine = 1.5 * math.sqrt(1 / (6 * tolerance))
-    step = math.sqrt(12 * tolerance * scale / (steps * (theta + 1)))
-    if len(phases) <= _MEASURED_PHASES:
+    apart = saddle.limit < math.inf
+    step = math.sqrt(12 * tolerance * scale / (steps * ((saddle.slope if apart else theta) + 1)))
+    ordinary = steps >= _MANY and _ORDINARY[0] < spread / (math.sqrt(steps) * step) < _ORDINARY[1]
+    if len(phases) <= _MEASURED_PHASES and not apart and not ordinary:
         meshes = Mesh(step, fine, cut), Mesh(step / 3, 3 * fine, cut)
-        coarse, exact = (
-            Cumulant(split(upper_parts(phases, add, mesh)[0], saddle.limit / mesh.step)[0], mesh.step)(theta)
-            for mesh in meshes
-        )
+        coarse, exact = (Cumulant(upper_parts(phases, add, mesh)[0], mesh.step)(theta) for mesh in meshes)
         excess = max(coarse - exact, 1e-15 * steps) * 9 / 8
         step *= min(max(math.sqrt(tolerance * scale * theta / excess), 0.2), 10.0)
     unit = _unit(phases)
     if unit > step:
         step = unit / math.ceil(unit / step)
-    return Setting(theta, Mesh(step, fine, cut), max(saddle.epsilon, 0.0), saddle.limit, saddle.jump_theta)
+    outside = min(_OUTSIDE, max(_LEAST_OUTSIDE, 1e-9 * scale))
+    return Setting(theta, Mesh(step, fine, cut), max(saddle.epsilon, 0.0), saddle.limit, saddle.jump_theta, outside)
 
 
 def _unit(phases: Phases) -> float:
@@ -118,16 +124,17 @@ def upper(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -
         parts, infinite = upper_parts(phases, add, mesh)
         bulk, jumps = split(parts, setting.limit / mesh.step)
         cumulant = Cumulant(bulk, mesh.step)
-        frame = window(cumulant, setting.theta, mesh.step)
+        frame = window(cumulant, setting.theta, mesh.step, setting.outside)
         jump_frame = (0, 0)
         if _with_jumps(jumps):
-            jump_frame = window(cumulant, setting.jump_theta, mesh.step, jumps)
+            jump_frame = window(cumulant, setting.jump_theta, mesh.step, setting.outside, jumps)
         if max(frame[1], jump_frame[1]) <= longest:
             break
         mesh = replace(mesh, step=2 * mesh.step)
-    curves = [Curve(compose(bulk, setting.theta, mesh.step, frame), setting.centre)]
+    curves = [Curve(compose(bulk, setting.theta, mesh.step, frame), setting.centre, setting.outside)]
     if _with_jumps(jumps):
-        curves.append(Curve(compose(bulk, setting.jump_theta, mesh.step, jump_frame, jumps), setting.centre))
+        composed = compose(bulk, setting.jump_theta, mesh.step, jump_frame, jumps)
+        curves.append(Curve(composed, setting.centre, setting.outside))
     return Upper(tuple(curves), infinite, max(frame[1], jump_frame[1]))
 
 
@@ -165,14 +172,16 @@ def lower(phases: Phases, add: bool, setting: Setting) -> Lower:
             bins = sampled.bins(mesh, add)
             p_parts.append(Weighted(bins.index, bins.p, count))
             q_parts.append(Weighted(bins.index, bins.q, count))
-        plans = []
+        plans: list[Plan] = []
         for parts, extra in ((p_parts, 0.0), (q_parts, 1.0)):
             bulk, jumps = split(parts, setting.limit / step)
             cumulant = Cumulant(bulk, step)
-            plans.append((bulk, None, setting.theta + extra, window(cumulant, setting.theta + extra, step)))
+            plans.append(
+                (bulk, None, setting.theta + extra, window(cumulant, setting.theta + extra, step, setting.outside))
+            )
             if _with_jumps(jumps):
                 tilt = setting.jump_theta + extra
-                plans.append((bulk, jumps, tilt, window(cumulant, tilt, step, jumps)))
+                plans.append((bulk, jumps, tilt, window(cumulant, tilt, step, setting.outside, jumps)))
         if max(plan[3][1] for plan in plans) <= LONGEST:
             break
         mesh = replace(mesh, step=2 * step)
@@ -181,7 +190,9 @@ def lower(phases: Phases, add: bool, setting: Setting) -> Lower:
         n * s.native(add, mesh.cut).mean for s, n in phases
     )
     centre = setting.centre + lag
-    sums = [Suffix(compose(bulk, tilt, step, frame, jumps), centre) for bulk, jumps, tilt, frame in plans]
+    sums = [
+        Suffix(compose(bulk, tilt, step, frame, jumps), centre, setting.outside) for bulk, jumps, tilt, frame in plans
+    ]
     half = len(sums) // 2
     start = max(one.first for one in sums)
     stop = max(one.first + len(one.mass) for one in sums)

@@ -11,15 +11,14 @@ sensitivity in one direction: a one-dimensional pair. The exponential mechanism 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 
 TAIL = 37.5  # standard deviations: the mass beyond is 1e-307
 _NATIVE = 600  # cells of a pair's own grid, used for moments and for choosing the lattice
@@ -27,6 +26,8 @@ _NATIVE = 600  # cells of a pair's own grid, used for moments and for choosing t
 
 class Pair(Protocol):
     """Masses under Q and P of cells of the log-ratio."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def symmetric(self) -> bool:

@@ -1,9 +1,9 @@
 """From an event to the sampled releases that compose it, under one neighbouring relation.
 
-**Privacy:** a multiplier is relative to one record's contribution. Under replace-one a sum moves by two contributions, so
-plain releases count with twice the sensitivity; under zero-out a record's contribution vanishes, as if removed. Poisson
-sampling speaks about add/remove (and zero-out alike); fixed-size subsets about replace-one; shuffled passes about
-zero-out: in a pass a record meets one release, so the worst single release per pass is a valid bound, without
+**Privacy:** a multiplier is relative to one record's contribution. Under replace-one a sum moves by two contributions,
+so plain releases count with twice the sensitivity; under zero-out a record's contribution vanishes, as if removed.
+Poisson sampling speaks about add/remove (and zero-out alike); fixed-size subsets about replace-one; shuffled passes
+about zero-out: in a pass a record meets one release, so the worst single release per pass is a valid bound, without
 amplification. What a relation does not cover is refused.
 """
 
@@ -25,10 +25,11 @@ from sordino.accounting.pairs import (
     discrete_gaussian_pair,
     response_pair,
 )
-from sordino.accounting.sampled_pairs import GroupPair, PoissonReplacePair, SampledPair, product
 from sordino.accounting.saddle import Phases
+from sordino.accounting.sampled_pairs import GroupPair, PoissonReplacePair, SampledPair, product
 from sordino.events import (
     BallsInBins,
+    Batch,
     DiscreteGaussian,
     Event,
     Exponential,
@@ -45,6 +46,8 @@ from sordino.events import (
     Shuffle,
     Together,
     TruncatedPoisson,
+    TuneNegativeBinomial,
+    TunePoisson,
     canonical,
     relations,
     walk,
@@ -115,8 +118,13 @@ class Collector:
                 self.put(Sampled(_truncated(event)), count)
             case BallsInBins(bins=bins, event=inner):
                 self._need(event, Relation.ADD_OR_REMOVE, Relation.ZERO_OUT)
+                if bins == 1:
+                    self.add(inner, count)
+                    return
                 cut = 1e-4 * self.delta / max(self.passes, 1)
                 self.put(Sampled(allocation(base_pair(inner, 1), bins, cut)), count)
+            case Batch(event=inner):
+                self.add(inner, count)
             case Shuffle(event=inner):
                 self._need(event, Relation.ZERO_OUT, Relation.REPLACE)
                 self._shuffle(inner, count)
@@ -197,6 +205,8 @@ def base_pair(event: Event, moves: int) -> Pair:
             return MixturePair(weights, tuple(base_pair(inner, moves) for inner in events))
         case Together() | Repeat():
             return _joint(event, moves)
+        case TunePoisson() | TuneNegativeBinomial():
+            raise Unsupported(event, "random stopping has a Rényi theorem only; use RDP")
         case _:
             raise Unsupported(event, "no theorem for this event here")
 
@@ -224,7 +234,7 @@ def _joint(event: Event, moves: int) -> Pair:
 
 
 def _truncated(event: TruncatedPoisson) -> Pair:
-    """Ganesh et al. 2025 (arXiv:2508.15089): unless the draw was cut, Poisson; if it was, one record replaces another."""
+    """Ganesh et al. 2025 (arXiv:2508.15089): Poisson unless the draw was cut; then one record replaces another."""
     pair = base_pair(event.event, 1)
     if not isinstance(pair, GaussianPair):
         raise Unsupported(event, "truncated Poisson sampling is known for Gaussian releases only")

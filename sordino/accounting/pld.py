@@ -3,8 +3,8 @@
 Sommer, Meiser & Mohammadi 2019; Koskela, Jälkö & Honkela 2020; Gopi, Lee & Wutschitz 2021; Doroshenko et al. 2022; Zhu,
 Dong & Wang 2022. δ(ε) = E_P[(1 − e^{ε−L})₊] for L the sum of the privacy losses of all releases.
 
-**Privacy:** `epsilon` and `delta` are upper bounds: connect-the-dots pairs dominate the true ones, adding and removing a
-record are composed apart and the larger counts, truncation, aliasing and rounding are charged. `bounds` adds a lower
+**Privacy:** `epsilon` and `delta` are upper bounds: connect-the-dots pairs dominate the true ones, adding and removing
+a record are composed apart and the larger counts, truncation, aliasing and rounding are charged. `bounds` adds a lower
 bound from binned outputs, so every answer comes with its own error. See `lattice`, `compose` and docs/accounting.md.
 """
 
@@ -21,16 +21,18 @@ from sordino import validate
 from sordino.accounting.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
 from sordino.accounting.compose import LONGEST
 from sordino.accounting.lossdist import Setting, choose, lower, upper
-from sordino.accounting.pairs import Array, GaussianPair
+from sordino.accounting.pairs import Array, BoundedRangePair, GaussianPair
 from sordino.accounting.phases import collect, is_private, relation_of
+from sordino.accounting.rdp import RDP
 from sordino.accounting.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
 from sordino.events import Event, Relation
 
 TOLERANCE = 6e-5
-_CUT = 1e-5  # share of δ that truncated tails may cost
+CUT = 1e-5  # share of δ that truncated tails may cost
 _ASTRAY = 0.1  # relative distance between guess and answer at which the guess is improved
-_TRIES = 4
+_TRIES = 6
 _HEAVY_LENGTH = 1 << 20
+_GAP = 8e-4  # relative gap at which one lower bound is enough
 _LEAST_LOG_DELTA = -690.0
 
 
@@ -83,7 +85,7 @@ class PLD:
             exact = one_release_delta(lone, epsilon)
             return (exact, exact)
         low = high = 0.0
-        for add in _directions(phases):
+        for add in directions(phases):
             below, above = _delta(phases, add, epsilon, self.tolerance, want_lower)
             low, high = max(low, below), max(high, above)
         return (min(low, high), high)
@@ -105,16 +107,20 @@ class PLD:
             exact = one_release_epsilon(lone, delta)
             return (exact, exact)
         low = high = 0.0
-        for add in _directions(phases):
+        for add in directions(phases):
             if add and _adding_at_most(phases) <= high:
                 continue
             below, above = _epsilon(phases, add, delta, self.tolerance, want_lower)
             low, high = max(low, below), max(high, above)
-        pure = pure_epsilon(phases)
-        return (min(low, high, pure), min(high, pure))
+        high = min(high, pure_epsilon(phases))
+        if any(isinstance(sampled.pair, BoundedRangePair) for sampled, _ in phases):
+            # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter
+            high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
+        return (min(low, high), high)
 
 
-def _directions(phases: Phases) -> tuple[bool, ...]:
+def directions(phases: Phases) -> tuple[bool, ...]:
+    """Removing a record, and adding one unless that is the same."""
     return (False,) if all(sampled.symmetric for sampled, _ in phases) else (False, True)
 
 
@@ -138,21 +144,24 @@ def _surely_zero(phases: Phases, delta: float) -> bool:
 def _epsilon(phases: Phases, add: bool, delta: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
     if _surely_zero(phases, delta):
         return 0.0, 0.0
-    cut = _CUT * delta / sum(count for _, count in phases)
+    cut = CUT * delta / sum(count for _, count in phases)
     whole = Estimate(phases, add, cut)
     saddle = whole.at_delta(delta)
     heavy = is_heavy(phases, add, cut, delta, whole, saddle.theta)
     search = _Search(phases, add, cut, delta, tolerance)
     search.run(whole, saddle, _HEAVY_LENGTH if heavy else LONGEST)
-    if heavy and (search.astray or search.longest >= _HEAVY_LENGTH // 2):
+    if heavy and (search.ever_astray or search.longest >= _HEAVY_LENGTH // 2):
         apart = locate(phases, add, cut, delta)
         if apart is not None:
             with suppress(OverflowError):
                 search.run(*apart, LONGEST)
     low = 0.0
-    if want_lower and 0 < search.high < math.inf and search.setting is not None:
-        with suppress(OverflowError):
-            low = lower(phases, add, search.setting).epsilon(delta)
+    if want_lower and 0 < search.high < math.inf:
+        for _, setting in sorted(search.settings, key=lambda pair: pair[0]):
+            with suppress(OverflowError):
+                low = max(low, lower(phases, add, setting).epsilon(delta))
+            if search.high - low <= _GAP * search.high:
+                break
     return low, search.high
 
 
@@ -162,25 +171,26 @@ class _Search:
     def __init__(self, phases: Phases, add: bool, cut: float, delta: float, tolerance: float) -> None:
         self.phases, self.add, self.cut, self.delta, self.tolerance = phases, add, cut, delta, tolerance
         self.high = math.inf
-        self.setting: Setting | None = None
-        self.astray = False
+        self.settings: list[tuple[float, Setting]] = []
+        self.astray = self.ever_astray = False
         self.longest = 0
 
     def run(self, estimate: Estimate, saddle: Saddle, longest: int) -> None:
         """Compose at a saddle point, and again nearer to the answer while the guess was bad."""
         guess = saddle.epsilon
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             setting = choose(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
             bound = upper(self.phases, self.add, setting, longest)
             self.longest = max(self.longest, bound.length)
             found = bound.epsilon(self.delta)
-            if found < self.high:
-                self.high, self.setting = found, setting
+            self.high = min(self.high, found) if not math.isnan(found) else self.high
+            self.settings.append((found if not math.isnan(found) else math.inf, setting))
             known = not math.isnan(found)
-            self.astray = not known or abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std)
+            self.astray = not known or (found > 0 and abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std))
             if not self.astray or math.isinf(found):
                 break
-            guess = found if known else guess / 2
+            self.ever_astray = True
+            guess = found if known else (0.25 * guess if attempt < _TRIES - 2 else 0.0)
             saddle = near(estimate, guess, self.delta)
 
 
@@ -191,7 +201,7 @@ def _delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_low
         estimate = Estimate(phases, add, cut)
         saddle = estimate.at_epsilon(epsilon)
         found = min(0.0, max(_LEAST_LOG_DELTA, saddle.log_delta))
-        cut = max(math.exp(found) * _CUT / steps, 1e-300)
+        cut = max(math.exp(found) * CUT / steps, 1e-300)
         if abs(found - log_delta) < 0.5:
             break
         log_delta = found

@@ -1,7 +1,8 @@
 """The Rényi accountant, and the moments accountant as it was published.
 
 Mironov 2017; conversion by Canonne, Kamath & Steinke 2020 and Balle et al. 2020. Moments: Abadi et al. 2016, whole
-λ ≤ 32 and δ = min exp(α(λ) − λε). The orders of `RDP` are Opacus' (1.1 … 10.9, 12 … 63), extended on both sides: no cap.
+λ ≤ 32 and δ = min exp(α(λ) − λε). The orders of `RDP` are Opacus' (1.1 … 10.9, 12 … 63), extended on both sides: no
+cap.
 
 **Privacy:** divergences of one order add up under composition; each order gives a valid (ε, δ), the best counts.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
+from sordino.accounting.allocation import AllocationPair
 from sordino.accounting.pairs import Array
 from sordino.accounting.phases import Collector, is_private, relation_of
 from sordino.accounting.renyi import sampled_curve
@@ -115,7 +117,7 @@ class Moments:
         return powers, powers * _curve(event, powers + 1, relation_of(event, self.relation))
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """min over λ of (α(λ) + log(1/δ))/λ."""
+        """Min over λ of (α(λ) + log(1/δ))/λ."""
         delta = validate.fraction("delta", delta)
         if not is_private(event):
             return math.inf
@@ -123,7 +125,7 @@ class Moments:
         return float(((moments - math.log(delta)) / powers).min()) if any(True for _ in _released(event)) else 0.0
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """min over λ of exp(α(λ) − λε)."""
+        """Min over λ of exp(α(λ) − λε)."""
         epsilon = validate.non_negative("epsilon", epsilon)
         if not is_private(event):
             return 1.0
@@ -155,5 +157,7 @@ def _curve(event: Event, orders: Array, relation: Relation) -> Array:
     collector.add(event, 1)
     total = np.zeros(len(orders))
     for sampled, count in collector.result():
+        if isinstance(sampled.pair, AllocationPair):
+            raise Unsupported(event, "no Rényi curve is known here for passes of balls in bins; use PLD")
         total += count * sampled_curve(sampled, orders)
     return total

@@ -3,9 +3,9 @@
 Mironov 2017; Mironov, Talwar & Zhang 2019 (Poisson-sampled Gaussian); Wang, Balle & Kasiviswanathan 2019, theorem 27
 (fixed-size subsets); Canonne, Kamath & Steinke 2020 (discrete Gaussian); Papernot & Steinke 2022 (random stopping).
 
-**Privacy:** every curve is an upper bound at every order. The Poisson-sampled Gaussian uses E_Q[(1−q+qr)^α], which is the
-larger of both directions: exact at whole orders, by quadrature between. Where no formula is known, the divergence of
-the connect-the-dots pair is used: it dominates, hence its divergence is larger too.
+**Privacy:** every curve is an upper bound at every order. The Poisson-sampled Gaussian uses E_Q[(1−q+qr)^α], which is
+the larger of both directions: exact at whole orders, by quadrature between. Where no formula is known, the divergence
+of the connect-the-dots pair is used: it dominates, hence its divergence is larger too.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _MESH_CELLS = 60.0
 
 def sampled_curve(sampled: Sampled, orders: Array) -> Array:
     """Rényi divergence of one sampled release at each order > 1."""
+    if isinstance(sampled.pair, GaussianPair) and sampled.rate < 1 and not sampled.subset:
+        return np.array(_sampled_gaussian(sampled.rate, sampled.pair.mu, tuple(float(order) for order in orders)))
     return np.array([_divergence(sampled, float(order)) for order in orders])
 
 
@@ -39,7 +41,7 @@ def _divergence(sampled: Sampled, order: float) -> float:
     if isinstance(pair, GaussianPair):
         if rate == 1.0:
             return order * pair.mu**2 / 2
-        return _subset_gaussian(rate, pair.mu, order) if sampled.subset else _sampled_gaussian(rate, pair.mu, order)
+        return _subset_gaussian(rate, pair.mu, order)
     if rate == 1.0 and isinstance(pair, LaplacePair):
         e = pair.epsilon
         terms = (
@@ -52,21 +54,39 @@ def _divergence(sampled: Sampled, order: float) -> float:
     return _numeric(sampled, order)
 
 
-def _sampled_gaussian(rate: float, mu: float, order: float) -> float:
-    if order > _WHOLE_ABOVE:
-        order = float(math.ceil(order))
-    if order == int(order):
-        k = np.arange(int(order) + 1)
-        log_choose = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
-        terms = log_choose + k * math.log(rate) + (order - k) * math.log1p(-rate) + k * (k - 1) * mu**2 / 2
-        return max(0.0, float(logsumexp(terms))) / (order - 1)
-    # trapezoid over z: doubly exponentially precise; poles of the integrand lie π/μ off the real line
-    step = min(_QUADRATURE_STEP, 0.4 / mu)
-    z = np.arange(-_REACH, order * mu + _REACH + step, step)
-    ratio = mu * z - mu**2 / 2
-    loss = np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
-    total = logsumexp(order * loss - z**2 / 2) + math.log(step / math.sqrt(2 * math.pi))
-    return max(0.0, float(total)) / (order - 1)
+@lru_cache(maxsize=4096)
+def _sampled_gaussian(rate: float, mu: float, orders: tuple[float, ...]) -> tuple[float, ...]:
+    """E_Q[(1−q+qr)^α]: a binomial sum at whole orders, quadrature between, large orders rounded up to whole ones."""
+    asked = np.array([math.ceil(a) if a > _WHOLE_ABOVE else a for a in orders])
+    result = np.zeros(len(asked))
+    whole = asked == np.floor(asked)
+    for k in np.flatnonzero(whole):
+        result[k] = _whole_order(rate, mu, int(asked[k]))
+    if not whole.all():
+        part = asked[~whole]
+        # trapezoid over z: doubly exponentially precise; poles of the integrand lie π/μ off the real line
+        step = min(_QUADRATURE_STEP, 0.4 / mu)
+        z = np.arange(-_REACH, float(part.max()) * mu + _REACH + step, step)
+        loss = np.logaddexp(math.log1p(-rate), math.log(rate) + mu * z - mu**2 / 2)
+        exponent = part[:, None] * loss - z**2 / 2
+        top = exponent.max(axis=1)
+        total = top + np.log(np.exp(exponent - top[:, None]).sum(axis=1)) + math.log(step / math.sqrt(2 * math.pi))
+        result[~whole] = np.maximum(total, 0.0) / (part - 1)
+    return tuple(result)
+
+
+def _whole_order(rate: float, mu: float, order: int) -> float:
+    k = np.arange(order + 1)
+    table = _log_factorials(1 << (order + 1).bit_length())
+    log_choose = table[order] - table[: order + 1] - table[order::-1]
+    terms = log_choose + k * math.log(rate) + (order - k) * math.log1p(-rate) + k * (k - 1.0) * mu**2 / 2
+    top = float(terms.max())
+    return max(0.0, top + math.log(float(np.exp(terms - top).sum()))) / (order - 1)
+
+
+@lru_cache(maxsize=32)
+def _log_factorials(size: int) -> Array:
+    return np.asarray(gammaln(np.arange(1.0, size + 1)))
 
 
 def _subset_gaussian(rate: float, mu: float, order: float) -> float:
@@ -101,7 +121,7 @@ def _subset_whole(rate: float, mu: float, order: int) -> float:
 
 @lru_cache(maxsize=64)
 def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
-    """log of the n-th forward difference of x ↦ e^{x(x+1)μ²/2} from −1: E_Q[(r−1)^{n}], n = 1 … most.
+    """Log of the n-th forward difference of x ↦ e^{x(x+1)μ²/2} from −1: E_Q[(r−1)^{n}], n = 1 … most.
 
     For even n the moment is positive; it is computed by quadrature, without the cancellation of the alternating sum.
     """

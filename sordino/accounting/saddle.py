@@ -4,7 +4,8 @@ Alghamdi et al. 2023. With K(θ) the cumulant of the loss under P and s = √K''
 
     δ(ε) ≈ e^{K(θ) − θε} · ½[erfcx(θs/√2) − erfcx((θ+1)s/√2)]
 
-exact for the Gaussian mechanism. Where single large losses (jumps) contribute, δ(ε) ≈ bulk + Σ T·p(jump)·δ_bulk(ε − jump).
+exact for the Gaussian mechanism. Where single large losses (jumps) contribute, δ(ε) ≈ bulk + Σ T·p(jump)·δ_bulk(ε −
+jump).
 
 **Privacy:** none is claimed from it.
 """
@@ -22,9 +23,8 @@ from sordino.accounting.pairs import Array
 
 Phases = tuple[tuple[Sampled, int], ...]
 
-_LOG_TILT = (-30.0, 30.0)
 _HALVINGS = 60
-_SPREADS = 60.0  # no tilt beyond this many inverse standard deviations
+_SPREADS = 0.2, 60.0  # tilts in inverse standard deviations
 _RARE = 200.0  # jumps happen with at most this many times δ
 _MOST_JUMPS = 0.05  # and with at most this probability
 _EXPECTED = 0.02  # tilted number of jumps from which on they are composed apart
@@ -39,6 +39,7 @@ class Saddle:
     log_delta: float
     limit: float = math.inf
     jump_theta: float = 0.0
+    slope: float = 0.0  # −d log δ/dε, when it is not θ
 
 
 class Estimate:
@@ -63,7 +64,7 @@ class Estimate:
             mean = float(mass @ native.loss[bulk]) / float(mass.sum())
             variance += count * float(mass @ (native.loss[bulk] - mean) ** 2)
         self.limit = limit
-        self.std = math.sqrt(max(variance, 1e-300))
+        self.std = math.sqrt(max(variance, 1e-280))
         _, self.mean, spread = self.derivatives(0.0)
         self.spread = math.sqrt(max(spread, 1e-300))
 
@@ -89,7 +90,9 @@ class Estimate:
         return Saddle(theta, mean, value - theta * mean + math.log(max(weight, 1e-300)), self.limit)
 
     def _search(self, below: bool, goal: float) -> Saddle:
-        low, high = _LOG_TILT[0], min(_LOG_TILT[1], math.log(_SPREADS / max(self.std, 1e-280)))
+        reach = max(float(loss.max()) for loss, _, _ in self.parts)
+        low = math.log(min(_SPREADS[0] / self.std, 0.5 / max(reach, 1e-280)))
+        high = math.log(_SPREADS[1] / self.std)
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             found = self.saddle(math.exp(middle))
@@ -125,13 +128,15 @@ class Estimate:
             total += count * float(mass @ np.clip(ndtr(need) - drop * ndtr(need - self.spread), 0.0, 1.0))
         return total
 
-    def jump_tilt(self, epsilon: float) -> float:
-        """A tilt at which outcomes with a jump centre near ε: the slope of −log of their δ."""
-        width = max(0.02 * abs(epsilon), 0.1 * self.spread)
-        here, there = self.jump_delta(epsilon), self.jump_delta(epsilon + width)
-        if here <= 0 or there <= 0:
-            return 1e-3 / self.spread
-        return max(math.log(here / there) / width, 1e-3 / max(self.spread, abs(epsilon)))
+    def total_delta(self, epsilon: float) -> float:
+        """Bulk and jumps together."""
+        found = self.at_epsilon(epsilon)
+        share = math.exp(min(found.log_delta, 0.0)) if found.epsilon > 0.5 * epsilon else 0.0
+        return share + self.jump_delta(epsilon)
+
+    def jump_tilt(self) -> float:
+        """A slight tilt for outcomes with a jump: jumps have heavy tails, which a real one would make dominant."""
+        return 2 / max(max((float(loss.max()) for loss, _, _ in self.jumps), default=1.0), self.spread)
 
 
 def jump_limit(phases: Phases, add: bool, cut: float, delta: float) -> float:
@@ -155,9 +160,7 @@ def locate(phases: Phases, add: bool, cut: float, delta: float) -> tuple[Estimat
     low, high = 0.0, max(bulk.at_delta(delta).epsilon, 0.0) + max(float(loss.max()) for loss, _, _ in bulk.jumps) * 4
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        found = bulk.at_epsilon(middle)
-        share = math.exp(min(found.log_delta, 0.0)) if found.epsilon > 0.5 * middle else 0.0
-        low, high = (middle, high) if share + bulk.jump_delta(middle) > delta else (low, middle)
+        low, high = (middle, high) if bulk.total_delta(middle) > delta else (low, middle)
         if high - low < 1e-3 * high:
             break
     return bulk, near(bulk, 0.5 * (low + high), delta)
@@ -171,4 +174,7 @@ def near(estimate: Estimate, epsilon: float, delta: float) -> Saddle:
     # the bulk need not be tilted further than to its own δ
     own = estimate.at_delta(delta)
     theta = min(bulk.theta, own.theta * 1.5)
-    return Saddle(theta, epsilon, math.log(delta), estimate.limit, min(estimate.jump_tilt(epsilon), theta))
+    width = max(0.02 * epsilon, 0.1 * estimate.spread)
+    here, there = estimate.total_delta(epsilon), estimate.total_delta(epsilon + width)
+    slope = math.log(here / there) / width if 0 < there < here else theta
+    return Saddle(theta, epsilon, math.log(delta), estimate.limit, min(estimate.jump_tilt(), theta), min(slope, theta))

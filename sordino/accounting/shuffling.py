@@ -4,8 +4,8 @@ Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha & Zhang 2024. One pass over t disj
 against all others pulling the other way: (1/t)Σ N(2eᵢ, σ²) against (1/t)Σ N(eᵢ, σ²). The largest coordinate tells them
 apart:  P[max ≤ x] = Φ((x−2)/σ)Φ(x/σ)^{t−1},  Q[max ≤ x] = Φ((x−1)/σ)Φ(x/σ)^{t−1}.
 
-**Privacy:** an attack that exists, so ε cannot be smaller. It shows by how much a Poisson figure for shuffled data errs;
-the figure that may be claimed is PLD's for `Shuffle`, the worst single release per pass.
+**Privacy:** an attack that exists, so ε cannot be smaller. It shows by how much a Poisson figure for shuffled data
+errs; the figure that may be claimed is PLD's for `Shuffle`, the worst single release per pass.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from sordino.accounting.pairs import Array
 def expected_runs(shape: float, stop: float) -> float:
     """E[K] of the truncated negative binomial distribution.
 
-    >>> expected_runs(1.0, 0.01)
+    >>> round(expected_runs(1.0, 0.01), 6)
     100.0
     """
     if shape == 0:
@@ -46,7 +46,7 @@ def poisson_curve(orders: Array, curve: Array, mean: float) -> Array:
         epsilon = math.log1p(1 / (order - 1))
         result.append(mean * curve_delta(orders, curve, epsilon) + math.log(mean) / (order - 1))
     # when ln m is negative, monotonicity in the order must be kept by hand
-    return np.maximum(curve + np.array(result), 0.0)
+    return np.asarray(np.maximum(curve + np.array(result), 0.0))
 
 
 def curve_delta(orders: Array, curve: Array, epsilon: float) -> float:
@@ -59,6 +59,8 @@ def curve_delta(orders: Array, curve: Array, epsilon: float) -> float:
 
 def curve_epsilon(orders: Array, curve: Array, delta: float) -> float:
     """ε at δ from a Rényi curve: min ε(α) + log(1−1/α) − (log δ + log α)/(α−1), never below 0."""
+    if float(curve.max()) <= 0:
+        return 0.0
     values = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return max(0.0, float(values.min()))
 

@@ -2,8 +2,8 @@
 
 Dwork & Roth 2014; Dwork, Rothblum & Vadhan 2010; Kairouz, Oh & Viswanath 2015; Balle, Barthe & Gaboardi 2018.
 
-**Privacy:** each function states its theorem; all are upper bounds. Sampling amplifies to log(1 + q(e^ε − 1)), not to qε,
-which is smaller and wrong.
+**Privacy:** each function states its theorem; all are upper bounds. Sampling amplifies to log(1 + q(e^ε − 1)), not to
+qε, which is smaller and wrong.
 """
 
 from __future__ import annotations

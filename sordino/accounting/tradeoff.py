@@ -2,8 +2,8 @@
 
 Dong, Roth & Su 2019. From a profile: f(α) = max over ε of max(0, 1 − δ(ε) − e^ε α, e^{−ε}(1 − δ(ε) − α)).
 
-**Privacy:** computed from an upper bound on the profile, so no attack does better than the curve shown; the finitely many
-ε used only lower it, i.e. err on the side of caution.
+**Privacy:** computed from an upper bound on the profile, so no attack does better than the curve shown; the finitely
+many ε used only lower it, i.e. err on the side of caution.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def epsilon_delta_tradeoff(epsilon: float, delta: float, alpha: float | Array) -
     0.864076
     """
     alpha = np.asarray(alpha, dtype=float)
-    return np.maximum(0.0, np.maximum(1 - delta - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - delta - alpha)))
+    return np.asarray(
+        np.maximum(0.0, np.maximum(1 - delta - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - delta - alpha)))
+    )
 
 
 def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:

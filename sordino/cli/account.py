@@ -123,12 +123,12 @@ class Command:
         for row in rows:
             mark = "" if row["is_bound"] else "   (no bound)"
             lines.append(
-                f"  {up(row['epsilon']) if row['epsilon'] == row['epsilon'] else 'no theorem':>12}  {row['method']}{mark}"
+                f"  {'no theorem' if math.isnan(row['epsilon']) else up(row['epsilon']):>12}  {row['method']}{mark}"
             )
         lines += [
-            "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so that",
-            "its delta can only grow, all steps are convolved by one Fourier transform, adding and removing a record",
-            "apart, and truncation, aliasing and rounding are charged. The lower bound bins the outputs instead.",
+            "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so",
+            "that its delta can only grow, all steps are convolved by one Fourier transform, adding and removing a",
+            "record apart, and truncation, aliasing and rounding are charged. The lower bound bins outputs instead.",
         ]
         return lines
 

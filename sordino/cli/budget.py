@@ -1,4 +1,4 @@
-"""`sordino budget`: create, look at and spend the privacy budget of a dataset. Exit code 3 when it would be exceeded."""
+"""`sordino budget`: create, look at and spend the privacy budget of a dataset. Exit code 3 when it is exceeded."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class Command:
             "runs": [{"name": entry.name, "time": entry.time, "event": entry.event.to_json()} for entry in entries],
         }
         lines = [
-            f"limit ({epsilon:g}, {delta:g}); spent {spent:.4g} in {len(entries)} runs; left {max(0.0, epsilon - spent):.4g}"
+            f"limit ({epsilon:g}, {delta:g}); spent {spent:.4g} in {len(entries)} runs; "
+            f"left {max(0.0, epsilon - spent):.4g}"
         ]
         lines += [f"  {entry.time}  {entry.name or '(unnamed)'}  {entry.event}" for entry in entries]
         show(result, self.json, lines)

@@ -47,7 +47,7 @@ class Command:
         (name,) = missing
         method = accountant(self.accountant)
         event_of: Callable[[Any], Event] = lambda x: run(  # noqa: E731
-            **{**given, name: x},  # type: ignore[arg-type]
+            **{**given, name: x},
             sampling=self.sampling,
             noise=self.noise,
             dataset_size=self.dataset_size,
