@@ -10,7 +10,9 @@ from torch import Tensor
 
 from sordino.refusal import Refusal
 
-_ONE_PER_SAMPLE = "need one loss per sample, shape (B,); use reduction='none' and reduce only over the sample's own axes"
+_ONE_PER_SAMPLE = (
+    "need one loss per sample, shape (B,); use reduction='none' and reduce only over the sample's own axes"
+)
 
 
 def one_loss(losses: Tensor) -> Tensor:

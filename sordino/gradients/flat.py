@@ -23,20 +23,18 @@ class Pool:
 
     buffers: list[Tensor] = field(default_factory=list)
 
-    def zeros(self, shapes: Sequence[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-        """Zero tensors of these shapes, all views of one buffer (see `flat`)."""
+    def views(self, shapes: Sequence[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+        """Tensors of these shapes, all views of one buffer (see `flat`), holding whatever was there before."""
         starts = [0]
         for shape in shapes:
             starts.append(starts[-1] + -(-shape.numel() // _ALIGNMENT) * _ALIGNMENT)
         buffer = self._take(starts[-1], dtype, device)
-        return [
-            buffer[start : start + shape.numel()].view(shape) for start, shape in zip(starts, shapes, strict=False)
-        ]
+        return [buffer[start : start + shape.numel()].view(shape) for start, shape in zip(starts, shapes, strict=False)]
 
     def _take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         for buffer in self.buffers:
             if buffer.numel() == length and buffer.dtype == dtype and buffer.device == device and _free(buffer):
-                return buffer.zero_()
+                return buffer
         buffer = torch.zeros(length, dtype=dtype, device=device)
         self.buffers.append(buffer)
         del self.buffers[:-_KEPT]
@@ -53,7 +51,7 @@ def flat(grads: dict[str, Tensor]) -> Tensor | None:
     """The one buffer behind these tensors (a 1-D tensor with a few zeros between), or None if they have none in common.
 
     Example:
-        >>> views = Pool().zeros([torch.Size([2, 3]), torch.Size([4])], torch.float32, torch.device("cpu"))
+        >>> views = Pool().views([torch.Size([2, 3]), torch.Size([4])], torch.float32, torch.device("cpu"))
         >>> flat(dict(zip("ab", views))).shape
         torch.Size([32])
     """

@@ -26,7 +26,11 @@ from sordino.gradients.rules.registry import Rule, rule_for
 from sordino.gradients.tape import Layout, Tape
 from sordino.refusal import Refusal
 
-_REWRITTEN = ("weight_g", "weight_v", "_orig")  # what weight_norm, spectral_norm and pruning by hooks leave in place of a weight
+_REWRITTEN = (
+    "weight_g",
+    "weight_v",
+    "_orig",
+)  # what weight_norm, spectral_norm and pruning by hooks leave in place of a weight
 
 
 @dataclass
@@ -54,9 +58,7 @@ _PLANS: WeakKeyDictionary[nn.Module, Plan] = WeakKeyDictionary()
 
 def plan_of(model: nn.Module, modules: list[nn.Module]) -> Plan:
     """The model's plan, made anew if its parameters are not what they were."""
-    mark = tuple(
-        (id(p), p.requires_grad) for module in modules for p in module._parameters.values() if p is not None
-    )
+    mark = tuple((id(p), p.requires_grad) for module in modules for p in module._parameters.values() if p is not None)
     plan = _PLANS.get(model)
     if plan is None or plan.mark != mark:
         plan = _made(model, mark)

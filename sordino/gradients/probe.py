@@ -50,7 +50,9 @@ def settle(
     """Fill in a plan from a first batch."""
     rows = torch.arange(_MORE) % size(batch)
     more = take(batch, rows)
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None})
+    devices = sorted(
+        {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
+    )
     with torch.random.fork_rng(devices), torch.backends.cudnn.flags(enabled=False):
         with _calm(modules, everything=False):
             plan.layouts = _layouts(plan, model, modules, loss_fn, more)

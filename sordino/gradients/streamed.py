@@ -53,14 +53,18 @@ class Streamed:
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """The second pass."""
-        total = buffers(self._plan.names, self._like, self._plan.pool) if into is None else into
+        total = into
+        if total is None:
+            total = buffers(self._plan.names, self._like, self._plan.pool)
+            torch._foreach_zero_(list(total.values()))
+        room = total
         finite = self._norms.squared.isfinite().all(dim=1)
         whole = bool(finite.all())
 
         def take(column: int, part: Part) -> None:
             w = weights[:, column if weights.shape[1] > 1 else 0]
             kept = part if whole else part.without((w == 0) & ~finite)
-            kept.add_to(total[self._plan.names[column]], w)
+            kept.add_to(room[self._plan.names[column]], w)
 
         self._again(take)
         return total

@@ -63,20 +63,22 @@ class Taken:
         columns = weights.unbind(1)
         for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
             if part is None:
+                if into is None:
+                    total[name].zero_()
                 continue
             w = columns[k if len(columns) > 1 else 0]
             kept = part if whole else part.without((w == 0) & ~finite)  # 0 · nan is nan
-            kept.add_to(total[name], w)
+            kept.add_to(total[name], w, 0 if into is None else 1)
         return total
 
 
 def buffers(names: tuple[str, ...], like: Sequence[Tensor], pool: Pool) -> Grads:
-    """Zeros for a sum: one flat buffer where all parameters share a dtype and a device."""
+    """Room for a sum, not cleared: one flat buffer where all parameters share a dtype and a device."""
     kinds = {(accumulation_dtype(p.dtype), p.device) for p in like}
     if len(kinds) == 1:
         dtype, device = kinds.pop()
-        return dict(zip(names, pool.zeros([p.shape for p in like], dtype, device), strict=True))
+        return dict(zip(names, pool.views([p.shape for p in like], dtype, device), strict=True))
     return {
-        name: torch.zeros(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
+        name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
         for name, p in zip(names, like, strict=True)
     }

@@ -40,9 +40,7 @@ def _projections(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, v: 
         return found
     if q is k and k is v:
         return list(affine(tape, q, m.in_proj_weight, bias, dim).chunk(3, dim=-1))
-    return [
-        affine(tape, x, m.in_proj_weight, bias, dim, block=(i * e, (i + 1) * e)) for i, x in enumerate((q, k, v))
-    ]
+    return [affine(tape, x, m.in_proj_weight, bias, dim, block=(i * e, (i + 1) * e)) for i, x in enumerate((q, k, v))]
 
 
 def _bias_rows(tape: Tape, bias: nn.Parameter, block: tuple[int, int], like: Tensor, dim: int) -> Tensor:

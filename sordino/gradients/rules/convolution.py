@@ -4,6 +4,7 @@ With patches P (d·K, T) of a sample and g (p, T) its output gradient, the weigh
 with T positions. Formulas for its norm, the fastest of which is found by timing:
 
     unfold:   ‖g Pᵀ‖² from patches                       rows, kept for the sum
+    last:     the same, patches with channels last       rows, kept, patches a few samples at a time
     shift:    K products of contiguous slices            rows, kept, without patches
     native:   the framework's own kernel per sample      rows, kept
     taps:     Σ_pos g · a_k per tap                      rows of depthwise convolutions
@@ -26,15 +27,17 @@ from torch import Tensor, nn
 from sordino.gradients import tune
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.matmul import diagonal_guard
-from sordino.gradients.rules.part import Part, Rows, blank, lift, per_pass, square_sum
+from sordino.gradients.rules.part import Part, Rows, blank, lift, per_pass, scratch, square_sum
 from sordino.gradients.rules.patches import Geometry
 from sordino.gradients.rules.registry import rule
 
 if TYPE_CHECKING:
     from sordino.gradients.tape import Tape
 
+_WARM = 1 << 19
+"""Elements of patches made at once: they should still be in the cache when they are multiplied."""
 _GRAMS = ("gram", "shifted")
-_TAP_FIRST = (1, 2, 0)
+_ORDER = {"shift": "kpc", "last": "pkc"}
 
 
 class Convolution:
@@ -49,7 +52,7 @@ class Convolution:
         self.geometry = geometry
         self.shape = (g.shape[1], a.shape[1] // geometry.groups, *geometry.kernel)  # the weight's
         self.kept: Tensor | None = None  # (B, …) rows in the order of `order`
-        self.order: tuple[int, ...] = ()  # () for (p, C/groups, *kernel), else the permutation of a tap-first layout
+        self.order = ""  # "" for rows as (p, C/groups, *kernel), else their layout: "kpc" or "pkc" with k the taps
 
     def squared(self, options: PerformanceOptions) -> Tensor:
         """By whichever formula was fastest for this shape."""
@@ -72,12 +75,13 @@ class Convolution:
             return squared
         sample = self.a[:1].numel() + self.g[:1].numel()
         patches = self.a.shape[1] * self.geometry.taps * t if choice == "unfold" else 2 * sample
-        step = per_pass(patches + size, options, self.a.element_size())
+        step = b if choice == "last" else per_pass(patches + size, options, self.a.element_size())
         keep = size <= sample and b * size * self.a.element_size() <= options.keep_bytes
         if not keep:
+            step = min(step, per_pass(size, options, self.a.element_size()))
             return torch.cat([square_sum(self._rows(slice(i, i + step), choice)) for i in range(0, b, step)])
         rows = [self._rows(slice(i, i + step), choice) for i in range(0, b, step)]
-        self.order = _TAP_FIRST if choice == "shift" else ()
+        self.order = _ORDER.get(choice, "")
         self.kept = rows[0] if len(rows) == 1 else torch.cat(rows)
         self.a = self.g = self.kept[:, :0]  # freed: the rows say it all
         return square_sum(self.kept)
@@ -101,7 +105,7 @@ class Convolution:
             few = slice(0, tune.SAMPLES)
             sub = Convolution(self.a[few], self.g[few], geometry)
             w = torch.ones(sub.a.shape[0], device=self.a.device, dtype=self.a.dtype)
-            names = ["unfold", "native"]
+            names = ["last" if geometry.groups == 1 else "unfold", "native"]
             names += ["shift"] if geometry.shiftable else []
             names += ["gram"] if t * t <= 4 * p * d else []  # larger ones have never won
             names += ["shifted"] if geometry.shiftable and t * t <= 4 * p * d else []
@@ -144,6 +148,8 @@ class Convolution:
             a = self.a[where]
             each = [_weight_gradient(a[i : i + 1], g[i : i + 1], self.shape, geometry) for i in range(len(g))]
             return torch.stack(each) if each else a.new_zeros((0, *self.shape))
+        if choice == "last":
+            return self._last(self.a[where], g)
         a = geometry.fitted(self.a[where], g.shape[2:])
         if choice == "taps":
             rows = [(g * part).flatten(2).sum(2) for part in geometry.slices(a, g.shape[2:])]
@@ -159,15 +165,29 @@ class Convolution:
         grads = g.reshape(g.shape[0], geometry.groups, g.shape[1] // geometry.groups, patches.shape[3])
         return (grads @ patches.transpose(2, 3)).reshape(g.shape[0], *self.shape)
 
+    def _last(self, a: Tensor, g: Tensor) -> Tensor:
+        """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""
+        geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
+        wide = a.shape[1] * geometry.taps
+        rows = a.new_empty((b, p, wide))
+        step = max(1, _WARM // (t * wide))
+        buffer = scratch(min(step, b) * t * wide, a)
+        for i in range(0, b, step):
+            few = geometry.fitted(a[i : i + step], g.shape[2:])
+            patches = geometry.unfolded_last(few, buffer)  # (s, T, K·C)
+            torch.bmm(g[i : i + step].flatten(2), patches, out=rows[i : i + step])
+        return rows.view(b, p, geometry.taps, a.shape[1])
+
     def _native(self, weights: Tensor) -> Tensor:
         scaled = self.g * weights.view(-1, *[1] * (self.g.dim() - 1))
         return _weight_gradient(self.a, scaled, self.shape, self.geometry)
 
     def _straight(self, tap_first: Tensor) -> Tensor:
-        """(…, K, p, C) to (…, p, C, *kernel)."""
+        """Rows in the weight's own order."""
         if not self.order:
             return tap_first
-        return tap_first.movedim(-3, -1).reshape(*tap_first.shape[:-3], *self.shape)
+        turned = tap_first.movedim(-3 if self.order == "kpc" else -2, -1)
+        return turned.reshape(*tap_first.shape[:-3], *self.shape)
 
     def dot(self, u: Tensor) -> Tensor:
         """Σ_pos g · (the convolution with U in place of the weight)."""
@@ -181,14 +201,17 @@ class Convolution:
         y = convolve(a, u.to(a.dtype), None, geometry.stride, zero, geometry.dilation, geometry.groups)
         return (y * self.g).flatten(1).sum(1)
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """The framework's weight gradient of c·g, or the kept rows."""
         w = weights.to(out.dtype)
         if self.kept is not None:
-            total = (self.kept.flatten(1).t() @ w).view(self.kept.shape[1:])
-            out.add_(self._straight(total))
-        elif self.a.shape[0]:
-            out.add_(self._native(w))
+            total = self._straight((self.kept.flatten(1).t() @ w).view(self.kept.shape[1:]))
+        else:
+            total = self._native(w)
+        if beta:
+            out.add_(total)
+        else:
+            out.copy_(total)
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """Per-sample gradients."""
@@ -283,15 +306,30 @@ def transposed(
     rank = len(module.kernel_size)
     weight, bias = module.weight, module.bias
     extra = module._output_padding(
-        input, output_size, list(module.stride), list(module.padding), list(module.kernel_size), rank, list(module.dilation)
+        input,
+        output_size,
+        list(module.stride),
+        list(module.padding),
+        list(module.kernel_size),
+        rank,
+        list(module.dilation),
     )
     geometry = Geometry(
         tuple(module.kernel_size), tuple(module.stride), tuple(module.padding), tuple(module.dilation), module.groups
     )
-    convolve = (nn.functional.conv_transpose1d, nn.functional.conv_transpose2d, nn.functional.conv_transpose3d)[rank - 1]
+    convolve = (nn.functional.conv_transpose1d, nn.functional.conv_transpose2d, nn.functional.conv_transpose3d)[
+        rank - 1
+    ]
     b = None if bias is None else bias.detach()
     y = convolve(
-        input, tape.leaf(weight, input), b, geometry.stride, geometry.padding, tuple(extra), module.groups, geometry.dilation
+        input,
+        tape.leaf(weight, input),
+        b,
+        geometry.stride,
+        geometry.padding,
+        tuple(extra),
+        module.groups,
+        geometry.dilation,
     )
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:

@@ -96,9 +96,9 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             try:
                 with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
                     warnings.filterwarnings("ignore", message="There is a performance drop")
-                    rows = torch.func.vmap(
-                        gradient, in_dims=(tuple(dims), dim), randomness="error", chunk_size=_CHUNK
-                    )(saved, g)
+                    rows = torch.func.vmap(gradient, in_dims=(tuple(dims), dim), randomness="error", chunk_size=_CHUNK)(
+                        saved, g
+                    )
             except RuntimeError as error:
                 raise Refusal(
                     f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need per-sample "

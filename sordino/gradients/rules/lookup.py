@@ -43,8 +43,10 @@ class Lookup:
         """Σ_t g_t · U[id_t]."""
         return (self.g * u.to(self.g.dtype)[self.ids]).flatten(1).sum(1)
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Scattered addition."""
+        if not beta:
+            out.zero_()
         scaled = self.g * weights.to(self.g.dtype)[:, None, None]
         out.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1).to(out.dtype))
 
@@ -85,9 +87,9 @@ class Tied:
         """A sum."""
         return self.embedding.dot(u) + self.head.dot(u)
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """A sum."""
-        self.embedding.add_to(out, weights)
+        self.embedding.add_to(out, weights, beta)
         self.head.add_to(out, weights)
 
     def rows(self, where: slice | Tensor) -> Tensor:

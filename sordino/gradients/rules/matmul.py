@@ -110,15 +110,15 @@ class Matmul:
             return (self.kept.flatten(1) * u.flatten().to(self.kept.dtype)).sum(1)
         return (torch.nn.functional.linear(self.a, u.to(self.a.dtype)) * self.g).flatten(1).sum(1)
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """One product over all samples and positions."""
         w = weights.to(out.dtype)
         if self.kept is not None:
-            out.view(-1).addmv_(self.kept.flatten(1).t(), w)
+            out.view(-1).addmv_(self.kept.flatten(1).t(), w, beta=beta)
         elif self.a.dim() == 2:
-            out.addmm_((self.g * w[:, None]).t(), self.a)
+            out.addmm_((self.g * w[:, None]).t(), self.a, beta=beta)
         else:
-            out.addmm_((self.g * w[:, None, None]).flatten(0, 1).t(), self.a.flatten(0, 1))
+            out.addmm_((self.g * w[:, None, None]).flatten(0, 1).t(), self.a.flatten(0, 1), beta=beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """gᵀa per sample."""

@@ -92,7 +92,11 @@ def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:  # no
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
         held = lift(saved[0])
-        mu, r = saved[1:] if len(saved) > 1 else torch.native_group_norm(held, None, None, n, c, positions, groups, module.eps)[1:]
+        mu, r = (
+            saved[1:]
+            if len(saved) > 1
+            else torch.native_group_norm(held, None, None, n, c, positions, groups, module.eps)[1:]
+        )
         g32, found = lift(g), dict[nn.Parameter, Part | Tensor]()
         spread = (n, c, *[1] * (held.dim() - 2))
         if tape.wants(weight):

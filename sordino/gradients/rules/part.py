@@ -11,6 +11,7 @@ Only the norm has cross terms, so only the norm needs the uses together.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,7 +20,11 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.persample import BLOCK, accumulation_dtype, squared_norms
+from sordino.gradients.persample import accumulation_dtype
+
+
+_RUN = 1024
+"""Elements the fused norm takes at once; its error there is below 3e-7."""
 
 
 class Part(Protocol):
@@ -33,8 +38,8 @@ class Part(Protocol):
         """⟨g_i, u⟩, shape (B,), for u of the parameter's shape."""
         ...
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
-        """out += Σ_i w_i g_i, for weights of shape (B,)."""
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """out = β out + Σ_i w_i g_i, for weights of shape (B,); β = 0 overwrites whatever was there."""
         ...
 
     def rows(self, where: slice | Tensor) -> Tensor:
@@ -76,14 +81,35 @@ def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
 
 
 def square_sum(rows: Tensor) -> Tensor:
-    """Σ x² per row of (B, …). Long rows go block by block: float32 sums over them read low."""
+    """Σ x² per row of (B, …), one read and no copy.
+
+    The fused norm reads low over long rows (1e-5 at 2.4M elements), so they go in short runs whose squares are added.
+    """
     flat = rows.flatten(1)
-    return flat.square().sum(1) if flat.shape[1] <= BLOCK else squared_norms(flat)
+    n = flat.shape[1]
+    if n <= _RUN:
+        return torch.linalg.vector_norm(flat, dim=1).square_()
+    whole = n // _RUN * _RUN
+    runs = flat[:, :whole].unflatten(1, (-1, _RUN))
+    total = torch.linalg.vector_norm(runs, dim=2).square_().sum(1)
+    return total if whole == n else total + torch.linalg.vector_norm(flat[:, whole:], dim=1).square_()
 
 
 def blank(tensor: Tensor, gone: Tensor) -> Tensor:
     """Rows of the mask become zero; 0 · nan would not."""
     return tensor.masked_fill(gone.view(-1, *[1] * (tensor.dim() - 1)), 0)
+
+
+_SCRATCH = threading.local()
+
+
+def scratch(elements: int, like: Tensor) -> Tensor:
+    """A flat buffer that is used again and again: fresh memory of this size costs its page faults every time."""
+    key = f"{like.dtype}{like.device}"
+    held: Tensor | None = _SCRATCH.__dict__.get(key)
+    if held is None or held.numel() < elements:
+        held = _SCRATCH.__dict__[key] = torch.empty(elements, dtype=like.dtype, device=like.device)
+    return held[:elements]
 
 
 def per_pass(sample_elements: int, options: PerformanceOptions, itemsize: int = 4) -> int:
@@ -106,10 +132,10 @@ class Rows:
         flat = self.grads.flatten(1)
         return (flat * u.flatten().to(flat.dtype)).sum(1)
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """A vector times rows."""
         flat = self.grads.flatten(1)
-        out.view(-1).addmv_(flat.t(), weights.to(flat.dtype))
+        out.view(-1).addmv_(flat.t(), weights.to(flat.dtype), beta=beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """As held."""
@@ -143,10 +169,11 @@ class Several:
         """Linear: a sum over the uses."""
         return torch.stack([part.dot(u) for part in self.parts]).sum(0)
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Linear: a sum over the uses."""
         for part in self.parts:
-            part.add_to(out, weights)
+            part.add_to(out, weights, beta)
+            beta = 1
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """The rows of all uses, added."""
@@ -177,8 +204,10 @@ class Block:
         """Only the block counts."""
         return self.part.dot(u[self.start : self.stop])
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Only the block changes."""
+        if not beta:
+            out.zero_()
         self.part.add_to(out[self.start : self.stop], weights)
 
     def rows(self, where: slice | Tensor) -> Tensor:
@@ -207,8 +236,10 @@ class Disjoint:
         """A sum."""
         return torch.stack([block.dot(u) for block in self.blocks]).sum(0)
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Block by block."""
+        if not beta:
+            out.zero_()
         for block in self.blocks:
             block.add_to(out, weights)
 
@@ -236,9 +267,9 @@ class Frames:
         """Linear in the frames."""
         return self.part.dot(u).unflatten(0, (-1, self.k)).sum(1)
 
-    def add_to(self, out: Tensor, weights: Tensor) -> None:
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Every frame has its sample's weight."""
-        self.part.add_to(out, weights.repeat_interleave(self.k))
+        self.part.add_to(out, weights.repeat_interleave(self.k), beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """The frames of a sample, added."""

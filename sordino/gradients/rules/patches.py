@@ -56,12 +56,24 @@ class Geometry:
         a = a.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))  # (B, C, *kernel, *S')
         return a.reshape(a.shape[0], self.groups, channels // self.groups * self.taps, prod(a.shape[2 + n :]))
 
+    def unfolded_last(self, a: Tensor, buffer: Tensor) -> Tensor:
+        """(B, C, *S), fitted, to patches (B, T, K·C) in a buffer, channels innermost: long runs of memory."""
+        n = len(self.kernel)
+        for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
+            a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
+        a = a.permute(0, *range(2, 2 + 2 * n), 1)  # (B, *S', *kernel, C)
+        patches = buffer[: a.numel()].view(a.shape)
+        patches.copy_(a)
+        return patches.view(a.shape[0], prod(a.shape[1 : 1 + n]), -1)
+
     def slices(self, a: Tensor, out: torch.Size) -> Iterator[Tensor]:
         """Per tap, the fitted input pixels it meets, (B, C, *out)."""
         for tap in product(*map(range, self.kernel)):
             part = a
             for dim, (i, s, d, n) in enumerate(zip(tap, self.stride, self.dilation, out, strict=True)):
-                part = part.narrow(dim + 2, i * d, (n - 1) * s + 1)[(slice(None),) * (dim + 2) + (slice(None, None, s),)]
+                part = part.narrow(dim + 2, i * d, (n - 1) * s + 1)[
+                    (slice(None),) * (dim + 2) + (slice(None, None, s),)
+                ]
             yield part
 
     def grid(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor, list[int]]:

@@ -116,7 +116,9 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
         outputs = []
         for direction in range(directions):
             which = layer * directions + direction
-            state = tuple(x.new_zeros(x.shape[1], n) for n in sizes) if given is None else tuple(s[which] for s in given)
+            state = (
+                tuple(x.new_zeros(x.shape[1], n) for n in sizes) if given is None else tuple(s[which] for s in given)
+            )
             weights = list(module.all_weights[which])
             turned = x.flip(0) if direction else x
             if is_lstm and not module.proj_size:
