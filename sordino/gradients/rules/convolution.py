@@ -61,8 +61,10 @@ class Convolution:
         b, out = self.a.shape[0], self.g.shape[2:]
         if not b:
             return self.a.new_zeros(0)
-        choice = self._choice(options)
         size, t = prod(self.shape), prod(out)
+        sample = self.a[:1].numel() + self.g[:1].numel()
+        keep = size <= sample or b * size * self.a.element_size() <= options.keep_bytes
+        choice = self._choice(options, keep)
         if choice in _GRAMS:
             n = prod(out) if choice == "gram" else self._grid_pixels()
             patches = 0 if choice == "shifted" else self.a.shape[1] * self.geometry.taps * t
@@ -73,10 +75,8 @@ class Convolution:
             for index in again.split(per_pass(size, options)) if len(again) else ():
                 squared[index] = square_sum(self.rows(index))
             return squared
-        sample = self.a[:1].numel() + self.g[:1].numel()
         patches = self.a.shape[1] * self.geometry.taps * t if choice == "unfold" else 2 * sample
         step = b if choice == "last" else per_pass(patches + size, options, self.a.element_size())
-        keep = size <= sample and b * size * self.a.element_size() <= options.keep_bytes
         if not keep:
             step = min(step, per_pass(size, options, self.a.element_size()))
             return torch.cat([square_sum(self._rows(slice(i, i + step), choice)) for i in range(0, b, step)])
@@ -90,7 +90,7 @@ class Convolution:
         out, geometry = self.g.shape[2:], self.geometry
         return prod(n + d * (k - 1) for n, d, k in zip(out, geometry.dilation, geometry.kernel, strict=True))
 
-    def _choice(self, options: PerformanceOptions) -> str:
+    def _choice(self, options: PerformanceOptions, keep: bool) -> str:
         geometry, t = self.geometry, prod(self.g.shape[2:])
         p, d = self.shape[0], prod(self.shape[1:])
         depthwise = geometry.groups == self.a.shape[1] == p
@@ -98,8 +98,8 @@ class Convolution:
             return "taps"
         if not options.measure:
             return "gram" if t * (p + d * geometry.groups) < p * d else "unfold"
-        key = ("conv", geometry, self.a.shape[1:], self.g.shape[1:], self.a.dtype, self.a.device)
-        key = (*key, self.a.stride()[1:], self.g.stride()[1:], torch.get_num_threads())
+        shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
+        key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
         choice = tune.known(key)
         if choice is None:
             few = slice(0, tune.SAMPLES)
@@ -118,7 +118,10 @@ class Convolution:
                     else:
                         rows = sub._rows(slice(None), name)
                         square_sum(rows)
-                        rows.flatten(1).t() @ w
+                        if keep:
+                            rows.flatten(1).t() @ w
+                        else:
+                            sub._native(w)
 
                 return run
 
@@ -251,6 +254,13 @@ def _weight_gradient(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geo
     return found
 
 
+def _channels_last(x: Tensor) -> Tensor:
+    """With one channel both formats look alike and the choice would silently be lost: a copy has the strides that say it."""
+    if x.shape[1] == 1 and x.stride(1) != 1:
+        return x.clone(memory_format=torch.channels_last)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 def _outputs(a: Tensor, geometry: Geometry) -> torch.Size:
     sizes = zip(a.shape[2:], geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
     return torch.Size((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
@@ -275,9 +285,8 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:  # noqa
     )
     w = tape.leaf(weight, x)
     if tape.channels_last and rank == 2:
-        # With one input channel the format is ambiguous and silently lost, unless the weight says it too.
-        x = x.contiguous(memory_format=torch.channels_last)
-        w = w.detach().contiguous(memory_format=torch.channels_last).requires_grad_(w.requires_grad)
+        x = _channels_last(x)
+        w = _channels_last(w.detach()).requires_grad_(w.requires_grad)
     convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
     b = None if bias is None else bias.detach()
     y = convolve(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)

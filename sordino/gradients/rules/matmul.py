@@ -60,22 +60,22 @@ class Matmul:
         p = self.g.shape[2]
         if not b or not t:
             return self.a.new_zeros(b)
-        if self._choice(options) == "gram":
+        keep = p * d <= t * (p + d) or b * p * d * self.a.element_size() <= options.keep_bytes
+        if self._choice(options, keep) == "gram":
             return self._gram(per_pass(2 * t * t, options, self.a.element_size()), options)
-        keepable = p * d <= t * (p + d) and b * p * d * self.a.element_size() <= options.keep_bytes
-        if keepable:
+        if keep:
             self.kept = torch.bmm(self.g.transpose(1, 2), self.a)
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
             return square_sum(self.kept)
         step = per_pass(p * d, options, self.a.element_size())
         return torch.cat([square_sum(self.rows(slice(i, i + step))) for i in range(0, b, step)])
 
-    def _choice(self, options: PerformanceOptions) -> str:
+    def _choice(self, options: PerformanceOptions, keep: bool) -> str:
         _, t, d = self.a.shape
         p = self.g.shape[2]
         if not options.measure:
             return "gram" if t * (d + p) < p * d else "rows"
-        key = ("matmul", t, d, p, self.a.dtype, self.a.device, torch.get_num_threads())
+        key = ("matmul", t, d, p, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
         choice = tune.known(key)
         if choice is None:
             a, g = self.a[: tune.SAMPLES], self.g[: tune.SAMPLES]
@@ -88,7 +88,10 @@ class Matmul:
             def rows() -> None:
                 held = torch.bmm(g.transpose(1, 2), a)
                 square_sum(held)
-                held.flatten(1).t() @ w
+                if keep:
+                    held.flatten(1).t() @ w
+                else:
+                    (g * w[:, None, None]).flatten(0, 1).t() @ a.flatten(0, 1)
 
             choice = tune.fastest(key, a.device, {"gram": gram, "rows": rows})
         return choice
