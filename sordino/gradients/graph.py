@@ -40,6 +40,11 @@ def reachable(losses: Tensor) -> set[Any]:
     return seen
 
 
+def unrecorded(nodes: set[Any], columns: Mapping[int, int]) -> bool:
+    """Is a trainable parameter used outside the recorded layers?"""
+    return any(type(node).__name__ == "AccumulateGrad" and id(node.variable) in columns for node in nodes)
+
+
 def refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
     """Raise if a trainable parameter is used outside the recorded layers."""
     for node in nodes:
@@ -51,7 +56,13 @@ def refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[
                 "row per sample (expand position ids to (B, T)), leave penalties on parameters out of loss_fn (they are public: "
                 "use weight decay), or use Loop()"
             )
-        if kind == "CheckpointFunctionBackward":
+    refuse_reentrant(nodes)
+
+
+def refuse_reentrant(nodes: set[Any]) -> None:
+    """Raise if layers are hidden in a reentrant checkpoint."""
+    for node in nodes:
+        if type(node).__name__ == "CheckpointFunctionBackward":
             raise Refusal(
                 "torch.utils.checkpoint with use_reentrant=True hides its layers from autograd; need the other kind; "
                 "pass use_reentrant=False"

@@ -21,6 +21,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from sordino.gradients.flat import Pool
 from sordino.gradients.persample import trainable
+from sordino.gradients.raw import RawParameters
 from sordino.gradients.rules.fallback import fallback
 from sordino.gradients.rules.registry import Rule, rule_for
 from sordino.gradients.tape import Layout, Tape
@@ -136,7 +137,11 @@ def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None
             before.append((module, module.__dict__.get("forward")))
             original = module.forward
             module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
-        yield
+        if plan.raw:
+            with RawParameters(tape):
+                yield
+        else:
+            yield
     finally:
         for module, forward in before:
             if forward is None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from sordino.gradients.batch import arguments, size, take
-from sordino.gradients.graph import one_loss_each
+from sordino.gradients.graph import one_loss_each, reachable, refuse_reentrant, unrecorded
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, squared_norms, trainable
 from sordino.gradients.plan import Plan, installed
@@ -88,23 +88,44 @@ def _drops(module: nn.Module) -> bool:
 def _layouts(
     plan: Plan, model: nn.Module, modules: list[nn.Module], loss_fn: LossFn, more: Any
 ) -> dict[Hashable, Sequence[Layout | None]]:
+    """First the layers; then, if parameters are used outside them, those uses, knowing which layers are shared."""
+    needed, plan.raw = plan.raw, False
+    found, loose = _compared(plan, model, modules, loss_fn, more, {})
+    shared = any(layout is None for layouts in found.values() for layout in layouts)
+    plan.raw = needed or loose or shared
+    if plan.raw:
+        found, _ = _compared(plan, model, modules, loss_fn, more, found)
+    return found
+
+
+def _compared(
+    plan: Plan,
+    model: nn.Module,
+    modules: list[nn.Module],
+    loss_fn: LossFn,
+    more: Any,
+    known: dict[Hashable, Sequence[Layout | None]],
+) -> tuple[dict[Hashable, Sequence[Layout | None]], bool]:
     names = {position: name for position, name, _ in plan.rules}
-    logs = []
+    logs, loose = [], False
     for n in (_FEW, _MORE):
-        tape = Tape(n, Mode.PROBE, frozenset(plan.columns))
+        tape = Tape(n, Mode.PROBE, frozenset(plan.columns), known)
         with torch.enable_grad(), installed(plan, modules, tape):
-            one_loss_each(loss_fn(model, *arguments(take(more, slice(0, n)))), n)
+            losses = one_loss_each(loss_fn(model, *arguments(take(more, slice(0, n)))), n)
+        nodes = reachable(losses)
+        refuse_reentrant(nodes)
+        loose = loose or unrecorded(nodes, plan.columns)
         logs.append(tape.shapes)
     if [key for key, _ in logs[0]] != [key for key, _ in logs[1]]:
         raise Refusal(
             "the model calls other layers on two samples than on three; need a forward pass that does not depend on the "
             "number of samples; loop over something else, or use Loop()"
         )
-    found: dict[Hashable, list[Layout | None]] = {}
+    found: dict[Hashable, list[Layout | None]] = {key: [None] for key, each in known.items() if None in each}
     for (key, few), (_, many) in zip(*logs, strict=True):
         position = key[0] if isinstance(key, tuple) else key
-        found.setdefault(key, []).append(_layout(few, many, names.get(position, "")))  # type: ignore[call-overload]
-    return {key: layouts[:1] if len(set(layouts)) == 1 else layouts for key, layouts in found.items()}
+        found.setdefault(key, []).append(_layout(few, many, names.get(position, "")))
+    return {key: layouts[:1] if len(set(layouts)) == 1 else layouts for key, layouts in found.items()}, loose
 
 
 def _layout(few: torch.Size, many: torch.Size, name: str) -> Layout | None:

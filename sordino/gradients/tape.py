@@ -105,8 +105,9 @@ class _Probe(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.sink(tuple(t.detach() for t in ctx.saved_tensors), g)
-        return g, g.new_zeros(()), None, *[None] * len(ctx.saved_tensors)
+        saved = ctx.saved_tensors  # read once: a checkpoint gives them only once
+        ctx.sink(tuple(t.detach() for t in saved), g)
+        return g, g.new_zeros(()), None, *[None] * len(saved)
 
 
 @dataclass
@@ -122,6 +123,7 @@ class Tape:
     shapes: list[tuple[Hashable, torch.Size]] = field(default_factory=list)  # Probe: (module, shape of its input)
     sink: Callable[[Use, Tensor], None] | None = None  # Stream: called during the backward pass
     closed: bool = False
+    sharing: bool = False  # inside a layer whose input no sample owns
     idle: bool = False  # layers run by their own code, as inside a part's computation
     path: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
     name: str = ""
@@ -135,17 +137,29 @@ class Tape:
         if self.idle or not torch.is_grad_enabled():
             return original(*args, **kwargs)
         outer = self.index, self.name, self._layout, self.original
-        if self.mode is not Mode.PROBE:
+        if self.layouts:
             if index in self.layouts:  # a fallback leaf asks for each of its tensors instead
                 layout = self._layout_of(index, name)
                 if layout is None:
-                    return original(*args, **kwargs)
+                    return self._shared(original, args, kwargs)
                 self._layout = layout
         self.index, self.name, self.original = index, name, original
         try:
             return rule(self, module, *args, **kwargs)
         finally:
             self.index, self.name, self._layout, self.original = outer
+
+    def _shared(self, original: Rule, args: Any, kwargs: Any) -> Any:
+        outer, self.sharing = self.sharing, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.sharing = outer
+
+    @property
+    def probing(self) -> bool:
+        """Is this a pass for shapes only?"""
+        return self.mode is Mode.PROBE
 
     def _layout_of(self, key: Hashable, name: str) -> Layout | None:
         layouts = self.layouts.get(key, ())
@@ -181,7 +195,7 @@ class Tape:
             )
         return layout.dim
 
-    def argument_dim(self, which: tuple[str, int], x: Tensor) -> int | None:
+    def argument_dim(self, which: tuple[Hashable, ...], x: Tensor) -> int | None:
         """The same for one of several tensors a layer takes or returns; None: it is shared by all samples."""
         key = (self.index, *which)
         if self.mode is Mode.PROBE:

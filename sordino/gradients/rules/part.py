@@ -80,12 +80,17 @@ def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
+def two_dimensional(rows: Tensor) -> Tensor:
+    """(B, …) to (B, n); the gradient of a scalar has n = 1."""
+    return rows.unsqueeze(1) if rows.dim() == 1 else rows.flatten(1)
+
+
 def square_sum(rows: Tensor) -> Tensor:
     """Σ x² per row of (B, …), one read and no copy.
 
     The fused norm reads low over long rows (1e-5 at 2.4M elements), so they go in short runs whose squares are added.
     """
-    flat = rows.flatten(1)
+    flat = two_dimensional(rows)
     n = flat.shape[1]
     if n <= _RUN:
         return torch.linalg.vector_norm(flat, dim=1).square_()
@@ -129,12 +134,12 @@ class Rows:
 
     def dot(self, u: Tensor) -> Tensor:
         """Rows times a vector."""
-        flat = self.grads.flatten(1)
+        flat = two_dimensional(self.grads)
         return (flat * u.flatten().to(flat.dtype)).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """A vector times rows."""
-        flat = self.grads.flatten(1)
+        flat = two_dimensional(self.grads)
         out.view(-1).addmv_(flat.t(), weights.to(flat.dtype), beta=beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
