@@ -177,7 +177,7 @@ def engines(problem: Problem, b: int, *, peers: bool = True) -> dict[str, Step]:
                 step()
                 step()
             except Exception as error:  # a peer that cannot run a model is a result too
-                print(f"  {name} cannot run {problem.name}: {type(error).__name__}: {str(error)[:100]}")
+                print(f"  {name} cannot run {problem.name}: {type(error).__name__}: {str(error)[:100]}")  # noqa: T201
                 continue
         found[name] = step
     return found

@@ -17,16 +17,12 @@ _GROUPS = 16
 
 def mlp() -> nn.Module:
     """784-256-32-10."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 10)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
 def wide_mlp() -> nn.Module:
     """1024-4096-4096-10."""
-    return nn.Sequential(
-        nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)
-    )
+    return nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10))
 
 
 def mnist_cnn() -> nn.Module:
@@ -87,7 +83,12 @@ class Basic(nn.Module):
 
 def resnet18() -> nn.Module:
     """ResNet-18 with the ImageNet stem, as on 32 x 32 images in the papers' tables; 11.2M parameters."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.GroupNorm(32, 64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.GroupNorm(32, 64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
     c = 64
     for p, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         layers += [Basic(c, p, stride), Basic(p, p, 1)]

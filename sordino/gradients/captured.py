@@ -1,6 +1,7 @@
 """Exact per-sample gradients at nearly the price of plain training: book-keeping with a pruned backward pass.
 
-One forward pass records every use of a trainable parameter: the layer's input a and the place of its output in the graph.
+One forward pass records every use of a trainable parameter: the layer's input a and the place of its output in the
+graph.
 One backward pass of the summed loss gives the gradient g at those places and nothing else; no parameter gradient is
 computed, `.grad` is not touched. Norms follow from (a, g), by whichever of several formulas is fastest for a layer's
 shape, and the same (a, g) give the weighted sum: no second backward pass (Bu et al. 2023; Lee & Kifer 2021).
@@ -8,10 +9,12 @@ shape, and the same (a, g) give the weighted sum: no second backward pass (Bu et
     per sample, in forward passes: non-private 2.75, this 3.25, Opacus 3.8, two-pass ghost clipping 5
 
 The engine never guesses. Which dimension counts samples is found by running the model's first batch at two sizes; the
-norms and the sum of three samples are compared with autograd's before a model is trusted; a use of a parameter that nobody
+norms and the sum of three samples are compared with autograd's before a model is trusted; a use of a parameter that
+nobody
 recorded is refused by name.
 
-Privacy: the norms bound what a sample contributes only if they are those of the gradients summed. Both come from the same
+Privacy: the norms bound what a sample contributes only if they are those of the gradients summed. Both come from the
+same
 (a, g), in float32 at least, and samples whose norm is not finite contribute nothing at weight 0.
 """
 
@@ -47,6 +50,7 @@ class Captured:
         >>> grads = Captured().per_sample(model, lambda m, x: m(x).square().sum(1), (torch.ones(4, 3),))
         >>> grads.norms().squared.shape
         torch.Size([4, 2])
+
     """
 
     options: PerformanceOptions = field(default_factory=PerformanceOptions)
@@ -79,6 +83,7 @@ class Captured:
             >>> data = torch.utils.data.TensorDataset(torch.ones(10, 3))
             >>> Captured().norms(nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), data, chunk=4).squared.shape
             torch.Size([10, 2])
+
         """
         batches: Iterable[Any] = DataLoader(data, chunk) if isinstance(data, Dataset) else data
         found = [self.per_sample(model, loss_fn, batch).norms() for batch in batches]

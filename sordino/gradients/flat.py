@@ -54,6 +54,7 @@ def flat(grads: dict[str, Tensor]) -> Tensor | None:
         >>> views = Pool().views([torch.Size([2, 3]), torch.Size([4])], torch.float32, torch.device("cpu"))
         >>> flat(dict(zip("ab", views))).shape
         torch.Size([32])
+
     """
     tensors = list(grads.values())
     base = tensors[0]._base if tensors else None

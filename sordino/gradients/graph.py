@@ -1,7 +1,8 @@
 """What a loss depends on: a walk over autograd's graph.
 
 Layers run on detached parameters, so a trainable parameter that is still in the graph was used in a way nobody recorded
-(`F.linear(x, model.fc.weight)`, a penalty on the parameters inside the loss). Such a use must never be dropped silently.
+(`F.linear(x, model.fc.weight)`, a penalty on the parameters inside the loss). Such a use must never be dropped
+silently.
 """
 
 from __future__ import annotations
@@ -51,9 +52,12 @@ def refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[
         kind = type(node).__name__
         if kind == "AccumulateGrad" and id(node.variable) in columns:
             raise Refusal(
-                f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's input has no batch "
-                "dimension; need uses whose gradient can be told apart by sample; call the module that owns it on inputs with one "
-                "row per sample (expand position ids to (B, T)), leave penalties on parameters out of loss_fn (they are public: "
+                f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's "
+                "input has no batch "
+                "dimension; need uses whose gradient can be told apart by sample; call the module that owns it "
+                "on inputs with one "
+                "row per sample (expand position ids to (B, T)), leave penalties on parameters out of loss_fn "
+                "(they are public: "
                 "use weight decay), or use Loop()"
             )
     refuse_reentrant(nodes)

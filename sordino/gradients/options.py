@@ -14,6 +14,7 @@ class PerformanceOptions:
     Example:
         >>> PerformanceOptions(two_pass=True).two_pass
         True
+
     """
 
     scratch_bytes: int = 16 * _MIB

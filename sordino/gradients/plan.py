@@ -74,7 +74,8 @@ def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
     for position, (name, module) in enumerate(model.named_modules()):
         if isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
             raise Refusal(
-                f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can be seen; "
+                f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can "
+                "be seen; "
                 "pass the model as it was before torch.compile or torch.jit"
             )
         if isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats):
@@ -86,7 +87,8 @@ def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
         if found is not None:
             if any(key.endswith(_REWRITTEN) for key in own):
                 raise Refusal(
-                    f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that is a parameter; "
+                    f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that "
+                    "is a parameter; "
                     "use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions"
                 )
             rules.append((position, name, found))
@@ -121,8 +123,10 @@ def refuse_batch_statistics(plan: Plan, modules: list[nn.Module]) -> None:
         if module.training or not module.track_running_stats:
             kind = type(module).__name__
             raise Refusal(
-                f"{kind} in training mode (module {position} of the model): it computes with, or stores, statistics of the "
-                "whole batch, which nothing protects; need every sample on its own; replace it by nn.GroupNorm, or call "
+                f"{kind} in training mode (module {position} of the model): it computes with, or stores, "
+                "statistics of the "
+                "whole batch, which nothing protects; need every sample on its own; replace it by nn.GroupNorm, "
+                "or call "
                 "eval() on it after model.train()"
             )
 

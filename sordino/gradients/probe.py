@@ -1,8 +1,10 @@
 """What a model's first batch teaches: where its layers have their samples, which memory format is faster, and whether
 the engine's answers are autograd's.
 
-Sizes lie: with 128 tokens and 128 samples, position ids look like a batch. So the model runs on two and on three samples,
-and the dimension that changed is the one that counts them. Then three samples, their losses scaled by 1, 2 and 3 so that
+Sizes lie: with 128 tokens and 128 samples, position ids look like a batch. So the model runs on two and on three
+samples,
+and the dimension that changed is the one that counts them. Then three samples, their losses scaled by 1, 2 and 3 so
+that
 even equal samples differ, are measured both ways. Randomness is off meanwhile and the generators are put back.
 """
 
@@ -118,7 +120,8 @@ def _compared(
         logs.append(tape.shapes)
     if [key for key, _ in logs[0]] != [key for key, _ in logs[1]]:
         raise Refusal(
-            "the model calls other layers on two samples than on three; need a forward pass that does not depend on the "
+            "the model calls other layers on two samples than on three; need a forward pass that does not "
+            "depend on the "
             "number of samples; loop over something else, or use Loop()"
         )
     found: dict[Hashable, list[Layout | None]] = {key: [None] for key, each in known.items() if None in each}
@@ -137,7 +140,8 @@ def _layout(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
     k = few[dim] // _FEW
     if dim < 0 or few[dim] != _FEW * k or many[dim] != _MORE * k:
         raise Refusal(
-            f"layer '{name}': its input does not grow by whole rows with the number of samples; need one dimension that counts "
+            f"layer '{name}': its input does not grow by whole rows with the number of samples; need one "
+            "dimension that counts "
             "samples; do not mix samples inside the model"
         )
     return Layout(dim, k)
@@ -194,8 +198,10 @@ def _verify(
         if worst[0] <= _tolerance(model):
             return
     raise Refusal(
-        f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model; need losses that depend "
-        "on their own sample only, and layers whose rules are right; look for operations that mix samples or fold them into "
+        f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model; need "
+        "losses that depend "
+        "on their own sample only, and layers whose rules are right; look for operations that mix samples or "
+        "fold them into "
         "another dimension, and for hand-written rules; Loop() computes it slowly"
     )
 

@@ -1,11 +1,14 @@
-"""Raw parameters: `self.pos` added to every sample, `self.cls.expand(…)`, `F.linear(x, self.emb.weight)`, a penalty in the loss.
+"""Raw parameters: `self.pos` added to every sample, `self.cls.expand(…)`, `F.linear(x, self.emb.weight)`, a penalty
+in the loss.
 
-While a forward pass runs, a tensor computed from parameters alone is shared by all samples, and autograd would add up their
+While a forward pass runs, a tensor computed from parameters alone is shared by all samples, and autograd would add up
+their
 gradients where it meets them. There, and only there, it is replaced by one copy per sample, a leaf of its own:
 
     x + f(θ)  becomes  x + copies,  copies_i = f(θ);   g_i(θ) = Jfᵀ · (gradient at copies_i)
 
-Products with a batch are recorded as linear maps. Whatever else meets a shared tensor is left to autograd, which leaves the
+Products with a batch are recorded as linear maps. Whatever else meets a shared tensor is left to autograd, which
+leaves the
 parameter in the graph, where `graph.refuse_unrecorded` finds it: nothing is dropped silently.
 """
 
@@ -29,9 +32,7 @@ _ELEMENTWISE: frozenset[Any] = frozenset(
     getattr(owner, name)
     for owner in (torch, Tensor)
     for name in ("add", "sub", "mul", "div", "true_divide", "multiply", "subtract", "divide")
-) | frozenset(
-    getattr(Tensor, f"__{side}{name}__") for name in ("add", "sub", "mul", "truediv") for side in ("", "r")
-)
+) | frozenset(getattr(Tensor, f"__{side}{name}__") for name in ("add", "sub", "mul", "truediv") for side in ("", "r"))
 _EXPANDING = frozenset((Tensor.expand, Tensor.expand_as, Tensor.repeat))
 _PRODUCTS = frozenset((torch.matmul, Tensor.matmul, Tensor.__matmul__))
 _LINEAR = torch.nn.functional.linear
@@ -67,7 +68,7 @@ class RawParameters(TorchFunctionMode):
         super().__init__()
         self.book = _Book(tape)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let operations on no shared tensor pass."""
         kwargs = kwargs or {}
         tape, book = self.book.tape, self.book
@@ -83,7 +84,7 @@ class RawParameters(TorchFunctionMode):
             return self._derive(func(*args, **kwargs), found)
         if alone:
             return self._expand(func, args, kwargs, found)
-        return self._meet(func, args, kwargs, found, others)
+        return self._meet(func, args, kwargs, others)
 
     def _derive(self, out: Any, found: list[_Shared]) -> Any:
         of = tuple(dict.fromkeys(p for s in found for p in s.of))
@@ -120,10 +121,10 @@ class RawParameters(TorchFunctionMode):
 
         return self._record(copies, source, rows)
 
-    def _meet(self, func: Any, args: Any, kwargs: Any, found: list[_Shared], others: list[Tensor]) -> Any:
+    def _meet(self, func: Any, args: Any, kwargs: Any, others: list[Tensor]) -> Any:
         tape = self.book.tape
         if func is _LINEAR or func in _PRODUCTS:
-            return self._product(func, args, kwargs, found, others)
+            return self._product(func, args, kwargs, others)
         if func not in _ELEMENTWISE:
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
@@ -140,11 +141,13 @@ class RawParameters(TorchFunctionMode):
                 return leaf  # stays in the graph, and is refused
             view = source.tensor.detach().requires_grad_().view(shape)
             shape[dim] = tape.size
-            return self._record(view.expand(shape).clone(), source, lambda g: g.movedim(dim, 0).reshape(tape.size, *leaf.shape))
+            return self._record(
+                view.expand(shape).clone(), source, lambda g: g.movedim(dim, 0).reshape(tape.size, *leaf.shape)
+            )
 
         return func(*tree_map(copied, args), **tree_map(copied, kwargs))
 
-    def _product(self, func: Any, args: Any, kwargs: Any, found: list[_Shared], others: list[Tensor]) -> Any:
+    def _product(self, func: Any, args: Any, kwargs: Any, others: list[Tensor]) -> Any:
         tape, x = self.book.tape, args[0]
         dim = self._layout(x)
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
@@ -158,14 +161,16 @@ class RawParameters(TorchFunctionMode):
         y = x.reshape(-1, x.shape[-1]) @ tape.leaf(weight, x)  # (…, p)
         lead, size = x.shape[:-1], tape.size
 
-        def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
+        def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
             rows = samples_first(lift(g).view(*lead, -1), dim, size)
-            return {weight: Matmul(rows, samples_first(lift(saved[0], g), dim, size))}  # (d, p): the roles are exchanged
+            return {
+                weight: Matmul(rows, samples_first(lift(saved[0], g), dim, size))
+            }  # (d, p): the roles are exchanged
 
         return tape.record(y, (x,), parts, frames=1).view(*lead, -1)
 
     def _record(self, copies: Tensor, source: _Shared, rows: Callable[[Tensor], Tensor]) -> Tensor:
-        def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:  # noqa: ARG001
+        def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:  # noqa: ARG001
             found = lift(rows(g))  # (B, *shape of the shared tensor)
             if isinstance(source.tensor, nn.Parameter):
                 return {source.of[0]: found}

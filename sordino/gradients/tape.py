@@ -1,8 +1,11 @@
-"""The tape of one forward pass: every use of a trainable parameter, with the place in the graph to ask for its gradient.
+"""The tape of one forward pass: every use of a trainable parameter, with the place in the graph to ask for its
+gradient.
 
-A rule runs its layer on detached parameters, so the graph holds no parameter that the tape has not recorded, and autograd
+A rule runs its layer on detached parameters, so the graph holds no parameter that the tape has not recorded, and
+autograd
 computes no parameter gradients. What is kept is a graph edge, never the output tensor: an in-place operation after the
-layer replaces the tensor, and an edge still names the value the layer returned. Inputs are kept with their version, and a
+layer replaces the tensor, and an edge still names the value the layer returned. Inputs are kept with their version,
+and a
 changed version raises: a mutated input would give a wrong norm.
 
 A tape works in one of three ways: `Keep` holds inputs until the backward pass is over; `Stream` saves them through
@@ -25,7 +28,7 @@ from sordino.gradients.rules.part import Frames, Part, Rows, lift
 from sordino.gradients.rules.registry import Rule
 from sordino.refusal import Refusal
 
-Parts = Callable[[tuple[Tensor, ...], Tensor], Mapping[nn.Parameter, Part | Tensor]]
+Parts = Callable[[tuple[Tensor, ...], Tensor], Mapping[Tensor, Part | Tensor]]
 """From what a rule saved and the gradient at its output to one entry per parameter."""
 
 
@@ -60,7 +63,7 @@ class Use:
     parts: Parts
     frames: int
 
-    def resolve(self, g: Tensor) -> dict[nn.Parameter, Part]:
+    def resolve(self, g: Tensor) -> dict[Tensor, Part]:
         """The parts, once the gradient at the output is known."""
         for tensor, version in zip(self.saved, self.versions, strict=True):
             if tensor._version != version:
@@ -71,9 +74,9 @@ class Use:
         return as_parts(self.parts(self.saved, g), self.frames)
 
 
-def as_parts(found: Mapping[nn.Parameter, Part | Tensor], frames: int = 1) -> dict[nn.Parameter, Part]:
+def as_parts(found: Mapping[Tensor, Part | Tensor], frames: int = 1) -> dict[Tensor, Part]:
     """Tensors become rows; rows of several frames are added up per sample."""
-    parts: dict[nn.Parameter, Part] = {}
+    parts: dict[Tensor, Part] = {}
     for p, part in found.items():
         plain: Part = Rows(lift(part)) if isinstance(part, Tensor) else part
         parts[p] = plain if frames == 1 else Frames(plain, frames)
@@ -137,12 +140,11 @@ class Tape:
         if self.idle or not torch.is_grad_enabled():
             return original(*args, **kwargs)
         outer = self.index, self.name, self._layout, self.original
-        if self.layouts:
-            if index in self.layouts:  # a fallback leaf asks for each of its tensors instead
-                layout = self._layout_of(index, name)
-                if layout is None:
-                    return self._shared(original, args, kwargs)
-                self._layout = layout
+        if index in self.layouts:  # a fallback leaf asks for each of its tensors instead
+            layout = self._layout_of(index, name)
+            if layout is None:
+                return self._shared(original, args, kwargs)
+            self._layout = layout
         self.index, self.name, self.original = index, name, original
         try:
             return rule(self, module, *args, **kwargs)
@@ -185,12 +187,14 @@ class Tape:
         layout = self._layout
         if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.k:
             raise Refusal(
-                f"layer '{self.name}': its input of {x.dim()} dimensions does not have the samples where the first batch "
+                f"layer '{self.name}': its input of {x.dim()} dimensions does not have the samples where the "
+                "first batch "
                 "had them; need one layout for all batches; keep the batch dimension first, or use Loop()"
             )
         if (only is not None and layout.dim != only) or (layout.k != 1 and (layout.dim or not frames)):
             raise Refusal(
-                f"layer '{self.name}': its input has the samples in dimension {layout.dim} ({layout.k} rows each); need "
+                f"layer '{self.name}': its input has the samples in dimension {layout.dim} ({layout.k} rows "
+                "each); need "
                 f"one row per sample in dimension {only or 0}; reshape the input, or use Loop()"
             )
         return layout.dim
@@ -206,7 +210,8 @@ class Tape:
             return None
         if layout.k != 1 or layout.dim >= x.dim() or x.shape[layout.dim] != self.size:
             raise Refusal(
-                f"layer '{self.name}': a tensor it takes or returns has several rows per sample; need one; keep the batch "
+                f"layer '{self.name}': a tensor it takes or returns has several rows per sample; need one; keep "
+                "the batch "
                 "dimension on its own, or write a rule for the layer (sordino.gradients.rules.rule)"
             )
         return layout.dim

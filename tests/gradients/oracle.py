@@ -41,7 +41,9 @@ def same(model: nn.Module, batch: Any, loss_fn: Any = square, backend: Any = Non
     assert total <= lenient * NORM[dtype], float(total)
     b = len(oracle.losses)
     generator = torch.Generator().manual_seed(b)
-    u = {name: torch.randn(p.shape, generator=generator, dtype=dtype) for name, p in before.items() if name in true.names}
+    u = {
+        name: torch.randn(p.shape, generator=generator, dtype=dtype) for name, p in before.items() if name in true.names
+    }
     scale = true.squared.sqrt() * torch.stack([t.norm() for t in u.values()]) + floor
     assert ((ours.dot(u) - oracle.dot(u)).abs() / scale).max() <= lenient * TENSOR[dtype]
     for shape in ((b, 1), (b, len(true.names))):

@@ -43,7 +43,7 @@ def _projections(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, v: 
     return [affine(tape, x, m.in_proj_weight, bias, dim, block=(i * e, (i + 1) * e)) for i, x in enumerate((q, k, v))]
 
 
-def _bias_rows(tape: Tape, bias: nn.Parameter, block: tuple[int, int], like: Tensor, dim: int) -> Tensor:
+def _bias_rows(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, dim: int) -> Tensor:
     """One copy of a stretch of a parameter per sample, shaped to be added to `like`."""
     shape = [1] * like.dim()
     shape[dim], shape[-1] = tape.size, block[1] - block[0]
@@ -56,7 +56,7 @@ def _bias_rows(tape: Tape, bias: nn.Parameter, block: tuple[int, int], like: Ten
     )
 
 
-def _appended(tape: Tape, p: nn.Parameter, x: Tensor) -> Tensor:
+def _appended(tape: Tape, p: Tensor, x: Tensor) -> Tensor:
     """A learned key or value (1, 1, E) after each sample's own, x (B, S, E)."""
     copies = tape.leaf(p).expand(x.shape[0], 1, -1).contiguous()
     copies = tape.record(copies, (), lambda _, g: {p: g.reshape(-1, 1, 1, g.shape[-1])}, frames=1)
@@ -91,7 +91,7 @@ def attention(
         k, v = _appended(tape, module.bias_k, k), _appended(tape, module.bias_v, v)
     if module.add_zero_attn:
         k, v = (torch.cat([t, t.new_zeros(size, 1, t.shape[2])], 1) for t in (k, v))
-    q, k, v = (t.unflatten(2, (heads, -1)).transpose(1, 2) for t in (q, k, v))  # (B, heads, T, E/heads)
+    q, k, v = (t.reshape(size, t.shape[1], heads, -1).transpose(1, 2) for t in (q, k, v))  # (B, heads, T, E/heads)
     added = k.shape[2] - key.shape[lengths]
 
     mask = _additive(attn_mask, q)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from sordino.gradients import tune
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.matmul import diagonal_guard
-from sordino.gradients.rules.part import Part, Rows, blank, lift, per_pass, scratch, square_sum
+from sordino.gradients.rules.part import Part, Rows, blank, lift, per_pass, pieces, scratch, square_sum
 from sordino.gradients.rules.patches import Geometry
 from sordino.gradients.rules.registry import rule
 
@@ -72,7 +72,7 @@ class Convolution:
             found = [self._gram(slice(i, i + step), choice) for i in range(0, b, step)]
             squared = torch.cat([s for s, _ in found])
             again = diagonal_guard(squared, torch.cat([d for _, d in found]))
-            for index in again.split(per_pass(size, options)) if len(again) else ():
+            for index in pieces(again, per_pass(size, options)):
                 squared[index] = square_sum(self.rows(index))
             return squared
         patches = self.a.shape[1] * self.geometry.taps * t if choice == "unfold" else 2 * sample
@@ -255,7 +255,7 @@ def _weight_gradient(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geo
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """With one channel both formats look alike and the choice would silently be lost: a copy has the strides that say it."""
+    """With one channel both formats look alike and the choice is silently lost: a copy has the strides that say it."""
     if x.shape[1] == 1 and x.stride(1) != 1:
         return x.clone(memory_format=torch.channels_last)
     return x.contiguous(memory_format=torch.channels_last)
@@ -267,7 +267,7 @@ def _outputs(a: Tensor, geometry: Geometry) -> torch.Size:
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
     """Forward as torch does it; padding other than zeros first, as its own operation."""
     tape.batch_dim(input, only=0)
     x, weight, bias, rank = input, module.weight, module.bias, len(module.kernel_size)
@@ -291,8 +291,8 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:  # noqa
     b = None if bias is None else bias.detach()
     y = convolve(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
-        found: dict[nn.Parameter, Part | Tensor] = {}
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        found: dict[Tensor, Part | Tensor] = {}
         g32 = lift(g)
         if tape.wants(weight):
             found[weight] = Convolution(lift(saved[0], g), g32, geometry)
@@ -307,24 +307,25 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:  # noqa
 def transposed(
     tape: Tape,
     module: nn.ConvTranspose2d,
-    input: Tensor,  # noqa: A002 - torch's own name
+    input: Tensor,
     output_size: list[int] | None = None,
 ) -> Tensor:
     """A convolution with input and output gradient exchanged."""
     tape.batch_dim(input, only=0)
     rank = len(module.kernel_size)
     weight, bias = module.weight, module.bias
+    padding: Any = module.padding  # a transposed convolution knows no other than numbers
     extra = module._output_padding(
         input,
         output_size,
         list(module.stride),
-        list(module.padding),
+        list(padding),
         list(module.kernel_size),
         rank,
         list(module.dilation),
     )
     geometry = Geometry(
-        tuple(module.kernel_size), tuple(module.stride), tuple(module.padding), tuple(module.dilation), module.groups
+        tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
     )
     convolve = (nn.functional.conv_transpose1d, nn.functional.conv_transpose2d, nn.functional.conv_transpose3d)[
         rank - 1
@@ -341,8 +342,8 @@ def transposed(
         geometry.dilation,
     )
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
-        found: dict[nn.Parameter, Part | Tensor] = {}
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        found: dict[Tensor, Part | Tensor] = {}
         g32 = lift(g)
         if tape.wants(weight):
             found[weight] = Convolution(g32, lift(saved[0], g), geometry)

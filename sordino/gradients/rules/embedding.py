@@ -30,12 +30,12 @@ def _check(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
         )
 
 
-def _look_up(tape: Tape, weight: nn.Parameter, padding: int | None, ids: Tensor) -> Tensor:
+def _look_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor) -> Tensor:
     dim, size = tape.batch_dim(ids), tape.size
     y = nn.functional.embedding(ids, tape.leaf(weight))
     moved = ids.movedim(dim, 0) if dim else ids
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         where = saved[0].reshape(size, -1)  # (B, T)
         rows = lift(g)
         rows = (rows.movedim(dim, 0) if dim else rows).reshape(size, where.shape[1], -1)  # (B, T, d)
@@ -47,7 +47,7 @@ def _look_up(tape: Tape, weight: nn.Parameter, padding: int | None, ids: Tensor)
 
 
 @rule(nn.Embedding)
-def embedding(tape: Tape, module: nn.Embedding, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+def embedding(tape: Tape, module: nn.Embedding, input: Tensor) -> Tensor:
     """A table."""
     _check(tape, module)
     return _look_up(tape, module.weight, module.padding_idx, input)
@@ -57,7 +57,7 @@ def embedding(tape: Tape, module: nn.Embedding, input: Tensor) -> Tensor:  # noq
 def embedding_bag(
     tape: Tape,
     module: nn.EmbeddingBag,
-    input: Tensor,  # noqa: A002 - torch's own name
+    input: Tensor,
     offsets: Tensor | None = None,
     per_sample_weights: Tensor | None = None,
 ) -> Tensor:
@@ -65,7 +65,8 @@ def embedding_bag(
     _check(tape, module)
     if offsets is not None or input.dim() != 2:
         raise Refusal(
-            f"layer '{tape.name}': EmbeddingBag with offsets has no batch dimension; need ids of shape (B, L); pad the bags "
+            f"layer '{tape.name}': EmbeddingBag with offsets has no batch dimension; need ids of shape (B, L); "
+            "pad the bags "
             "to one length with padding_idx"
         )
     looked_up = _look_up(tape, module.weight, module.padding_idx, input)  # (B, L, d)

@@ -1,6 +1,7 @@
 """Any other leaf: its vector-Jacobian product, one sample at a time under `torch.func.vmap`.
 
-The leaf's own code runs on batches of one, so whatever it computes is right by construction; the price is a gradient per
+The leaf's own code runs on batches of one, so whatever it computes is right by construction; the price is a gradient
+per
 sample in memory and whatever vmap costs. Modules that torch cannot vmap, or that draw random numbers, are refused.
 """
 
@@ -60,7 +61,8 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     outputs, outspec = tree_flatten(output)
     if not all(isinstance(y, Tensor) for y in outputs):
         raise Refusal(
-            f"layer '{tape.name}': {type(module).__name__} returns something that is not a tensor; need tensors; write a rule "
+            f"layer '{tape.name}': {type(module).__name__} returns something that is not a tensor; need "
+            "tensors; write a rule "
             "for it (sordino.gradients.rules.rule)"
         )
     name, kind = tape.name, type(module).__name__
@@ -77,12 +79,13 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
         def parts(
             saved: tuple[Tensor, ...], g: Tensor, number: int = number, dim: int = dim
-        ) -> dict[nn.Parameter, Part | Tensor]:
+        ) -> dict[Tensor, Part | Tensor]:
             def gradient(own: tuple[Tensor, ...], one: Tensor) -> dict[str, Tensor]:
                 leaves = list(inputs)
                 for j, tensor, at in zip(where, own, dims, strict=True):
                     leaves[j] = tensor if at is None else tensor.unsqueeze(at)
-                a, k = tree_unflatten(leaves, spec)
+                both: Any = tree_unflatten(leaves, spec)
+                a, k = both
 
                 def run(values: dict[str, Tensor]) -> Tensor:
                     with swapped(module, values):
@@ -101,8 +104,10 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                     )
             except RuntimeError as error:
                 raise Refusal(
-                    f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need per-sample "
-                    "gradients of its parameters; write a rule for it (sordino.gradients.rules.rule), move its raw parameters "
+                    f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need "
+                    "per-sample "
+                    "gradients of its parameters; write a rule for it (sordino.gradients.rules.rule), move its "
+                    "raw parameters "
                     "into a small module of their own, or use Loop()"
                 ) from error
             return {wanted[n]: lift(t) for n, t in rows.items()}

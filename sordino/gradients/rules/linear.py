@@ -25,25 +25,27 @@ def samples_first(x: Tensor, dim: int, size: int) -> Tensor:
 def affine(
     tape: Tape,
     x: Tensor,
-    weight: nn.Parameter,
-    bias: nn.Parameter | None,
+    weight: Tensor,
+    bias: Tensor | None,
     dim: int,
     block: tuple[int, int] | None = None,
 ) -> Tensor:
-    """y = x Wᵀ + b, recorded; `block` takes some rows of both."""
+    """Y = x Wᵀ + b, recorded; `block` takes some rows of both."""
     w = tape.leaf(weight, x)
     b = None if bias is None else tape.leaf(bias, x)
     if block is not None:
         w = w[slice(*block)]
         b = None if b is None else b[slice(*block)]
-    # On the CPU a Linear on more than two dimensions returns a view, and in-place operations bypass a view's node in the
-    # graph. So the recorded value is the two-dimensional product, which every later in-place operation still goes through.
+    # On the CPU a Linear on more than two dimensions returns a view, and in-place operations bypass a view's node in
+    # the
+    # graph. So the recorded value is the two-dimensional product, which every later in-place operation still goes
+    # through.
     y = torch.nn.functional.linear(x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x, w, b)
     lead, size = x.shape[:-1], tape.size
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         rows = samples_first(lift(g).view(*lead, -1), dim, size)  # (B, T, p)
-        found: dict[nn.Parameter, Part] = {}
+        found: dict[Tensor, Part] = {}
         if tape.wants(weight):
             found[weight] = Matmul(samples_first(lift(saved[0], g), dim, size), rows)
         if bias is not None and tape.wants(bias):
@@ -57,6 +59,6 @@ def affine(
 
 
 @rule(nn.Linear)
-def linear(tape: Tape, module: nn.Linear, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+def linear(tape: Tape, module: nn.Linear, input: Tensor) -> Tensor:
     """A matrix product."""
     return affine(tape, input, module.weight, module.bias, tape.batch_dim(input))

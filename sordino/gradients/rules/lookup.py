@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.matmul import Matmul, diagonal_guard
-from sordino.gradients.rules.part import Part, Several, blank, joiner, square_sum
+from sordino.gradients.rules.part import Part, Several, blank, joiner, pieces, square_sum
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Lookup:
         """Segment sums over equal (sample, id) pairs."""
         b = self.ids.shape[0]
         pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count
-        found, segment = pairs.flatten().unique(return_inverse=True)
+        found, segment = torch.unique(pairs.flatten(), return_inverse=True)
         sums = self.g.new_zeros((found.numel(), self.g.shape[2])).index_add_(0, segment, self.g.flatten(0, 1))
         owner = found.div(self.count, rounding_mode="floor")
         return self.g.new_zeros(b).index_add_(0, owner, square_sum(sums))
@@ -79,7 +79,7 @@ class Tied:
         separate = self.embedding.squared(options) + Matmul(a, q).squared(options)
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
         again = diagonal_guard(squared, separate)
-        for index in again.split(1) if len(again) else ():
+        for index in pieces(again, 1):
             squared[index] = square_sum(self.rows(index))
         return squared
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sordino.gradients import tune
 from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.rules.part import Part, blank, joiner, per_pass, square_sum
+from sordino.gradients.rules.part import Part, blank, joiner, per_pass, pieces, square_sum
 
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
@@ -98,12 +98,12 @@ class Matmul:
 
     def _gram(self, step: int, options: PerformanceOptions) -> Tensor:
         found = [
-            gram_of(a, g) for a, g in zip(self.a.split(step), self.g.split(step), strict=True)
+            gram_of(a, g) for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)
         ]  # passes small enough for the cache
         squared = torch.cat([s for s, _ in found])
         again = diagonal_guard(squared, torch.cat([d for _, d in found]))
         step = per_pass(self.a.shape[2] * self.g.shape[2], options, self.a.element_size())
-        for index in again.split(step) if len(again) else ():
+        for index in pieces(again, step):
             squared[index] = square_sum(self.rows(index))
         return squared
 

@@ -1,6 +1,7 @@
 """Layers that scale each feature: LayerNorm, RMSNorm, GroupNorm, InstanceNorm, BatchNorm in evaluation, PReLU.
 
-y = γ x̂ + β with x̂ the normalised input, so sample i's gradients are Σ_t x̂·g for γ and Σ_t g for β: small, kept as rows.
+y = γ x̂ + β with x̂ the normalised input, so sample i's gradients are Σ_t x̂·g for γ and Σ_t g for β: small, kept as
+rows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ def _proxy(p: Tensor | None) -> Tensor | None:
     return None if p is None else p.detach()
 
 
+def _only(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tensors
+
+
 def _over_positions(x: Tensor, size: int, shape: torch.Size) -> Tensor:
     """(B, …, *shape) to (B, *shape)."""
     rows = x.reshape(size, -1, *shape)
@@ -34,20 +39,20 @@ def _first(x: Tensor, dim: int) -> Tensor:
 
 
 @rule(nn.LayerNorm)
-def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
     """Over the last dimensions."""
     dim, size, shape = tape.batch_dim(input), tape.size, torch.Size(module.normalized_shape)
     weight, bias = module.weight, module.bias
     if torch.is_autocast_enabled(input.device.type):  # autocast knows layer_norm, not the operation below it
-        y, kept = nn.functional.layer_norm(input, list(shape), _proxy(weight), _proxy(bias), module.eps), (input,)
+        y, kept = nn.functional.layer_norm(input, list(shape), _proxy(weight), _proxy(bias), module.eps), _only(input)
     else:
         y, mean, scale = torch.native_layer_norm(input, list(shape), _proxy(weight), _proxy(bias), module.eps)
         kept = (input, mean, scale)
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         x = lift(saved[0])
         mu, r = saved[1:] if len(saved) > 1 else torch.native_layer_norm(x, list(shape), None, None, module.eps)[1:]
-        g32, found = lift(g), dict[nn.Parameter, Part | Tensor]()
+        g32, found = lift(g), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):
             found[weight] = _over_positions(_first((x - mu).mul_(r).mul_(g32), dim), size, shape)
         if tape.wants(bias):
@@ -58,17 +63,18 @@ def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:  # no
 
 
 @rule(nn.RMSNorm)
-def rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+def rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:
     """Without a mean."""
     dim, size, shape = tape.batch_dim(input), tape.size, torch.Size(module.normalized_shape)
     weight = module.weight
     y = nn.functional.rms_norm(input, list(shape), _proxy(weight), module.eps)
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         unit = lift(nn.functional.rms_norm(saved[0], list(shape), None, module.eps))
         return {weight: _over_positions(_first(unit * lift(g), dim), size, shape)}
 
-    # Its product with the weight is not an operation of its own, so the output may be saved by the backward: a copy carries.
+    # Its product with the weight is not an operation of its own, so the output may be saved by the backward: a copy
+    # carries.
     return tape.record(y if y.requires_grad else y.clone(), (input,), parts, frames=1)
 
 
@@ -78,26 +84,26 @@ def _per_channel(x: Tensor) -> Tensor:
 
 
 @rule(nn.GroupNorm)
-def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:
     """Over the channels of a group and all positions."""
     tape.batch_dim(input, only=0)
     weight, bias, groups = module.weight, module.bias, module.num_groups
     n, c, positions = input.shape[0], input.shape[1], prod(input.shape[2:])
     x = input if input.is_contiguous() or input.dim() == 4 else input.contiguous()
     if torch.is_autocast_enabled(x.device.type):
-        y, kept = nn.functional.group_norm(x, groups, _proxy(weight), _proxy(bias), module.eps), (x,)
+        y, kept = nn.functional.group_norm(x, groups, _proxy(weight), _proxy(bias), module.eps), _only(x)
     else:
         y, mean, scale = torch.native_group_norm(x, _proxy(weight), _proxy(bias), n, c, positions, groups, module.eps)
         kept = (x, mean, scale)
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         held = lift(saved[0])
         mu, r = (
             saved[1:]
             if len(saved) > 1
             else torch.native_group_norm(held, None, None, n, c, positions, groups, module.eps)[1:]
         )
-        g32, found = lift(g), dict[nn.Parameter, Part | Tensor]()
+        g32, found = lift(g), dict[Tensor, Part | Tensor]()
         spread = (n, c, *[1] * (held.dim() - 2))
         if tape.wants(weight):
             centre = mu.repeat_interleave(c // groups, 1).view(spread)
@@ -115,8 +121,8 @@ def _affine_channels(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: T
     y = unit if weight is None else unit * weight.detach().view(spread)
     y = y if bias is None else y + bias.detach().view(spread)
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
-        g32, found = lift(g), dict[nn.Parameter, Part | Tensor]()
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        g32, found = lift(g), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):
             found[weight] = _per_channel(lift(saved[0]) * g32)
         if tape.wants(bias):
@@ -127,7 +133,7 @@ def _affine_channels(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: T
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-def instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+def instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tensor:
     """Over the positions of a channel, or by stored statistics in evaluation."""
     tape.batch_dim(input, only=0)
     module._check_input_dim(input)
@@ -141,7 +147,7 @@ def instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tenso
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-def batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+def batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:
     """Only in evaluation, where it is a fixed scaling."""
     if module.training or module.running_mean is None:
         raise Refusal(f"layer '{tape.name}': BatchNorm mixes the samples of a batch; use GroupNorm, or module.eval()")
@@ -151,14 +157,14 @@ def batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:  # 
 
 
 @rule(nn.PReLU)
-def prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
-    """y = max(x, 0) + γ min(x, 0)."""
+def prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:
+    """Y = max(x, 0) + γ min(x, 0)."""
     weight = module.weight
     shared = weight.numel() == 1
     dim, size = tape.batch_dim(input, only=None if shared else 0, frames=shared), tape.size
     y = nn.functional.prelu(input, weight.detach())
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         share = _first(lift(saved[0]).clamp(max=0) * lift(g), dim)
         return {weight: share.reshape(size, -1).sum(1, keepdim=True) if shared else _per_channel(share)}
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -21,7 +22,6 @@ from torch import Tensor
 
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import accumulation_dtype
-
 
 _RUN = 1024
 """Elements the fused norm takes at once; its error there is below 3e-7."""
@@ -39,7 +39,7 @@ class Part(Protocol):
         ...
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """out = β out + Σ_i w_i g_i, for weights of shape (B,); β = 0 overwrites whatever was there."""
+        """Out = β out + Σ_i w_i g_i, for weights of shape (B,); β = 0 overwrites whatever was there."""
         ...
 
     def rows(self, where: slice | Tensor) -> Tensor:
@@ -80,6 +80,16 @@ def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
+def _length(x: Tensor, dim: int) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=dim)
+    return found
+
+
+def pieces(x: Tensor, n: int) -> tuple[Tensor, ...]:
+    """Consecutive stretches of n rows; none of nothing."""
+    return torch.split(x, n) if len(x) else ()  # type: ignore[no-untyped-call, no-any-return]
+
+
 def two_dimensional(rows: Tensor) -> Tensor:
     """(B, …) to (B, n); the gradient of a scalar has n = 1."""
     return rows.unsqueeze(1) if rows.dim() == 1 else rows.flatten(1)
@@ -93,11 +103,11 @@ def square_sum(rows: Tensor) -> Tensor:
     flat = two_dimensional(rows)
     n = flat.shape[1]
     if n <= _RUN:
-        return torch.linalg.vector_norm(flat, dim=1).square_()
+        return _length(flat, 1).square_()
     whole = n // _RUN * _RUN
-    runs = flat[:, :whole].unflatten(1, (-1, _RUN))
-    total = torch.linalg.vector_norm(runs, dim=2).square_().sum(1)
-    return total if whole == n else total + torch.linalg.vector_norm(flat[:, whole:], dim=1).square_()
+    runs = flat[:, :whole].view(flat.shape[0], -1, _RUN)
+    total = _length(runs, 2).square_().sum(1)
+    return total if whole == n else total + _length(flat[:, whole:], 1).square_()
 
 
 def blank(tensor: Tensor, gone: Tensor) -> Tensor:
@@ -194,7 +204,7 @@ class Several:
 
 @dataclass(frozen=True)
 class Block:
-    """A part of some leading rows [start, stop) of a larger parameter, such as one projection of an attention's three."""
+    """A part of the rows [start, stop) of a larger parameter, such as one projection of an attention's three."""
 
     part: Part
     start: int
@@ -270,7 +280,7 @@ class Frames:
 
     def dot(self, u: Tensor) -> Tensor:
         """Linear in the frames."""
-        return self.part.dot(u).unflatten(0, (-1, self.k)).sum(1)
+        return self.part.dot(u).view(-1, self.k).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Every frame has its sample's weight."""
@@ -283,7 +293,7 @@ class Frames:
             rows = self.part.rows(inner)
         else:
             rows = self.part.rows((where[:, None] * self.k + torch.arange(self.k, device=where.device)).flatten())
-        return rows.unflatten(0, (rows.shape[0] // self.k, self.k)).sum(1)
+        return rows.reshape(rows.shape[0] // self.k, self.k, *rows.shape[1:]).sum(1)
 
     def without(self, gone: Tensor) -> Frames:
         """Masked, all frames of a sample."""
@@ -306,7 +316,7 @@ def _disjoint(parts: Sequence[Part]) -> Part | None:
     for block in blocks:
         spans.setdefault((block.start, block.stop), []).append(block)
     ordered = sorted(spans)
-    if any(before[1] > after[0] for before, after in zip(ordered, ordered[1:], strict=False)):
+    if any(before[1] > after[0] for before, after in pairwise(ordered)):
         return None
     return Disjoint(
         tuple(Block(joined([b.part for b in group]), *span, group[0].shape) for span, group in spans.items())

@@ -64,9 +64,9 @@ def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Ten
     gates = nn.functional.linear(x.reshape(-1, d), tape.leaf(w_ih, x), bias)  # (T·B, 4H)
     held: list[Tensor] = []
 
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[nn.Parameter, Part | Tensor]:
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         rows = samples_first(lift(g).view(steps, b, -1), 1, size)  # (B, T, 4H)
-        found: dict[nn.Parameter, Part | Tensor] = {}
+        found: dict[Tensor, Part | Tensor] = {}
         if tape.wants(w_ih):
             found[w_ih] = Matmul(samples_first(lift(saved[0], g), 1, size), rows)
         if tape.wants(w_hh):
@@ -78,7 +78,8 @@ def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Ten
 
     gates = tape.record(gates, (x,), parts, frames=1)
     h0, c0 = (s.to(gates.dtype) for s in state)
-    out, last = LSTMLayer.apply(gates.view(steps, b, -1), h0, c0, w_hh.detach().to(gates.dtype))  # type: ignore[no-untyped-call]
+    hidden = w_hh.detach().to(gates.dtype)
+    out, last = LSTMLayer.apply(gates.view(steps, b, -1), h0, c0, hidden)  # type: ignore[no-untyped-call]
     held.append(torch.cat([h0.detach()[None], out.detach()[:-1]]))  # the hidden state each step read
     return out, (out[-1], last)
 
@@ -98,11 +99,12 @@ def _stepped(tape: Tape, module: nn.RNNBase, x: Tensor, state: State, weights: l
 
 
 @rule(nn.LSTM, nn.GRU, nn.RNN)
-def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any]:  # noqa: A002
+def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
     """All layers and directions."""
     if not isinstance(input, Tensor) or input.dim() != 3:
         raise Refusal(
-            f"layer '{tape.name}': {type(module).__name__} on a packed or unbatched sequence; need a tensor (B, T, d), or "
+            f"layer '{tape.name}': {type(module).__name__} on a packed or unbatched sequence; need a tensor (B, "
+            "T, d), or "
             "(T, B, d) with batch_first=False; pad the sequences and mask the loss"
         )
     dim = 0 if module.batch_first else 1
@@ -135,7 +137,7 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
 
 
 @rule(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
-def cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> Any:  # noqa: A002
+def cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> Any:
     """One step."""
     tape.batch_dim(input, only=0, frames=False)
     if input.dim() != 2:

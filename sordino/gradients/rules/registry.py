@@ -7,7 +7,8 @@ A rule runs a layer's forward pass and says how per-sample gradients follow from
         y = x * tape.leaf(module.gain, x)
         return tape.record(y, (x,), lambda saved, g: {module.gain: (saved[0] * g).flatten(1, -2).sum(1)})
 
-`tape.leaf` is the parameter as the engine wants it in the graph, `tape.record` takes the output, the tensors to keep and a
+`tape.leaf` is the parameter as the engine wants it in the graph, `tape.record` takes the output, the tensors to keep
+and a
 function from those and the gradient at the output to one entry per parameter: a tensor (B, *shape), or a `Part` whose
 squared norm, dot and weighted sum need no such tensor. A rule stands for a class and for the subclasses that leave its
 `forward` alone.
@@ -35,6 +36,7 @@ def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
         ... def gain(tape, module, x): ...
         >>> rule_for(Gain()) is gain
         True
+
     """
 
     def register(function: R) -> R:
@@ -52,5 +54,5 @@ def rule_for(module: nn.Module) -> Rule | None:
     for layer in type(module).__mro__:
         found = _RULES.get(layer)
         if found is not None:
-            return found if type(module).forward is layer.forward else None
+            return found if getattr(type(module), "forward", None) is getattr(layer, "forward", None) else None
     return None
