@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from sordino import accounting, algorithms, events, gradients, sampling, schedules, weigh
     from sordino.algorithms.dpsgd import NoisySum
     from sordino.claims import Claim, Guarantee, NoGuarantee
+    from sordino.lot import Lot
     from sordino.noise import Gaussian, Laplace
     from sordino.plan import dry_run
-    from sordino.private import Lot, Private
+    from sordino.private import Private
     from sordino.refusal import Refusal
     from sordino.sampling import FixedSize, Full, Poisson, Shuffle
     from sordino.sealed import Sealed
@@ -28,7 +29,7 @@ _HOME = {
     "Gaussian": "noise",
     "Laplace": "noise",
     "dry_run": "plan",
-    "Lot": "private",
+    "Lot": "lot",
     "Private": "private",
     "Refusal": "refusal",
     "FixedSize": "sampling",

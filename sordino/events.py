@@ -195,9 +195,8 @@ def _shorten(event: Event) -> Event:
         return parts[0] if len(parts) == 1 else Together(*parts)
     if isinstance(event, Poisson) and event.rate == 1.0:
         return _shorten(event.event)
-    if type(event) in _SAMPLED:
-        (name,) = (field.name for field in dataclasses.fields(event) if field.name == "event")
-        return dataclasses.replace(event, **{name: _shorten(getattr(event, name))})
+    if isinstance(event, Poisson | FixedSize | Shuffle):
+        return dataclasses.replace(event, event=_shorten(event.event))
     return event
 
 

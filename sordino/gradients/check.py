@@ -1,26 +1,168 @@
-"""Refusals before anything is drawn: models and losses whose samples cannot be told apart.
+"""Refusals before anything is released: models and losses whose samples cannot be told apart.
 
 DP-SGD bounds what one record contributes. That needs a loss per record which depends on that record alone, and a
-forward pass that stores nothing about the records. Both are checked here, on the structure and by a probe.
+forward pass that stores nothing about the records. The model's structure is checked before every lot; the loss by a
+probe that changes one record and watches the losses of the others.
+
+Privacy: the probe runs on a fixed few records before the first draw, releases nothing, and its messages quote shapes and
+names only.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_map
+
+from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.persample import LossFn
 from sordino.refusal import Refusal
 
-_ONE_PER_SAMPLE = (
-    "need one loss per sample, shape (B,); use reduction='none' and reduce only over the sample's own axes"
-)
+PROBE = 3
+"""Records the probe uses: one to change, two to watch."""
+
+_ONE_PER_SAMPLE = "need one loss per sample, shape (B,); use reduction='none' and reduce over a sample's own axes only"
 
 
 def one_loss(losses: Tensor) -> Tensor:
     """The loss of a batch of one, as a scalar."""
+    return loss_vector(losses, 1)[0]
+
+
+def loss_vector(losses: Any, samples: int) -> Tensor:
+    """The losses of `samples` samples. The count is quoted, so it must be a public one: one sample, or the probe's."""
     if not isinstance(losses, Tensor):
         raise Refusal(f"loss_fn returned a {type(losses).__name__}: {_ONE_PER_SAMPLE}")
     if losses.dim() == 0:
         raise Refusal(f"loss_fn returned a scalar: {_ONE_PER_SAMPLE}")
-    if losses.shape != (1,):
-        raise Refusal(f"loss_fn returned shape {tuple(losses.shape)} for one sample: {_ONE_PER_SAMPLE}")
-    return losses[0]
+    if losses.shape != (samples,):
+        raise Refusal(f"loss_fn returned shape {tuple(losses.shape)} for {samples} sample(s): {_ONE_PER_SAMPLE}")
+    if not losses.is_floating_point():
+        raise Refusal(f"loss_fn returned {losses.dtype}: need floating-point losses that gradients can be taken of")
+    return losses
+
+
+def structure(model: nn.Module) -> None:
+    """Refuse modules that mix the samples of a batch or store something about them."""
+    for name, module in model.named_modules():
+        label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+        if isinstance(module, _BatchNorm):
+            if module.running_mean is None:
+                raise Refusal(
+                    f"{label} keeps no running statistics, so it mixes the samples of every batch, in eval mode too: "
+                    "replace it by GroupNorm or LayerNorm"
+                )
+            if module.training:
+                raise Refusal(
+                    f"{label} is in training mode: it mixes the samples of a batch and stores their statistics, with or "
+                    "without trainable parameters; replace it by GroupNorm, or freeze its statistics with .eval()"
+                )
+        if isinstance(module, _InstanceNorm) and module.training and module.running_mean is not None:
+            raise Refusal(
+                f"{label} tracks running statistics of private samples: make it with track_running_stats=False"
+            )
+    for name, p in model.named_parameters():
+        if isinstance(p, UninitializedParameter):
+            raise Refusal(f"parameter {name!r} has no shape yet: run the model once on public or made-up input first")
+        if p.is_complex():
+            raise Refusal(f"parameter {name!r} is complex: need real parameters; hold real and imaginary parts apart")
+
+
+def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
+    """Refuse a loss that is not one per sample or couples samples, and a forward pass that writes to buffers.
+
+    The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
+    """
+    samples = size(batch)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad():
+        loss_vector(_run(model, loss_fn, batch), samples)
+        _refuse_changed(model, before)
+        _refuse_coupled(model, loss_fn, batch, changed=samples - 1)
+        with _eval_mode(model):
+            _refuse_coupled(model, loss_fn, batch, changed=0)
+            _refuse_counted(model, loss_fn, batch)
+
+
+def _refuse_coupled(model: nn.Module, loss_fn: LossFn, batch: Any, changed: int) -> None:
+    losses = _run(model, loss_fn, batch)
+    if not _same(losses, _run(model, loss_fn, batch)):
+        return  # a loss that differs from itself cannot be watched
+    others = torch.arange(len(losses)) != changed
+    for factor in (-7.0, 0.01):
+        if not _same(losses[others], _run(model, loss_fn, _changed(batch, changed, factor))[others]):
+            raise Refusal(
+                "changing one record changed the losses of others: the samples of a batch are coupled; need each loss to "
+                "depend on its own record alone; look for a normalisation, a ranking or a mean over the batch"
+            )
+
+
+def _refuse_counted(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
+    losses = _run(model, loss_fn, batch)
+    if not _same(losses, _run(model, loss_fn, batch, seed=1)):
+        return  # still random: a batch of another shape draws other values
+    for i in range(len(losses)):
+        if not _same(losses[i : i + 1], _run(model, loss_fn, take(batch, slice(i, i + 1)))):
+            raise Refusal(
+                "a record's loss depends on which others are in the batch, or on how many: the samples are coupled; divide "
+                "by nothing in loss_fn that is counted over the batch"
+            )
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _run(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return loss_fn(model, *arguments(batch))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    tolerance = max(1e-4, 16 * torch.finfo(one.dtype).eps)  # rounding differs a little between batch shapes
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _refuse_changed(model: nn.Module, before: dict[str, Tensor]) -> None:
+    for name, buffer in model.named_buffers():
+        if not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(before[name])):
+            with torch.no_grad():
+                buffer.copy_(before[name])
+            raise Refusal(
+                f"the forward pass writes to buffer {name!r}: what it stores about private samples would leave with the "
+                "model; stop the update, for instance with .eval() on its module"
+            )
+
+
+def _changed(batch: Any, i: int, factor: float) -> Any:
+    """The batch with record i made very different."""
+
+    def change(leaf: Tensor) -> Tensor:
+        result = leaf.clone()
+        if leaf.dtype == torch.bool:
+            result[i] = ~leaf[i]
+        elif leaf.is_floating_point():
+            result[i] = 3 + factor * leaf[i]
+        else:
+            result[i] = leaf[i - 1]  # another record's own value is always a legal label or token
+        return result
+
+    return tree_map(change, batch)

@@ -26,7 +26,7 @@ class Loop:
             loss = one_loss(loss_fn(model, *arguments(take(batch, slice(i, i + 1)))))
             grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
             for (name, p), grad in zip(parameters.items(), grads, strict=True):
-                rows[name].append(torch.zeros_like(p) if grad is None else grad)
+                rows[name].append(torch.zeros_like(p) if grad is None else grad.to_dense())
             losses.append(loss.detach())
         stacked: Grads = {
             name: torch.stack(rows[name]) if rows[name] else p.new_zeros((0, *p.shape)).detach()

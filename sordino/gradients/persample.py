@@ -10,6 +10,7 @@ query touches them, and nothing here prints, logs or raises on what they contain
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -93,17 +94,25 @@ def zeros(parameters: Mapping[str, Tensor]) -> Grads:
     return {n: torch.zeros(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device) for n, p in parameters.items()}
 
 
-BLOCK = 1 << 16
-"""Elements summed at once: float32 sums of squares over longer runs read low, and a low norm breaks the bound."""
+BLOCK = 1 << 18
+"""Elements squared at once: few enough to stay in cache, and for float32 sums over them to be good to 1e-7. Longer runs
+read low, and a low norm breaks the bound."""
+
+
+def flattened(rows: Tensor) -> Tensor:
+    """(B, …) as (B, d) in float32 or better; a scalar parameter has d = 1, an empty lot B = 0."""
+    return rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).to(accumulation_dtype(rows.dtype))
 
 
 def squared_norms(rows: Tensor) -> Tensor:
     """Σ x² of each row of (B, …), accumulated in float32 or better, block by block."""
-    flat = rows.flatten(1).to(accumulation_dtype(rows.dtype))  # (B, d)
-    blocks = [block.square().sum(dim=1, dtype=torch.float64) for block in flat.split(BLOCK, dim=1)]
-    if not blocks:
-        return flat.new_zeros(flat.shape[0])
-    return torch.stack(blocks).sum(dim=0).to(flat.dtype)
+    flat = flattened(rows)
+    total = torch.zeros(flat.shape[0], dtype=torch.float64, device=flat.device)
+    together = max(1, BLOCK // max(1, flat.shape[1]))  # rows
+    for start in range(0, flat.shape[0], together):
+        for block in flat[start : start + together].split(BLOCK, dim=1):
+            total[start : start + together] += block.square().sum(dim=1)
+    return total.to(flat.dtype)
 
 
 @dataclass(frozen=True)
@@ -116,13 +125,15 @@ class Materialised:
     def norms(self) -> Norms:
         """Squared norms from the gradients themselves."""
         columns = [squared_norms(rows) for rows in self.rows.values()]
+        if not columns:
+            return Norms(torch.zeros(len(self.losses), 0), ())
         return Norms(torch.stack(columns, dim=1), tuple(self.rows))
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Inner products from the gradients themselves."""
         columns = []
         for name, rows in self.rows.items():
-            flat = rows.flatten(1).to(accumulation_dtype(rows.dtype))  # (B, d)
+            flat = flattened(rows)
             other = u[name].flatten().to(flat.dtype) if name in u else flat.new_zeros(flat.shape[1])
             columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
         return torch.stack(columns, dim=1)
@@ -133,6 +144,8 @@ class Materialised:
         for column, (name, rows) in enumerate(self.rows.items()):
             dtype = accumulation_dtype(rows.dtype)
             w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
-            kept = torch.where((w != 0).view(-1, *[1] * (rows.dim() - 1)), rows.to(dtype), 0)  # 0 · nan is nan
-            total[name] = torch.tensordot(w, kept, dims=1)
+            summed = torch.tensordot(w, rows.to(dtype), dims=1)
+            if not torch.isfinite(summed).all():  # 0 · nan is nan: leave the rows of weight 0 out
+                summed = torch.tensordot(w[w != 0], rows[w != 0].to(dtype), dims=1)
+            total[name] = summed
         return total

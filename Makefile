@@ -1,0 +1,45 @@
+# Everything goes through one virtual environment, made by the first target that needs it.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+JOBS ?= 2
+
+.PHONY: help setup train test check format lint types contracts docs clean
+
+help:
+	@echo "make setup      the virtual environment in .venv, with everything"
+	@echo "make train      set up if needed, then train privately on a small problem and print the claim"
+	@echo "make test       set up if needed, then all tests"
+	@echo "make check      format, lint, types, contracts, code blocks of the docs"
+
+setup: .venv/.ok
+
+.venv/.ok: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+train: .venv/.ok
+	$(BIN)/sordino train
+
+test: .venv/.ok
+	$(BIN)/pytest -n $(JOBS)
+
+check: format lint types contracts docs
+
+format: .venv/.ok
+	$(BIN)/ruff format --check .
+
+lint: .venv/.ok
+	$(BIN)/ruff check .
+
+types: .venv/.ok
+	$(BIN)/mypy
+
+contracts: .venv/.ok
+	$(BIN)/pytest -n $(JOBS) tests/contracts
+
+docs: .venv/.ok
+	$(BIN)/pytest tests/test_docs.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,0 +1,93 @@
+"""DP-SGD (Abadi et al. 2016) as one query: weigh every gradient, sum, add noise once.
+
+    g̃ = Σ_{i ∈ lot} φ(‖g_i‖) g_i + N(0, (σC)² I)
+
+What a user swaps is a noun: the weigher (how samples count), the noise, the sampler of the draws.
+
+Privacy: the weigher bounds what one record moves the sum by; the door adds noise in proportion and brings the event. The
+draw's sampler amplifies it. Dividing by the public expected batch and every optimizer after it are post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from sordino.events import compose
+from sordino.gradients.chunked import Chunked
+from sordino.gradients.persample import Norms, PerSample
+from sordino.noise import Noise, Sensitivity
+from sordino.release import Release, Unproven, release
+from sordino.rng import Rng
+from sordino.sealed import Sealed
+from sordino.weigh.weigher import State, Weigher, weigh
+
+NO_NORMS = Norms(torch.zeros(0, 0), ())
+"""The norms of no samples in no parameters: what a weigher sees before there is a lot."""
+
+
+@dataclass
+class _Look:
+    """Hands the lot's norms to a weigher and remembers that it looked."""
+
+    norms: Callable[[], Norms]
+    taken: bool = False
+
+    def __call__(self) -> Norms:
+        self.taken = True
+        return self.norms()
+
+    def judged(self, sensitivity: Sensitivity | Unproven) -> Sensitivity | Unproven:
+        """A promise made after looking is no proof, whatever the weigher says."""
+        if self.taken and isinstance(sensitivity, Sensitivity):
+            return Unproven("the weigher looked at the lot's norms before it chose its rule", sensitivity.l2)
+        return sensitivity
+
+
+class Query(Protocol):
+    """What is asked of one lot. `NoisySum` is the usual one."""
+
+    def init(self) -> State:
+        """The state before the first lot."""
+        ...
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """A noisy sum of the lot's gradients, with its event, and the next state."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoisySum:
+    """The weighted sum of the gradients, plus noise.
+
+    >>> from sordino import Flat, Gaussian
+    >>> NoisySum(Flat(1.0), Gaussian(1.1))
+    NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
+    """
+
+    weigher: Weigher
+    noise: Noise
+
+    def __post_init__(self) -> None:
+        # Refuse now what could only fail later: a noise whose norm the weigher does not bound.
+        sensitivity = self.weigher.rule(self.weigher.init(), lambda: NO_NORMS).sensitivity
+        if isinstance(sensitivity, Sensitivity):
+            self.noise.bound(sensitivity)
+
+    def init(self) -> State:
+        """The weigher's."""
+        return self.weigher.init()
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """One DP-SGD release."""
+        look = _Look(grads.norms)
+        rule = self.weigher.rule(state, look)
+        total, tally = weigh(grads if isinstance(grads, Chunked) else (grads,), rule)
+        sensitivity = look.judged(rule.sensitivity)
+        released = release(Sealed(total), sensitivity, self.noise, rng)
+        sealed_tally = None if tally is None else Sealed(tally)
+        spent, state = self.weigher.advance(state, sealed_tally, expected_batch, rng)
+        return Release(released.value, compose([released.event, *spent])), state

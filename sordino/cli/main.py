@@ -1,0 +1,48 @@
+"""`sordino COMMAND …`: finds the command's file, parses its arguments, turns bad input into one line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from sordino.version import __version__
+
+COMMANDS = {
+    "train": ("sordino.cli.train", "train a model privately and print what can be claimed"),
+}
+"""Name, module with a dataclass `Command`, one line of help."""
+
+USAGE = 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if arguments else USAGE
+    if arguments[0] in ("-V", "--version"):
+        print(f"sordino {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"sordino: no command {name!r}; there is: {', '.join(COMMANDS)}", file=sys.stderr)
+        return USAGE
+    import tyro
+
+    module, about = COMMANDS[name]
+    command = tyro.cli(import_module(module).Command, args=rest, prog=f"sordino {name}", description=about)
+    try:
+        return int(command.run())
+    except (ValueError, TypeError) as error:
+        print(f"sordino {name}: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return 130
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    rows = [f"  {name:<{width}}  {about}" for name, (_, about) in COMMANDS.items()]
+    head = ["sordino: private training whose claims are true", "", "usage: sordino COMMAND [options]", ""]
+    return "\n".join([*head, *rows, "", "sordino COMMAND --help says more; --version prints the version."])

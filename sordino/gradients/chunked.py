@@ -1,0 +1,56 @@
+"""A lot larger than memory, as a sequence of parts that are made one at a time.
+
+The parts can be gone through again: a rule that is fixed beforehand needs them once, whoever looks at the norms of the
+whole lot first pays for a second pass. Chunked or whole, the sums are the same up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.gradients.persample import Grads, Materialised, Norms, PerSample
+
+
+def nothing(parameters: Mapping[str, Tensor]) -> Materialised:
+    """The gradients of no samples: an empty draw is a draw."""
+    rows = {name: torch.zeros((0, *p.shape), dtype=p.dtype, device=p.device) for name, p in parameters.items()}
+    return Materialised(rows, torch.zeros(0))
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """`parts()` gives the parts of the lot, from the first, each time it is called; at least one."""
+
+    parts: Callable[[], Iterable[PerSample]]
+
+    def __iter__(self) -> Iterator[PerSample]:
+        return iter(self.parts())
+
+    @property
+    def losses(self) -> Tensor:
+        """Every sample's loss."""
+        return torch.cat([part.losses for part in self])
+
+    def norms(self) -> Norms:
+        """Of all samples: a pass over the lot."""
+        found = [part.norms() for part in self]
+        return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """Of all samples: a pass over the lot."""
+        return torch.cat([part.dot(u) for part in self])
+
+    def weighted_sum(self, weights: Tensor) -> Grads:
+        """Of all samples: a pass over the lot, the weights cut to each part."""
+        total: Grads = {}
+        start = 0
+        for part in self:
+            rows = len(part.losses)
+            added = part.weighted_sum(weights[start : start + rows])
+            total = {name: total[name] + value for name, value in added.items()} if total else added
+            start += rows
+        return total

@@ -1,0 +1,139 @@
+"""From indices to batches: tensor datasets by indexing, others through collate, in this process or in workers.
+
+A lot is cut into physical chunks. With workers, the chunks of coming lots are prefetched; a lot that is abandoned half-way
+leaves chunks behind, which are skipped. A lot that is gone through a second time is loaded again in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+
+from sordino.refusal import Refusal
+from sordino.sampling.sampler import Draw
+
+Indices = NDArray[np.int64]
+Load = Callable[[Indices], Any]
+
+
+@runtime_checkable
+class MapStyle(Protocol):
+    """Records by index; torch's own datasets, those of other libraries, and plain lists."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def length(dataset: Any) -> int:
+    """The number of records of a map-style dataset."""
+    if isinstance(dataset, DataLoader):
+        raise Refusal("a DataLoader was given: need the dataset itself; the sampler and draws() make the batches")
+    by_index = isinstance(dataset, MapStyle) and not isinstance(dataset, Tensor | tuple | Mapping | str)
+    if isinstance(dataset, IterableDataset) or not by_index:
+        raise Refusal(
+            f"a {type(dataset).__name__} was given: need a map-style dataset, whose records can be drawn by index; "
+            "wrap tensors in torch.utils.data.TensorDataset"
+        )
+    n = len(dataset)
+    if n == 0:
+        raise Refusal("the dataset has no records: need at least one")
+    return n
+
+
+def loader(dataset: Any, collate: Callable[[list[Any]], Any] | None) -> Load:
+    """The function from indices to a batch."""
+    if collate is None:
+        tensors = _tensors(dataset)
+        if tensors is not None:
+            return tensors
+    join = default_collate if collate is None else collate
+    many = getattr(dataset, "__getitems__", None)
+
+    def load(indices: Indices) -> Any:
+        rows = indices.tolist()
+        return join(many(rows) if many is not None else [dataset[i] for i in rows])
+
+    return load
+
+
+def _tensors(dataset: Any) -> Load | None:
+    if type(dataset) is TensorDataset:
+        columns = dataset.tensors
+        return lambda indices: tuple(column[torch.from_numpy(indices).to(column.device)] for column in columns)
+    if type(dataset) is Subset:
+        inner = _tensors(dataset.dataset)
+        if inner is not None:
+            chosen = np.asarray(dataset.indices, dtype=np.int64)
+            return lambda indices: inner(chosen[indices])
+    return None
+
+
+def chunks(indices: Indices, physical_batch: int) -> list[Indices]:
+    """A lot's indices in physical chunks; none for an empty lot."""
+    return [indices[start : start + physical_batch] for start in range(0, len(indices), physical_batch)]
+
+
+class Batches:
+    """The chunks of one lot. Each call goes through them from the first; only the first can use what was prefetched."""
+
+    def __init__(
+        self, indices: Indices, physical_batch: int, load: Load, prefetched: Callable[[int], Any] | None = None
+    ) -> None:
+        self._parts = chunks(indices, physical_batch)
+        self._load = load
+        self._prefetched = prefetched
+
+    def __call__(self) -> Iterator[Any]:
+        """The batches."""
+        prefetched, self._prefetched = self._prefetched, None
+        for number, part in enumerate(self._parts):
+            yield self._load(part) if prefetched is None else prefetched(number)
+
+
+class Prefetch:
+    """Worker processes that load the chunks of coming lots in order."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        draws: Callable[[], Iterator[Draw]],
+        physical_batch: int,
+        workers: int,
+        collate: Callable[[list[Any]], Any] | None,
+        seed: int,
+    ) -> None:
+        self._keys = (
+            (k, c) for k, draw in enumerate(draws()) for c, _ in enumerate(chunks(draw.indices, physical_batch))
+        )
+        batches = (part.tolist() for draw in draws() for part in chunks(draw.indices, physical_batch))
+        generator = torch.Generator().manual_seed(seed)
+        self._loader = DataLoader(
+            dataset, batch_sampler=_Once(batches), num_workers=workers, collate_fn=collate, generator=generator
+        )
+        self._batches: Iterator[Any] | None = None
+
+    def take(self, lot: int, chunk: int) -> Any:
+        """The batch of this chunk of this lot; those before it, left by abandoned lots, are thrown away."""
+        if self._batches is None:
+            self._batches = iter(self._loader)
+        while True:
+            key, batch = next(self._keys), next(self._batches)
+            if key == (lot, chunk):
+                return batch
+
+
+class _Once:
+    """Lists of indices as DataLoader wants them."""
+
+    def __init__(self, batches: Iterator[list[int]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._batches

@@ -1,0 +1,281 @@
+"""`Private`: draws, backward, claim. The drop-in around the user's own model, loss and optimizer.
+
+    for lot in private.draws(dataset, Poisson(0.01), steps=2000):
+        private.backward(lot)       # writes p.grad
+        optimizer.step()            # any torch.optim
+    print(private.claim(delta=1e-5))
+
+Privacy: a draw is charged when it is made. The query's release brings its event, the sampler amplifies it, the ledger keeps
+it. Everything written to `.grad` has passed the door; everything after it is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino import claims, validate
+from sordino.accounting import PLD, Accountant
+from sordino.algorithms.dpsgd import Query
+from sordino.claims import Claim
+from sordino.events import Event
+from sordino.gradients import batch as batches
+from sordino.gradients import check
+from sordino.gradients.chunked import Chunked, nothing
+from sordino.gradients.persample import Backend, LossFn, PerSample, trainable
+from sordino.gradients.vmap import Vmap
+from sordino.ledger import Ledger
+from sordino.loading import Batches, MapStyle, Prefetch, length, loader
+from sordino.lot import Lot
+from sordino.memory import physical_batch as fitting
+from sordino.plan import dry_step
+from sordino.refusal import Refusal
+from sordino.release import Release
+from sordino.rng import Rng
+from sordino.sampling.sampler import Draw, Sampler
+from sordino.sealed import Sealed
+from sordino.tripwire import Tripwire
+
+_FORMAT = 1
+
+
+class Private:
+    """Trains `model` privately: `loss_fn(model, *batch)` gives one loss per sample, `query` is asked of every lot.
+
+    Without a seed all randomness comes from the operating system. A seed is for tests; the claim then says that it does
+    not cover it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        query: Query,
+        *,
+        backend: Backend | None = None,
+        seed: int | None = None,
+        accountant: Accountant | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+        for name, value in (("loss_fn", loss_fn), ("query", query)):
+            if not callable(value):
+                raise TypeError(
+                    f"{name}={value!r}: must be callable; query is for instance NoisySum(Flat(1.0), Gaussian(1.1))"
+                )
+        check.structure(model)
+        self._model, self._loss_fn, self._query = model, loss_fn, query
+        self._backend: Backend = Vmap() if backend is None else backend
+        self._accountant: Accountant = PLD() if accountant is None else accountant
+        self._ledger = Ledger()
+        self._tripwire = Tripwire(self._ledger.void)
+        self._tripwire.watch(dict(model.named_parameters()))
+        if seed is not None:
+            self._ledger.disclose(claims.SEED)
+        self._root = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+        self._noise, self._forward = self._root.child("noise"), self._root.child("forward")
+        self._state = query.init()
+        self._lot: Lot | None = None
+        self._steps = 0
+        self._phase, self._position = -1, 0
+        self._source: tuple[str, int] | None = None  # sampler and size of the phase
+        self._resuming = False
+        self._chunk: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """Lots drawn so far, used or not."""
+        return self._steps
+
+    @property
+    def event(self) -> Event:
+        """Everything done to the data so far."""
+        return self._ledger.event()
+
+    def draws(
+        self,
+        dataset: MapStyle,
+        sampler: Sampler,
+        steps: int,
+        *,
+        expected_batch: float | None = None,
+        physical_batch: int | None = None,
+        workers: int = 0,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> Iterator[Lot]:
+        """`steps` lots of a map-style dataset.
+
+        `expected_batch` is the public number every sum is divided by; without it rate × N is used, and the claim says
+        that it does not cover the dataset's size. `physical_batch` samples are processed at once (None: as many as fit in
+        memory). `workers` processes load datasets that are not plain tensors.
+        """
+        n = length(dataset)
+        if not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler={sampler!r}: must be a sampler, such as Poisson(rate=0.01)")
+        steps = validate.count("steps", steps)
+        workers = validate.count("workers", workers, least=0)
+        if physical_batch is not None:
+            validate.count("physical_batch", physical_batch)
+        expected = (
+            sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
+        )
+        next(sampler.draws(n, Rng(bytes(32)), 0))  # refuse now what this sampler cannot draw from this dataset
+        check.structure(self._model)
+        load = loader(dataset, collate)
+        some = torch.arange(check.PROBE).remainder(n).numpy()
+        check.probe(self._model, self._loss_fn, batches.to(load(some), self._device()))
+        chunk = physical_batch or self._chunk or fitting(self._backend.sample_bytes(self._model), self._device())
+        if expected_batch is None and not sampler.size_is_public:
+            self._ledger.disclose(claims.DATASET_SIZE)
+
+        def lots() -> Iterator[Lot]:
+            self._begin(sampler, n, chunk)
+            stream, start = self._root.child("draws", self._phase), self._position
+
+            def made() -> Iterator[Draw]:
+                return islice(sampler.draws(n, stream, start), steps)
+
+            prefetch = None
+            if workers:
+                seed = int(self._root.child("workers", self._phase, start).words(1)[0] >> 1)
+                prefetch = Prefetch(dataset, made, chunk, workers, collate, seed)
+            for k, draw in enumerate(made()):
+                prefetched = None if prefetch is None else partial(prefetch.take, k)
+                yield self._drawn(draw, Batches(draw.indices, chunk, load, prefetched), expected)
+
+        return lots()
+
+    def backward(self, lot: Lot | Any) -> Sealed[Tensor]:
+        """Ask the query of a lot and write the noisy mean to `.grad`; returns the sealed losses of its samples.
+
+        A batch that no sampler drew is accepted too, and voids the claim.
+        """
+        if not isinstance(lot, Lot):
+            self._ledger.void("private.backward was given a batch that no sampler drew")
+            lot = Lot(-1, Sealed(0), float(max(1, batches.size(lot))), partial(iter, [lot]))
+        elif lot is not self._lot:
+            raise Refusal(
+                "this lot is not the one drawn last: a lot can be used until the next is drawn, by the Private that drew it"
+            )
+        check.structure(self._model)
+        losses: list[Tensor] = []
+        with self._own_randomness():
+            release, self._state = self._query(
+                Chunked(lambda: self._parts(lot, losses)), self._state, lot.expected_batch, self._noise
+            )
+        self._ledger.release(release.event)
+        self._write(release, lot.expected_batch)
+        return Sealed(torch.cat(losses), self._ledger)
+
+    def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
+        """What can truly be said so far: a `Guarantee` or a `NoGuarantee` with its reason."""
+        return claims.claim(self.event, delta, accountant or self._accountant, self._ledger.disclosed)
+
+    @contextmanager
+    def public(self, name: str) -> Iterator[None]:
+        """Backward passes and steps inside are on data you declare public; the claim names it as not covered.
+
+        with private.public("ImageNet"):
+            loss.backward()
+            optimizer.step()
+        """
+        self._ledger.disclose(f"steps on data declared public: {name}")
+        with self._tripwire.public():
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Ledger, random streams and position, as JSON. It holds the noise key: keep it as secret as the data."""
+        return {
+            "format": _FORMAT,
+            "ledger": self._ledger.state_dict(),
+            "query": repr(self._query),
+            "state": self._state,
+            "root": self._root.state_dict(),
+            "noise": self._noise.state_dict(),
+            "forward": self._forward.state_dict(),
+            "steps": self._steps,
+            "phase": self._phase,
+            "position": self._position,
+            "source": self._source,
+            "physical_batch": self._chunk,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a saved run: the next `draws` with the same sampler and dataset goes on where it stopped.
+
+        The model's and the optimizer's state are the user's own and are loaded by their own methods.
+        """
+        if state.get("format") != _FORMAT:
+            raise ValueError(
+                f"state of format {state.get('format')!r}: need {_FORMAT}, as saved by Private.state_dict()"
+            )
+        self._ledger.load_state_dict(state["ledger"])
+        if state["query"] == repr(self._query):  # another query begins anew; what the old one did stays in the ledger
+            self._state = state["state"]
+        self._root = Rng.from_state_dict(state["root"])
+        self._noise = Rng.from_state_dict(state["noise"])
+        self._forward = Rng.from_state_dict(state["forward"])
+        self._steps, self._phase, self._position = state["steps"], state["phase"], state["position"]
+        self._source = None if state["source"] is None else (state["source"][0], state["source"][1])
+        self._chunk = state["physical_batch"]
+        self._resuming = True
+
+    def _begin(self, sampler: Sampler, n: int, chunk: int) -> None:
+        """A new phase of draws, or the rest of the one a loaded state was saved in."""
+        source = (repr(sampler), n)
+        if not (self._resuming and source == self._source):
+            self._phase, self._position = self._phase + 1, 0
+        self._resuming, self._source, self._chunk = False, source, chunk
+
+    def _drawn(self, draw: Draw, loads: Batches, expected: float) -> Lot:
+        """Charge a draw and make its lot; nothing of it has been computed yet."""
+        query, state = self._query, self._state
+        cover = None if draw.cover is None else f"{self._phase}/{draw.cover}"
+        self._ledger.open(draw.amplify, lambda: dry_step(query, state, expected)[0], cover)
+        self._lot = Lot(self._steps, Sealed(len(draw.indices), self._ledger), expected, loads)
+        self._steps += 1
+        self._position += 1
+        return self._lot
+
+    def _parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
+        """The lot's per-sample gradients, chunk by chunk; one empty part for an empty lot."""
+        losses.clear()
+        parameters = trainable(self._model)
+        if not parameters:
+            raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
+        for batch in lot.batches():
+            part = self._backend.per_sample(self._model, self._loss_fn, batches.to(batch, self._device()))
+            losses.append(part.losses)
+            yield part
+        if not losses:
+            part = nothing(parameters)
+            losses.append(part.losses)
+            yield part
+
+    def _write(self, release: Release, expected: float) -> None:
+        """Divide by the public number and hand the gradient to the optimizer."""
+        everything = dict(self._model.named_parameters())
+        self._tripwire.watch(everything)
+        torch._foreach_div_(list(release.value.values()), expected)
+        for name, p in everything.items():
+            if name in release.value:
+                self._tripwire.write(p, release.value[name].to(p.dtype))
+            else:
+                self._tripwire.clear(p)
+
+    @contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
+        device = self._device()
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(int(self._forward.words(1)[0] >> 1))
+            yield
+
+    def _device(self) -> torch.device:
+        return next((p.device for p in self._model.parameters()), torch.device("cpu"))

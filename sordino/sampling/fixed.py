@@ -1,0 +1,61 @@
+"""Fixed-size sampling: a uniform subset of exactly b records, drawn anew for every lot.
+
+Privacy: amplification by sampling without replacement (Balle et al. 2018, Wang et al. 2019) holds for one record
+*replaced* by another. Then the sum moves by up to twice the bound, and the accountant counts that; it is not the figure of
+Poisson sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino import events, validate
+from sordino.rng import Rng
+from sordino.sampling.sampler import Draw
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """Every lot is a uniform subset of exactly `batch_size` records."""
+
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch_size", validate.count("batch_size", self.batch_size))
+
+    @property
+    def size_is_public(self) -> bool:
+        """Yes: replacing a record leaves the size as it is."""
+        return True
+
+    def expected(self, n: int) -> float:
+        """The batch size."""
+        return float(self.batch_size)
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        """Independent subsets, ascending."""
+        if self.batch_size > n:
+            raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")
+        k = start
+        while True:
+            yield Draw(
+                subset(n, self.batch_size, rng.child(k)), lambda event: events.FixedSize(self.batch_size, n, event)
+            )
+            k += 1
+
+
+def subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
+    """A uniform b-subset of n, ascending: the first b distinct of a stream of uniform numbers."""
+    if 2 * b > n:
+        return np.sort(rng.permutation(n)[:b])
+    seen = np.empty(0, dtype=np.int64)
+    while True:
+        seen = np.concatenate([seen, rng.integers(b - len(seen) + 16, n)])
+        _, first = np.unique(seen, return_index=True)
+        seen = seen[np.sort(first)]  # distinct, in order of appearance
+        if len(seen) >= b:
+            return np.sort(seen[:b])

@@ -1,0 +1,33 @@
+"""Full batch: every record in every lot, as in DP gradient descent.
+
+Privacy: no amplification; one record added or removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino.rng import Rng
+from sordino.sampling.sampler import Draw, unamplified
+
+
+@dataclass(frozen=True)
+class Full:
+    """Every lot is the whole dataset."""
+
+    @property
+    def size_is_public(self) -> bool:
+        """No: the neighbour has one record more or fewer."""
+        return False
+
+    def expected(self, n: int) -> float:
+        """N."""
+        return float(n)
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        """The same draw again and again."""
+        while True:
+            yield Draw(np.arange(n, dtype=np.int64), unamplified)

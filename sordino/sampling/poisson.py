@@ -1,0 +1,64 @@
+"""Poisson sampling: every record flips its own coin.
+
+The gaps between the records that take part are geometric, so a draw costs O(rate · n) and not O(n):
+    gap = 1 + ⌊ln u / ln(1 − q)⌋.
+
+Privacy: amplification by Poisson sampling (Li et al. 2012; for the Gaussian Abadi et al. 2016), about one record added or
+removed. The realised size of a lot is private.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino import events, validate
+from sordino.rng import Rng
+from sordino.sampling.sampler import Draw
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each record is in a lot with probability `rate`, independently."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", validate.rate("rate", self.rate))
+
+    @property
+    def size_is_public(self) -> bool:
+        """No: the neighbour has one record more or fewer."""
+        return False
+
+    def expected(self, n: int) -> float:
+        """Rate × n."""
+        return self.rate * n
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        """Independent draws; records in ascending order."""
+        k = start
+        while True:
+            indices = take(n, self.rate, rng.child(k))
+            yield Draw(indices, lambda event: events.Poisson(self.rate, event))
+            k += 1
+
+
+def take(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
+    """The records whose coins fall on their face, ascending."""
+    if rate == 1.0:
+        return np.arange(n, dtype=np.int64)
+    mean = n * rate
+    block = int(mean + 6 * math.sqrt(mean) + 16)  # almost always enough at once
+    found: list[NDArray[np.float64]] = []
+    last = -1.0
+    while last < n:
+        gaps = np.floor(np.log(rng.uniform(block)) / math.log1p(-rate)) + 1
+        positions = last + np.cumsum(gaps)
+        found.append(positions[positions < n])
+        last = float(positions[-1])
+    return np.concatenate(found).astype(np.int64)

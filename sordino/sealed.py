@@ -1,0 +1,94 @@
+"""Values computed from private samples: they can be mapped, released with noise, or exposed at the price of the claim.
+
+A `Sealed` never prints, compares, converts or iterates. Its content leaves in three ways:
+  - through `release` in release.py, which adds noise (rule R1);
+  - by `expose(reason)`, which voids the claim;
+  - by `disclose(name)`, which keeps the claim about everything else and lists the name under what it does not cover.
+
+Privacy: sealing is a guard against accidents, not against an adversary who writes the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NoReturn, Protocol, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Seal(Protocol):
+    """Where an opening is recorded; a ledger is one."""
+
+    def void(self, reason: str) -> None:
+        """There is no guarantee any more."""
+        ...
+
+    def disclose(self, name: str) -> None:
+        """The guarantee does not cover this."""
+        ...
+
+
+class Sealed(Generic[T]):
+    """A private value.
+
+    >>> length = Sealed([3, 1, 2]).map(len)
+    >>> length
+    Sealed(…)
+    """
+
+    __slots__ = ("_seal", "_value")
+
+    def __init__(self, value: T, seal: Seal | None = None) -> None:
+        self._value = value
+        self._seal = seal
+
+    def map(self, function: Callable[[T], U]) -> Sealed[U]:
+        """The function of the value, sealed too."""
+        return Sealed(function(self._value), self._seal)
+
+    def expose(self, reason: str) -> T:
+        """The bare value; the run it belongs to has no guarantee from here on, for this reason."""
+        self._ledger().void(f"a private value was exposed: {_said(reason)}")
+        return self._value
+
+    def disclose(self, name: str) -> T:
+        """The bare value; the claim lists `name` under what it does not cover."""
+        self._ledger().disclose(_said(name))
+        return self._value
+
+    def _ledger(self) -> Seal:
+        if self._seal is None:
+            raise RuntimeError("this value belongs to no ledger, so its opening cannot be recorded: release it instead")
+        return self._seal
+
+    def __repr__(self) -> str:
+        return "Sealed(…)"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(
+            "a sealed value is private: use .map(f) to compute with it, .disclose(name) to list it as not covered, "
+            "or .expose(reason), which voids the claim"
+        )
+
+    __float__ = __int__ = __index__ = __bool__ = __len__ = __iter__ = __array__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __mul__ = __rmul__ = __truediv__ = _refuse
+    __getitem__ = __reduce__ = __copy__ = __deepcopy__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        self._refuse()
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+
+def _said(text: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{text!r}: say in words what is opened, and why; it is printed with the claim")
+    return text.strip()
+
+
+def unseal(sealed: Sealed[T]) -> T:
+    """The bare value, for the door alone: only release.py may call this."""
+    return sealed._value

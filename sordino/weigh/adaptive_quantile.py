@@ -1,0 +1,77 @@
+"""A bound that tracks a quantile of the norms privately (Andrew et al. 2021).
+
+    b̃ = ½ + (Σ_i (1{r_i ≤ C} − ½) + N(0, s²)) / L,     C ← C · exp(−η (b̃ − γ))
+
+Privacy: centred at ½, one record moves the count by ½, so the count is a Gaussian release with multiplier 2s, on the same
+draw as the gradient; both are charged, composed before they are amplified. L is the public expected batch, never the
+realised one, and the clip itself is `Flat` at the bound of the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sordino import validate
+from sordino.events import Event
+from sordino.gradients.persample import Norms
+from sordino.noise import Gaussian, Sensitivity
+from sordino.release import release
+from sordino.rng import Rng
+from sordino.sealed import Sealed
+from sordino.weigh.flat import Flat
+from sordino.weigh.weigher import Rule, State
+
+_HALF = 0.5
+_RANGE = 1e12
+"""The bound stays within this factor of where it began, so that it is always a number."""
+
+
+@dataclass(frozen=True)
+class AdaptiveQuantile:
+    """Start at `bound` and follow the `quantile` of the norms.
+
+    `count_noise` is the standard deviation s of the noise on the count; a twentieth of the expected batch is usual and
+    costs about 0.1 % of the noise. `learning_rate` is the η of the bound.
+    """
+
+    bound: float
+    quantile: float
+    count_noise: float
+    learning_rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound))
+        object.__setattr__(self, "quantile", validate.fraction("quantile", self.quantile))
+        object.__setattr__(self, "count_noise", validate.non_negative("count_noise", self.count_noise))
+        object.__setattr__(self, "learning_rate", validate.non_negative("learning_rate", self.learning_rate))
+
+    def init(self) -> State:
+        """The bound."""
+        return self.bound
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """Flat at today's bound; the tally counts who is within it, centred."""
+
+        def within(norms: Norms) -> Tensor:
+            inside: Tensor = norms.total() <= state
+            return inside.to(norms.squared.dtype).sub(_HALF).unsqueeze(1)  # (B, 1)
+
+        flat = Flat(state).rule(None, lot)
+        return Rule(flat.weights, flat.sensitivity, tally=within)
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """The noisy share of samples within the bound moves the bound."""
+        assert tally is not None, "the rule has a tally"
+        count = tally.map(lambda value: {"count": value})
+        released = release(count, Sensitivity(l2=_HALF), Gaussian(self.count_noise / _HALF), rng)
+        share = _HALF + float(released.value["count"]) / expected_batch  # public from here on
+        moved = math.log(state) - self.learning_rate * (share - self.quantile)
+        limit = math.log(_RANGE)
+        start = math.log(self.bound)
+        return (released.event,), math.exp(min(max(moved, start - limit), start + limit))

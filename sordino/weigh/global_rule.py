@@ -1,0 +1,44 @@
+"""Global clipping (Bu, Wang & Long 2021): one factor for all gradients up to a public threshold Z, nothing above it.
+
+    φ(r) = C / Z  for r ≤ Z,  0 otherwise
+
+Privacy: φ(r)·r ≤ C for every r. The threshold is public; a factor taken from the lot, such as C / max r, has no proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.gradients.persample import Norms
+from sordino.noise import Sensitivity
+from sordino.weigh.weigher import Rule, State, Stateless
+
+
+@dataclass(frozen=True)
+class Global(Stateless):
+    """Scale every gradient of norm at most `threshold` by bound / threshold; drop the longer ones."""
+
+    bound: float
+    threshold: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound, infinite=True))
+        object.__setattr__(self, "threshold", validate.positive("threshold", self.threshold, infinite=True))
+        if math.isinf(self.bound) != math.isinf(self.threshold):
+            raise ValueError(f"bound={self.bound}, threshold={self.threshold}: both finite, or both infinite")
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+        factor = 1.0 if math.isinf(self.bound) else self.bound / self.threshold
+
+        def weights(norms: Norms) -> Tensor:
+            r = norms.total()
+            return torch.where(r <= self.threshold, torch.full_like(r, factor), 0).unsqueeze(1)
+
+        return Rule(weights, Sensitivity(l2=self.bound))

@@ -1,0 +1,76 @@
+"""Layerwise clipping (McMahan et al. 2018): every group of tensors has its own bound.
+
+    φ_k(r_k) = min(1, C_k / r_k)  for the norm r_k of the sample's gradient in group k
+
+Privacy: one record moves group k by at most C_k, hence the whole sum by at most √(Σ C_k²) in L2; noise of that scale goes
+on every coordinate. Noising each group at its own σ·C_k and reporting σ would be wrong by √(number of groups).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.gradients.persample import Norms
+from sordino.noise import Sensitivity
+from sordino.weigh.flat import shorten
+from sordino.weigh.weigher import Rule, State, Stateless
+
+Bounds = tuple[float, ...] | tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, init=False)
+class Layerwise(Stateless):
+    """Clip groups of parameter tensors, each to its own bound.
+
+    `bounds` is either a sequence, one bound per trainable tensor in the order of `named_parameters()`, or a mapping from
+    the beginnings of parameter names to bounds: `{"conv": 1.0, "fc": 0.5}` makes two groups. Every trainable tensor must
+    belong to exactly one group.
+    """
+
+    bounds: Bounds
+
+    def __init__(self, bounds: Sequence[float] | Mapping[str, float]) -> None:
+        if isinstance(bounds, int | float | str) or not len(bounds):
+            raise ValueError(f"bounds={bounds!r}: need a bound per tensor, or a mapping from name beginnings to bounds")
+        checked: Bounds
+        if isinstance(bounds, Mapping):
+            checked = tuple((str(k), validate.positive(f"bounds[{k!r}]", c, infinite=True)) for k, c in bounds.items())
+        else:
+            checked = tuple(validate.positive(f"bounds[{i}]", c, infinite=True) for i, c in enumerate(bounds))
+        object.__setattr__(self, "bounds", checked)
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+        values = [bound[1] if isinstance(bound, tuple) else bound for bound in self.bounds]
+
+        def weights(norms: Norms) -> Tensor:
+            groups = self._groups(norms.names)  # P group numbers
+            index = torch.tensor(groups, dtype=torch.long, device=norms.squared.device)
+            squared = norms.squared.new_zeros(len(norms.squared), len(values)).index_add_(1, index, norms.squared)
+            limit = torch.tensor(values, dtype=squared.dtype, device=squared.device)
+            return shorten(squared.sqrt(), limit)[:, index]  # (B, P)
+
+        return Rule(weights, Sensitivity(l2=math.sqrt(sum(c * c for c in values))))
+
+    def _groups(self, names: tuple[str, ...]) -> list[int]:
+        prefixes = [bound[0] for bound in self.bounds if isinstance(bound, tuple)]
+        if not prefixes:
+            if len(names) not in (0, len(self.bounds)):
+                raise ValueError(f"{len(self.bounds)} bounds for {len(names)} trainable tensors: {', '.join(names)}")
+            return list(range(len(names)))
+        groups = []
+        for name in names:
+            found = [k for k, prefix in enumerate(prefixes) if name.startswith(prefix)]
+            if len(found) != 1:
+                raise ValueError(
+                    f"parameter {name!r} belongs to {len(found)} of the groups {prefixes}: "
+                    "need exactly one; change the beginnings of names in `bounds`"
+                )
+            groups.append(found[0])
+        return groups

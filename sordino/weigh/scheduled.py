@@ -1,0 +1,56 @@
+"""A bound that follows a public schedule.
+
+    C_t = schedule(t),  then any weigher with that bound
+
+Privacy: the schedule does not look at the data, so at every step the inner weigher's proof holds with bound C_t. Clip and
+noise both read the one rule of the step, so they cannot fall out of step. The multiplier, and with it the accounting,
+does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sordino import validate
+from sordino.events import Event
+from sordino.gradients.persample import Norms
+from sordino.rng import Rng
+from sordino.schedules import Schedule
+from sordino.sealed import Sealed
+from sordino.weigh.flat import Flat
+from sordino.weigh.weigher import Rule, State, Weigher
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """`weigher(schedule(step))` at every step; `weigher` makes a stateless weigher from a bound."""
+
+    schedule: Schedule
+    weigher: Callable[[float], Weigher] = Flat
+
+    def __post_init__(self) -> None:
+        if not callable(self.schedule):
+            raise TypeError(f"schedule={self.schedule!r}: must be a function of the step, such as schedules.Cosine")
+        self.bound(0)
+
+    def bound(self, step: int) -> float:
+        """The bound at a step, counted from 0."""
+        return validate.positive(f"schedule({step})", self.schedule(step), infinite=True)
+
+    def init(self) -> State:
+        """The step."""
+        return 0
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The inner weigher's rule with today's bound."""
+        inner = self.weigher(self.bound(state))
+        return inner.rule(inner.init(), lot)
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """One step on."""
+        return (), state + 1

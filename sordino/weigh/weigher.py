@@ -1,0 +1,99 @@
+"""The waist: norms in, weights out. A weigher decides how much each sample counts, and proves how far one can reach.
+
+A weigher is public. At each step it fixes a `Rule` from its public state, before it has seen a sample; the rule is then
+applied to each sample's norms on their own, chunk by chunk. If φ is the rule's weight and r a norm, φ(r)·r ≤ C for
+every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi et al. 2016).
+
+Three things may follow the data and are kept apart:
+  - the weight of a sample, a function of that sample's norms alone;
+  - a tally, numbers per sample whose *sum* the weigher wants to know; it reaches `advance` sealed, and only a noisy
+    release of it can change the state;
+  - a look at the norms of the whole lot, through `lot()`. A rule chosen after a look has no proof: it is `Unproven`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from sordino.events import Event
+from sordino.gradients.persample import Grads, Norms, PerSample
+from sordino.noise import Sensitivity
+from sordino.release import Unproven
+from sordino.rng import Rng
+from sordino.sealed import Sealed
+
+State: TypeAlias = Any
+"""A weigher's public state: None, a number, or a list or dict of such, so that it goes into a JSON checkpoint."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How samples are weighed at one step."""
+
+    weights: Callable[[Norms], Tensor]  # (B, P) -> (B, 1) or (B, P), row by row
+    sensitivity: Sensitivity | Unproven  # how far one record moves Σ w_i g_i
+    tally: Callable[[Norms], Tensor] | None = None  # (B, P) -> (B, K), row by row
+
+
+class Weigher(Protocol):
+    """A rule per step, and what is learnt between steps."""
+
+    def init(self) -> State:
+        """The state before the first step."""
+        ...
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The rule of this step; calling `lot` looks at the whole lot's norms and forgoes the proof."""
+        ...
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """What the weigher released of its tally, and the next state."""
+        ...
+
+
+class Stateless:
+    """The half of a weigher that remembers nothing and learns nothing, for those that give the same rule every step."""
+
+    def init(self) -> State:
+        """Nothing to remember."""
+        return None
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """Nothing is learnt."""
+        return (), state
+
+
+def weigh(parts: Iterable[PerSample], rule: Rule) -> tuple[Grads, Tensor | None]:
+    """Σ w_i g_i and the tally's sum over the parts of a lot, one part in memory at a time.
+
+    A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
+    presence is private.
+    """
+    total: Grads = {}
+    tally: Tensor | None = None
+    for part in parts:
+        norms = part.norms()
+        finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)  # (B, 1)
+        clean = Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate)
+        weights = torch.where(finite, rule.weights(clean), 0)
+        _add(total, part.weighted_sum(weights))
+        if rule.tally is not None:
+            added = torch.where(finite, rule.tally(clean), 0).sum(dim=0)  # (K,)
+            tally = added if tally is None else tally + added
+    return total, tally
+
+
+def _add(total: Grads, part: Grads) -> None:
+    if not total:
+        total.update(part)
+        return
+    torch._foreach_add_(list(total.values()), [part[name] for name in total])

@@ -1,0 +1,169 @@
+"""The neighbour hunter: looks for two neighbouring datasets whose sums differ by more than was declared.
+
+World A runs the real code and records every value at the door before noise. World B, one record fewer in every lot,
+runs the same code but is handed A's outputs. At every door the two values are compared with the declared sensitivity;
+at every step the gradients written must be the same, because all that may differ went through the door.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import sordino as sd
+from sordino.gradients.persample import Backend, Grads
+from sordino.noise import Noise, Sensitivity
+from sordino.release import Unproven, tapped
+from sordino.rng import Rng
+from sordino.sampling.sampler import Draw
+
+SLACK = 1e-9  # float64 throughout
+INPUTS, CLASSES = 5, 3
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A sampler whose lots are given: the hunter couples two worlds with it."""
+
+    lots: tuple[tuple[int, ...], ...]
+    size_is_public: bool = False
+
+    def expected(self, n: int) -> float:
+        return 4.0
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        while True:
+            for lot in self.lots[start:] + self.lots[:start]:
+                yield Draw(np.array(lot, dtype=np.int64), lambda event: event)
+
+
+@dataclass
+class Recorder:
+    """World A: keep what passes, hand out a noisy version."""
+
+    generator: torch.Generator
+    doors: list[tuple[Grads, float, Grads]] = field(default_factory=list)
+
+    def __call__(self, value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads:
+        bound = sensitivity.scale if isinstance(sensitivity, Unproven) else noise.bound(sensitivity)
+        out = {n: v + bound * torch.randn(v.shape, generator=self.generator, dtype=v.dtype) for n, v in value.items()}
+        self.doors.append(({n: v.clone() for n, v in value.items()}, bound, out))
+        return out
+
+
+@dataclass
+class Replayer:
+    """World B: compare with A, hand out what A got."""
+
+    doors: list[tuple[Grads, float, Grads]]
+    worst: float = 0.0
+    passed: int = 0
+    mismatch: str = ""
+
+    def __call__(self, value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads:
+        if self.passed >= len(self.doors):
+            self.mismatch = "a release that the neighbour did not make"
+            return value
+        there, bound, out = self.doors[self.passed]
+        self.passed += 1
+        here = sensitivity.scale if isinstance(sensitivity, Unproven) else noise.bound(sensitivity)
+        if here != bound:
+            self.mismatch = f"noise of another scale: {here} instead of {bound}"
+        moved = math.sqrt(sum(float((value[n] - there[n]).square().sum()) for n in value))
+        self.worst = max(self.worst, moved / bound if math.isfinite(moved) else math.inf)
+        return out
+
+
+@dataclass
+class Catch:
+    """What a hunt found: the largest move over the declared sensitivity, and anything else that gave a neighbour away."""
+
+    worst: float = 0.0
+    told: str = ""
+
+    @property
+    def broken(self) -> bool:
+        return self.worst > 1 + SLACK or bool(self.told)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(11)
+    return nn.Sequential(nn.Linear(INPUTS, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
+
+
+def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return (model(x) - y).square().sum(dim=1)
+
+
+def records(rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:
+    """Adversarial and random records: tiny, huge, equal, opposed, zero, near the bound, one giant among dwarfs."""
+    x = rng.normal(size=(n, INPUTS))
+    y = rng.normal(size=(n, CLASSES))
+    kind = rng.integers(7)
+    if kind == 0:
+        scale = 10.0 ** rng.uniform(-3, 3, size=(n, 1))
+        x, y = x * scale, y * scale
+    elif kind == 1:
+        x[:], y[:] = x[0], y[0]
+    elif kind == 2:
+        x[:], y[:] = x[0], y[0] * rng.choice([-1.0, 1.0], size=(n, 1))
+    elif kind == 3:
+        x[:] = 0
+    elif kind == 4:
+        y *= 1e-2
+        y[rng.integers(n)] *= 1e6
+    elif kind == 5:
+        x, y = x * 1e-3, y * 10.0 ** rng.uniform(-2, 2)
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def hunt(
+    query: Callable[[], sd.algorithms.Query], backend: Backend, *, trials: int, seed: int = 0, physical_batch: int = 3
+) -> Catch:
+    """Random and adversarial neighbours; the worst that was found."""
+    rng = np.random.default_rng(seed)
+    catch = Catch()
+    for _ in range(trials):
+        n = int(rng.choice([1, 2, 5, 12]))
+        dataset = TensorDataset(*records(rng, n))
+        lots = tuple(tuple(np.flatnonzero(rng.random(n) < 0.7).tolist()) for _ in range(3))
+        gone = int(rng.integers(n))
+        fewer = tuple(tuple(i for i in lot if i != gone) for lot in lots)
+        recorder = Recorder(torch.Generator().manual_seed(int(rng.integers(2**31))))
+        here = _world(query(), backend, dataset, lots, recorder, physical_batch)
+        replayer = Replayer(recorder.doors)
+        there = _world(query(), backend, dataset, fewer, replayer, physical_batch)
+        catch.worst = max(catch.worst, replayer.worst)
+        if replayer.passed != len(recorder.doors):
+            replayer.mismatch = "fewer releases than the neighbour"
+        if not replayer.mismatch and not all(torch.equal(a, b) for a, b in zip(here, there, strict=True)):
+            replayer.mismatch = "a gradient that did not come from the door"
+        catch.told = catch.told or replayer.mismatch
+    return catch
+
+
+def _world(
+    query: sd.algorithms.Query,
+    backend: Backend,
+    dataset: TensorDataset,
+    lots: tuple[tuple[int, ...], ...],
+    tap: Recorder | Replayer,
+    physical_batch: int,
+) -> list[Tensor]:
+    """Every gradient written in three steps."""
+    model = network()
+    private = sd.Private(model, squared_error, query, backend=backend, seed=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    written = []
+    with tapped(tap):
+        for lot in private.draws(dataset, Scripted(lots), steps=len(lots), physical_batch=physical_batch):
+            private.backward(lot)
+            written += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            optimizer.step()
+    return written

@@ -1,0 +1,37 @@
+"""No neighbour moves a sum by more than declared; and the hunter catches those who let it."""
+
+import pytest
+
+import sordino as sd
+from sordino.gradients import Vmap
+from tests.contracts.broken import BROKEN
+from tests.contracts.hunter import hunt
+from tests.contracts.variants import BACKENDS, VARIANTS
+
+
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+def test_no_neighbour_moves_a_sum_by_more_than_declared(variant, backend):
+    catch = hunt(variant.query, backend, trials=30)
+    assert not catch.broken, catch
+    assert catch.worst > 0.3  # the hunter came near the bound, so it was looking in the right place
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_hunter_catches(name):
+    assert hunt(BROKEN[name], Vmap(), trials=30).broken
+
+
+def test_a_tapped_run_can_print_no_epsilon():
+    import numpy as np
+    import torch
+
+    from sordino.release import tapped
+    from tests.contracts.hunter import Recorder, Scripted, network, records, squared_error
+
+    private = sd.Private(network(), squared_error, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0)
+    dataset = torch.utils.data.TensorDataset(*records(np.random.default_rng(0), 5))
+    with tapped(Recorder(torch.Generator())):
+        for lot in private.draws(dataset, Scripted(((0, 1),)), steps=1):
+            private.backward(lot)
+    assert private.claim(1e-5) == sd.NoGuarantee("the door was tapped")

@@ -1,0 +1,68 @@
+"""The code blocks of the documentation run, and print what the page says they print."""
+
+import contextlib
+import doctest
+import io
+import re
+import textwrap
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def programs():
+    """Every python or diff block, with the text block after it if there is one."""
+    for page in PAGES:
+        blocks = BLOCK.findall(page.read_text())
+        for number, (language, code) in enumerate(blocks):
+            if language not in ("python", "diff"):
+                continue
+            after = blocks[number + 1] if number + 1 < len(blocks) else ("", "")
+            expected = after[1] if after[0] == "text" else None
+            yield pytest.param(side(code, "+") if language == "diff" else code, expected, id=f"{page.stem}-{number}")
+
+
+def side(diff: str, sign: str) -> str:
+    """One side of a diff as a program."""
+    kept = [line[2:] for line in diff.splitlines() if line[:1] in (sign, " ", "")]
+    return textwrap.dedent("\n".join(kept))
+
+
+def printed(code: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "<documentation>", "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(("code", "expected"), list(programs()))
+def test_a_block_runs_and_prints_what_the_page_says(code, expected):
+    out = printed(code)
+    if expected is not None:
+        assert out == expected
+
+
+def test_the_readme_begins_with_a_diff_of_a_plain_loop_and_both_sides_run():
+    language, code = BLOCK.findall((ROOT / "README.md").read_text())[0]
+    assert language == "diff"
+    assert printed(side(code, "-")) == ""
+    assert "differential privacy" in printed(side(code, "+"))
+
+
+MODULES = [path.relative_to(ROOT).with_suffix("") for path in sorted((ROOT / "sordino").rglob("*.py"))]
+
+
+@pytest.mark.parametrize("module", [".".join(path.parts) for path in MODULES if path.name != "__init__"])
+def test_the_examples_of_docstrings(module):
+    assert doctest.testmod(import_module(module)).failed == 0
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,29 @@
+"""What is imported when: accounting needs no torch, public names are there, and nothing else is."""
+
+import subprocess
+import sys
+
+import pytest
+
+import sordino
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import sordino.events", "import sordino.accounting", "import sordino.claims", "import sordino.cli.main"]
+    + ["from sordino.accounting import PLD; from sordino.events import *; PLD().epsilon(Gaussian(2.0), 1e-5)"],
+)
+def test_accounting_never_imports_torch(code):
+    check = f"{code}; import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_every_public_name_resolves():
+    for name in sordino.__all__:
+        assert getattr(sordino, name) is not None
+    assert set(sordino.__all__) <= set(dir(sordino))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'PrivacyEngine'"):
+        sordino.PrivacyEngine  # noqa: B018

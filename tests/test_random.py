@@ -1,0 +1,135 @@
+"""Random streams and noise: distributions, independence, positions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import sordino as sd
+from sordino.noise import Sensitivity
+from sordino.release import choose, release
+from sordino.rng import Rng
+from sordino.sealed import Sealed
+
+ALPHA = 1e-6  # the false-alarm rate of each test below, were its seed drawn anew
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normal_values_are_normal(dtype):
+    z = Rng.from_seed(1).normal(400_001, dtype).double().numpy()
+    assert len(z) == 400_001
+    assert stats.kstest(z, "norm").pvalue > ALPHA
+    assert stats.kstest(np.abs(z), "halfnorm").pvalue > ALPHA
+    tails = (np.abs(z) > 4).sum()
+    assert stats.binomtest(int(tails), len(z), 2 * stats.norm.sf(4)).pvalue > ALPHA
+
+
+def test_the_two_values_of_a_pair_and_neighbouring_blocks_are_uncorrelated():
+    from sordino.rng import BLOCK
+
+    z = Rng.from_seed(2).normal(2 * BLOCK).double()
+    limit = stats.norm.isf(ALPHA / 2) / math.sqrt(BLOCK / 2)
+    halves = z.view(4, -1)
+    for i in range(4):
+        for j in range(i):
+            assert abs((halves[i] * halves[j]).mean()) < limit
+            assert abs((halves[i].square() * halves[j].square()).mean() - 1) < 3 * limit
+
+
+def test_float32_tails_reach_six_and_a_half_deviations():
+    """The largest radius is √(2·32·ln 2) = 6.66; 24-bit uniforms would stop at 5.9."""
+    u = torch.tensor([0], dtype=torch.int32).bitwise_and(2**31 - 1).to(torch.float32).add_(0.5).mul_(2.0**-31)
+    assert u.log().mul(-2).sqrt().item() == pytest.approx(6.66, abs=0.01)
+
+
+def test_laplace_values_are_laplace():
+    z = Rng.from_seed(3).laplace(200_000).numpy()
+    assert stats.kstest(z, "laplace").pvalue > ALPHA
+
+
+def test_uniforms_integers_and_permutations():
+    rng = Rng.from_seed(4)
+    assert stats.kstest(rng.uniform(100_000), "uniform").pvalue > ALPHA
+    counts = np.bincount(rng.integers(70_000, 7), minlength=7)
+    assert len(counts) == 7
+    assert stats.chisquare(counts).pvalue > ALPHA
+    assert sorted(rng.permutation(1000)) == list(range(1000))
+    orders = {tuple(rng.permutation(3)) for _ in range(200)}
+    assert len(orders) == 6
+
+
+def test_integers_have_no_bias_where_a_remainder_would():
+    high = 3 * 2**61  # a quarter of all words are past the last full multiple
+    assert (Rng.from_seed(5).integers(20_000, high) < 2**61).mean() == pytest.approx(1 / 3, abs=0.02)
+
+
+def test_a_stream_resumes_at_its_position():
+    rng = Rng.from_seed(6)
+    rng.normal(1000)
+    state = rng.state_dict()
+    assert torch.equal(Rng.from_state_dict(state).normal(10), rng.normal(10))
+
+
+def test_streams_of_different_purposes_differ():
+    root = Rng.from_seed(7)
+    streams = [root, root.child("noise"), root.child("draws"), root.child("draws", 0), root.child("draws", 1)]
+    first = {tuple(stream.words(4)) for stream in streams}
+    assert len(first) == len(streams)
+
+
+def test_a_draw_never_repeats():
+    rng = Rng.from_seed(8)
+    seen = {int(rng.words(1)[0]) for _ in range(2000)}
+    assert len(seen) == 2000
+
+
+def test_entropy_is_not_a_seed():
+    assert Rng.from_entropy().state_dict()["key"] != Rng.from_entropy().state_dict()["key"]
+
+
+def test_the_key_stream_is_chacha20():
+    """RFC 8439, appendix A.1, test vector 1: zero key, zero nonce, block counter 0."""
+    buffer = bytearray(8)
+    Rng(bytes(32)).fill(buffer)
+    assert buffer.hex() == "76b8e0ada0f13d90"
+
+
+def test_release_adds_noise_in_proportion_to_the_bound_and_brings_the_event():
+    value = Sealed({"a": torch.zeros(300, 100), "b": torch.zeros(20_000)})
+    out = release(value, Sensitivity(l2=3.0), sd.Gaussian(2.0), Rng.from_seed(9))
+    assert out.event == sd.events.Gaussian(2.0)
+    for tensor in out.value.values():
+        assert tensor.std().item() == pytest.approx(6.0, rel=0.02)
+
+
+def test_laplace_noise_in_proportion_to_the_l1_bound():
+    value = Sealed({"a": torch.zeros(200_000)})
+    out = release(value, Sensitivity(l2=1.0, l1=3.0), sd.Laplace(2.0), Rng.from_seed(9))
+    assert out.event == sd.events.Laplace(2.0)
+    assert out.value["a"].abs().mean().item() == pytest.approx(6.0, rel=0.02)
+
+
+def test_noise_is_drawn_in_float32_for_half_precision_sums():
+    out = release(
+        Sealed({"a": torch.zeros(999, dtype=torch.bfloat16)}), Sensitivity(1.0), sd.Gaussian(1.0), Rng(bytes(32))
+    )
+    assert out.value["a"].dtype == torch.float32
+    assert len(out.value["a"].unique()) > 990  # bfloat16 has some 500 values between -3 and 3
+
+
+def test_tensors_of_one_release_do_not_share_their_noise():
+    out = release(
+        Sealed({"a": torch.zeros(500), "b": torch.zeros(500)}), Sensitivity(1.0), sd.Gaussian(1.0), Rng.from_seed(1)
+    )
+    assert abs(torch.corrcoef(torch.stack([out.value["a"], out.value["b"]]))[0, 1]) < 0.25
+
+
+def test_choose_is_the_exponential_mechanism():
+    scores, epsilon, draws = torch.tensor([0.0, 1.0, 2.0]), 1.5, 20_000
+    rng = Rng.from_seed(10)
+    counts = np.bincount([choose(Sealed(scores), 1.0, epsilon, rng)[0] for _ in range(draws)], minlength=3)
+    wanted = torch.softmax(scores.double() * epsilon / 2, dim=0).numpy()
+    assert stats.chisquare(counts, wanted * draws).pvalue > ALPHA
+    assert choose(Sealed(scores), 1.0, epsilon, rng)[1] == sd.events.Exponential(1.5)

@@ -1,0 +1,75 @@
+"""Samplers draw what they say."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import sordino as sd
+from sordino.rng import Rng
+
+ALPHA = 1e-6
+SAMPLERS = [sd.Poisson(0.1), sd.Shuffle(30), sd.FixedSize(20), sd.FixedSize(150), sd.Full()]
+
+
+def draws(sampler, n, k, seed=0, start=0):
+    return [draw.indices for draw in islice(sampler.draws(n, Rng.from_seed(seed), start), k)]
+
+
+def test_poisson_lots_have_a_binomial_size_and_every_record_its_own_coin():
+    n, q, k = 500, 0.1, 2000
+    lots = draws(sd.Poisson(q), n, k)
+    sizes = np.array([len(lot) for lot in lots])
+    z = (sizes.var(ddof=1) / (n * q * (1 - q)) - 1) * np.sqrt((k - 1) / 2)
+    assert abs(z) < stats.norm.isf(ALPHA / 2)
+    assert abs(sizes.mean() - n * q) < stats.norm.isf(ALPHA / 2) * np.sqrt(n * q * (1 - q) / k)
+    counts = np.bincount(np.concatenate(lots), minlength=n)
+    spread = ((counts - k * q) ** 2 / (k * q * (1 - q))).sum()
+    assert stats.chi2.sf(spread, n) > ALPHA
+    assert stats.chi2.cdf(spread, n) > ALPHA
+
+
+def test_poisson_coins_of_neighbouring_records_are_independent():
+    lots = draws(sd.Poisson(0.3), 2, 20_000)
+    table = np.zeros((2, 2))
+    for lot in lots:
+        table[int(0 in lot), int(1 in lot)] += 1
+    assert stats.chi2_contingency(table).pvalue > ALPHA
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-3, 0.5, 0.999, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 1000])
+def test_poisson_at_its_edges(rate, n):
+    for lot in draws(sd.Poisson(rate), n, 50):
+        assert len(np.unique(lot)) == len(lot) <= n
+        assert ((lot >= 0) & (lot < n)).all()
+
+
+@pytest.mark.parametrize(("n", "b"), [(200, 20), (200, 150), (7, 7), (7, 1)])
+def test_fixed_size_lots_are_uniform_subsets(n, b):
+    lots = draws(sd.FixedSize(b), n, 3000)
+    assert all(len(np.unique(lot)) == b for lot in lots)
+    counts = np.bincount(np.concatenate(lots), minlength=n)
+    if b < n:
+        spread = ((counts - 3000 * b / n) ** 2).sum() / (3000 * (b / n) * (1 - b / n)) * (n - 1) / n
+        assert stats.chi2.sf(spread, n - 1) > ALPHA
+
+
+def test_a_shuffle_visits_everybody_once_a_pass():
+    lots = draws(sd.Shuffle(30), 100, 8)
+    assert [len(lot) for lot in lots] == [30, 30, 30, 10] * 2
+    for first in (0, 4):
+        assert sorted(np.concatenate(lots[first : first + 4])) == list(range(100))
+    assert not np.array_equal(lots[0], lots[4])
+
+
+def test_full_is_everybody():
+    assert all(np.array_equal(lot, np.arange(9)) for lot in draws(sd.Full(), 9, 3))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_a_draw_is_a_function_of_its_number(sampler):
+    whole = draws(sampler, 200, 12)
+    rest = draws(sampler, 200, 5, start=7)
+    assert all(np.array_equal(a, b) for a, b in zip(whole[7:], rest, strict=True))

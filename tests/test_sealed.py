@@ -1,0 +1,60 @@
+"""Sealed values: no number, no text, no iteration, no copy; opened only on the record."""
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+
+import sordino
+from sordino import Sealed
+from sordino.ledger import Ledger
+
+SECRET = 41.5
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        *(float, int, bool, len, list, hash, pickle.dumps, copy.copy, copy.deepcopy),
+        *(lambda s: s == SECRET, lambda s: s + 1, lambda s: s < 1, lambda s: s[0], lambda s: s * 2),
+    ],
+)
+def test_nothing_leaks(leak):
+    with pytest.raises(TypeError):
+        leak(Sealed(SECRET))
+
+
+def test_printing_shows_nothing():
+    for text in (repr(Sealed(SECRET)), str(Sealed(SECRET)), f"{Sealed(SECRET):>20}", f"{[Sealed(SECRET)]}"):
+        assert "41" not in text
+        assert "Sealed(…)" in text
+
+
+def test_map_keeps_the_seal():
+    ledger = Ledger()
+    assert Sealed([1, 2], ledger).map(len).expose("test") == 2
+    assert "test" in ledger.event().reason
+
+
+def test_without_a_ledger_nothing_can_be_exposed():
+    with pytest.raises(RuntimeError, match="belongs to no ledger"):
+        Sealed(SECRET).expose("curiosity")
+
+
+@pytest.mark.parametrize("reason", ["", "  ", None])
+def test_exposing_needs_a_reason(reason):
+    with pytest.raises(ValueError, match="say in words"):
+        Sealed(SECRET, Ledger()).expose(reason)
+
+
+def test_only_the_door_unseals_and_only_the_door_adds_noise():
+    """Rule R1, read in the source: `unseal` and `noise.draw` are called in release.py and nowhere else."""
+    root = Path(sordino.__file__).parent
+    for path in root.rglob("*.py"):
+        text = path.read_text()
+        if path.name not in ("release.py", "sealed.py"):
+            assert "unseal" not in text, path
+        if path.name != "release.py":
+            assert "noise.draw(" not in text, path
+            assert ".normal(" not in text or path.name in ("rng.py", "noise.py"), path
