@@ -85,7 +85,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 for j, tensor, at in zip(where, own, dims, strict=True):
                     leaves[j] = tensor if at is None else tensor.unsqueeze(at)
                 both: Any = tree_unflatten(leaves, spec)
-                a, k = both
+                a, k = both[0], both[1]
 
                 def run(values: dict[str, Tensor]) -> Tensor:
                     with swapped(module, values):
