@@ -34,7 +34,7 @@ from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
 from sordino.gradients.plan import Plan, installed, plan_of, refuse_batch_statistics
 from sordino.gradients.probe import settle
-from sordino.gradients.rules.part import Part, joined
+from sordino.gradients.rules.part import Part, full_precision, joined
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Taken
 from sordino.gradients.tape import Checkpointed, Mode, Tape
@@ -122,7 +122,7 @@ def captured(
         if not plan.sample_bytes:
             held = sum(t.nbytes for use in uses for t in use.saved) + sum(g.nbytes for g in grads)
             plan.sample_bytes = max(1, held // tape.size)
-        with torch.no_grad():
+        with torch.no_grad(), full_precision(losses.device):
             for use, g in zip(uses, grads, strict=True):
                 for p, part in use.resolve(g).items():
                     parts[plan.columns[id(p)]].append(part)

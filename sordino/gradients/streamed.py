@@ -19,7 +19,7 @@ from sordino.gradients.graph import one_loss_each, reachable, refuse_unrecorded
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import Grads, LossFn, Norms, accumulation_dtype, trainable
 from sordino.gradients.plan import Plan, installed
-from sordino.gradients.rules.part import Part, joined
+from sordino.gradients.rules.part import Part, full_precision, joined
 from sordino.gradients.taken import buffers
 from sordino.gradients.tape import Mode, Tape, Use
 
@@ -109,7 +109,7 @@ def streamed(
         uses.clear()
         waiting.clear()
         again(measure)
-    with torch.no_grad():
+    with torch.no_grad(), full_precision(losses.device):
         for column, parts in waiting.items():
             columns[column] = joined(parts).squared(options)
     return Streamed(losses, Norms(torch.stack(columns, 1), plan.names), again, like, plan, options)
@@ -129,7 +129,7 @@ def _pass(
     def sink(use: Use, g: Tensor) -> None:
         tape.idle = True
         try:
-            with torch.no_grad():
+            with torch.no_grad(), full_precision(g.device):
                 for p, part in use.resolve(g).items():
                     take(plan.columns[id(p)], part)
         finally:

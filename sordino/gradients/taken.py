@@ -10,7 +10,7 @@ from torch import Tensor
 from sordino.gradients.flat import Pool
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import Grads, Norms, accumulation_dtype
-from sordino.gradients.rules.part import Part
+from sordino.gradients.rules.part import Part, full_precision
 
 
 class Taken:
@@ -38,10 +38,11 @@ class Taken:
         """Squared norms, (B, P), each layer by its fastest formula."""
         if self._norms is None:
             b = self.losses.shape[0]
-            columns = [
-                p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) if part is None else part.squared(self._options)
-                for part, p in zip(self._parts, self._like, strict=True)
-            ]
+            with full_precision(self.losses.device):
+                columns = [
+                    p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) if part is None else part.squared(self._options)
+                    for part, p in zip(self._parts, self._like, strict=True)
+                ]
             self._norms = Norms(torch.stack(columns, dim=1), self._names)
         return self._norms
 
@@ -52,7 +53,8 @@ class Taken:
             if part is None or name not in u:
                 columns.append(p.new_zeros(self.losses.shape[0], dtype=accumulation_dtype(p.dtype)))
             else:
-                columns.append(part.dot(u[name].detach()))
+                with full_precision(p.device):
+                    columns.append(part.dot(u[name].detach()))
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
@@ -68,7 +70,8 @@ class Taken:
                 continue
             w = columns[k if len(columns) > 1 else 0]
             kept = part if whole else part.without((w == 0) & ~finite)  # 0 · nan is nan
-            kept.add_to(total[name], w, 0 if into is None else 1)
+            with full_precision(w.device):
+                kept.add_to(total[name], w, 0 if into is None else 1)
         return total
 
 

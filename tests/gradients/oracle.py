@@ -33,7 +33,8 @@ def same(model: nn.Module, batch: Any, loss_fn: Any = square, backend: Any = Non
     true, found = oracle.norms(), ours.norms()
     assert true.names == found.names
     assert found.squared.dtype == torch.promote_types(dtype, torch.float32)
-    # Relative to a tensor's own norm, with a floor at rounding of the whole gradient for tensors whose gradient is zero.
+    # Relative to a tensor's own norm, with a floor at rounding of the whole gradient for tensors whose gradient is
+    # zero.
     floor = 1e-2 * true.total()[:, None] + 1e-12
     worst = ((found.squared.sqrt() - true.squared.sqrt()).abs() / (true.squared.sqrt() + floor)).max(0).values
     assert worst.max() <= lenient * NORM[dtype], dict(zip(true.names, worst.tolist(), strict=True))

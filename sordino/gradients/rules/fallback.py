@@ -85,11 +85,11 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 for j, tensor, at in zip(where, own, dims, strict=True):
                     leaves[j] = tensor if at is None else tensor.unsqueeze(at)
                 both: Any = tree_unflatten(leaves, spec)
-                a, k = both[0], both[1]
+                given, named = both[0], both[1]
 
                 def run(values: dict[str, Tensor]) -> Tensor:
                     with swapped(module, values):
-                        out: Tensor = tree_flatten(original(*a, **k))[0][number]
+                        out: Tensor = tree_flatten(original(*given, **named))[0][number]
                     return out.squeeze(dim)
 
                 _, pull = torch.func.vjp(run, {n: p.detach() for n, p in wanted.items()})

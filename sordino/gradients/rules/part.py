@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -70,6 +71,13 @@ def joined(parts: Sequence[Part]) -> Part:
         if result is not None:
             return result
     return Several(tuple(parts))
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
