@@ -66,7 +66,7 @@ class Captured:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:
             return Taken(like[0].new_zeros(0), [None] * len(like), plan.names, like, self.options, plan.pool)
-        if plan.layouts is None:
+        if plan.layouts is None or not plan.trusted:
             settle(plan, model, modules, loss_fn, batch, self.options, captured)
         if plan.stream or self.options.two_pass:
             return streamed(plan, model, modules, loss_fn, batch, self.options)

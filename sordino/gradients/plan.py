@@ -47,6 +47,7 @@ class Plan:
     statistics: tuple[int, ...]  # positions of layers that may keep batch statistics
     has_convolutions: bool
     layouts: Mapping[Hashable, Sequence[Layout | None]] | None = None
+    trusted: bool = False  # compared with autograd on samples whose gradients were finite
     channels_last: bool = False
     stream: bool = False
     single: frozenset[int] = frozenset()  # columns known to be used once per pass

@@ -24,6 +24,7 @@ from sordino.gradients.graph import one_loss_each, reachable, refuse_reentrant, 
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, squared_norms, trainable
 from sordino.gradients.plan import Plan, installed
+from sordino.gradients.rules.part import blank
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Taken
 from sordino.gradients.tape import Checkpointed, Layout, Mode, Tape
@@ -65,6 +66,8 @@ def settle(
                 plan.channels_last = _faster_format(plan, model, modules, loss_fn, batch, options, captured)
             if options.verify:
                 _verify(plan, model, modules, loss_fn, more, options, captured)
+            else:
+                plan.trusted = True
         except BaseException:
             plan.layouts = None  # nothing is trusted yet
             raise
@@ -241,13 +244,17 @@ def _disagreement(
     except Checkpointed:
         plan.stream = True
         taken = streamed(plan, model, modules, loss_fn, more, options, scale=scale)  # type: ignore[assignment]
-    weights = torch.tensor([[1.0], [-0.5], [2.0]], device=some.device)
-    norms, sums = taken.norms().squared.double().sqrt(), taken.weighted_sum(weights)
     stacked = {name: torch.stack(each).double() for name, each in rows.items()}
     true = torch.stack([squared_norms(each).sqrt() for each in stacked.values()], 1)  # (3, P)
+    norms = taken.norms().squared.double().sqrt()
+    finite = (true.isfinite() & norms.isfinite()).all(1)
+    plan.trusted = plan.trusted or bool(finite.any())  # otherwise the next batch is compared as well
+    gone = ~finite
+    weights = torch.tensor([[1.0], [-0.5], [2.0]], device=some.device).masked_fill(gone[:, None], 0)
+    sums = taken.weighted_sum(weights)
+    stacked = {name: blank(each, gone) for name, each in stacked.items()}
+    true, norms = blank(true, gone), blank(norms, gone)
     overall = true.square().sum(1, keepdim=True).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-    if not bool(true.isfinite().all()):
-        return 0.0, ""  # nothing to compare; samples that are not finite have weight 0
     floor = _tolerance(model) * 0.1 * overall + true
     worst = ((norms - true).abs() / floor).max(0).values
     for column, (name, each) in enumerate(stacked.items()):

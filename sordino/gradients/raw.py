@@ -170,7 +170,7 @@ class RawParameters(TorchFunctionMode):
         return tape.record(y, (x,), parts, frames=1).view(*lead, -1)
 
     def _record(self, copies: Tensor, source: _Shared, rows: Callable[[Tensor], Tensor]) -> Tensor:
-        def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:  # noqa: ARG001
+        def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
             found = lift(rows(g))  # (B, *shape of the shared tensor)
             if isinstance(source.tensor, nn.Parameter):
                 return {source.of[0]: found}

@@ -40,7 +40,7 @@ class Mode(Enum):
     PROBE = auto()
 
 
-class Checkpointed(Exception):  # noqa: N818 - a signal, not an error
+class Checkpointed(Exception):
     """Raised where saved tensors are rerouted (activation checkpointing): the forward must run as a stream."""
 
 
@@ -87,12 +87,12 @@ class _Carry(torch.autograd.Function):
     """The identity, with a gradient path where the input has none."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, path: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(ctx: Any, y: Tensor, path: Tensor) -> Tensor:
         ctx.mark_dirty(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:  # noqa: ARG004
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
         return None, g.new_zeros(())
 
 
@@ -100,7 +100,7 @@ class _Probe(torch.autograd.Function):
     """The identity; its backward hands what was saved and the gradient to a sink, one use at a time."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, path: Tensor, sink: Callable[..., None], *saved: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(ctx: Any, y: Tensor, path: Tensor, sink: Callable[..., None], *saved: Tensor) -> Tensor:
         ctx.mark_dirty(y)
         ctx.save_for_backward(*saved)
         ctx.sink = sink

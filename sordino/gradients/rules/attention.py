@@ -74,7 +74,7 @@ def attention(
     need_weights: bool = True,
     attn_mask: Tensor | None = None,
     average_attn_weights: bool = True,
-    is_causal: bool = False,  # noqa: ARG001 - a hint about attn_mask, which is applied as given
+    is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Softmax(QKᵀ/√d) V over heads."""
     dim = 0 if module.batch_first else 1

@@ -225,6 +225,7 @@ class Convolution:
     def without(self, gone: Tensor) -> Convolution:
         """Masked in both factors."""
         masked = Convolution(blank(self.a, gone), blank(self.g, gone), self.geometry)
+        masked.shape = self.shape
         masked.kept, masked.order = (None if self.kept is None else blank(self.kept, gone)), self.order
         return masked
 

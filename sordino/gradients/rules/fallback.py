@@ -92,7 +92,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                         out: Tensor = tree_flatten(original(*given, **named))[0][number]
                     return out.squeeze(dim)
 
-                _, pull = torch.func.vjp(run, {n: p.detach() for n, p in wanted.items()})
+                pull: Any = torch.func.vjp(run, {n: p.detach() for n, p in wanted.items()})[1]
                 found: dict[str, Tensor] = pull(one)[0]
                 return found
 

@@ -30,7 +30,7 @@ class Lookup:
     g: Tensor  # (B, T, d), zero where the id is padding
     count: int  # V
 
-    def squared(self, options: PerformanceOptions) -> Tensor:  # noqa: ARG002
+    def squared(self, options: PerformanceOptions) -> Tensor:
         """Segment sums over equal (sample, id) pairs."""
         b = self.ids.shape[0]
         pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count

@@ -146,7 +146,7 @@ class Rows:
 
     grads: Tensor  # (B, *shape)
 
-    def squared(self, options: PerformanceOptions) -> Tensor:  # noqa: ARG002
+    def squared(self, options: PerformanceOptions) -> Tensor:
         """Σ of squares."""
         return square_sum(self.grads)
 

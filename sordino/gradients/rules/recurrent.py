@@ -40,11 +40,11 @@ def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
     return (n + z * (state[0] - n),)
 
 
-def _tanh_step(x: Tensor, h: Tensor, state: State) -> State:  # noqa: ARG001
+def _tanh_step(x: Tensor, h: Tensor, state: State) -> State:
     return ((x + h).tanh(),)
 
 
-def _relu_step(x: Tensor, h: Tensor, state: State) -> State:  # noqa: ARG001
+def _relu_step(x: Tensor, h: Tensor, state: State) -> State:
     return ((x + h).relu(),)
 
 
