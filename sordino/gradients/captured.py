@@ -59,9 +59,8 @@ class Captured:
         """Forward and pruned backward; norms and sums are computed when asked for."""
         b = size(batch)
         modules = list(model.modules())
-        plan = plan_of(model, modules)
+        plan, like = plan_of(model, modules)
         refuse_batch_statistics(plan, modules)
-        like = list(trainable(model).values())
         if not like:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:
@@ -71,7 +70,7 @@ class Captured:
         if plan.stream or self.options.two_pass:
             return streamed(plan, model, modules, loss_fn, batch, self.options)
         try:
-            return captured(plan, model, modules, loss_fn, batch, self.options)
+            return captured(plan, model, modules, loss_fn, batch, self.options, like=like)
         except Checkpointed:
             plan.stream = True
             return streamed(plan, model, modules, loss_fn, batch, self.options)
@@ -94,7 +93,7 @@ class Captured:
 
     def sample_bytes(self, model: nn.Module) -> int:
         """What a sample took on the first batch; before that, a guess from the parameters."""
-        plan = plan_of(model, list(model.modules()))
+        plan, _ = plan_of(model, list(model.modules()))
         return plan.sample_bytes or max(1 << 12, sum(shape.numel() for shape in plan.shapes) // 8)
 
 
@@ -106,9 +105,10 @@ def captured(
     batch: Any,
     options: PerformanceOptions,
     scale: Tensor | None = None,
+    like: list[nn.Parameter] | None = None,
 ) -> Taken:
     """One pass; `scale` multiplies each sample's loss."""
-    like = list(trainable(model).values())
+    like = plan_of(model, modules)[1] if like is None else like
     tape = Tape(size(batch), Mode.KEEP, frozenset(plan.columns), plan.layouts or {}, plan.channels_last)
     with torch.enable_grad(), installed(plan, modules, tape):
         losses = one_loss_each(loss_fn(model, *arguments(batch)), tape.size)

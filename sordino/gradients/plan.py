@@ -58,14 +58,16 @@ class Plan:
 _PLANS: WeakKeyDictionary[nn.Module, Plan] = WeakKeyDictionary()
 
 
-def plan_of(model: nn.Module, modules: list[nn.Module]) -> Plan:
-    """The model's plan, made anew if its parameters are not what they were."""
-    mark = tuple((id(p), p.requires_grad) for module in modules for p in module._parameters.values() if p is not None)
+def plan_of(model: nn.Module, modules: list[nn.Module]) -> tuple[Plan, list[nn.Parameter]]:
+    """The model's plan, made anew if its parameters are not what they were; and its trainable parameters, in order."""
+    every = [p for module in modules for p in module._parameters.values() if p is not None]
+    mark = tuple([(id(p), p.requires_grad) for p in every])
     plan = _PLANS.get(model)
     if plan is None or plan.mark != mark:
         plan = _made(model, mark)
         _PLANS[model] = plan
-    return plan
+    like = list({id(p): p for p in every if p.requires_grad}.values())  # named_parameters() takes longer
+    return plan, like
 
 
 def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:

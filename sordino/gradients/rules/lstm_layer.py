@@ -2,8 +2,8 @@
 
     (i, f, z, o) = act(x W_ihᵀ + b + h W_hhᵀ),  c ← f c + i z,  h ← o tanh(c)
 
-The gradient at the gates' pre-activations, (T, B, 4H), is all that the four parameters need. Everything that does not
-depend on the carried gradients is computed for all T at once, so a backward step is one small product and five passes.
+The gradient at the gates' pre-activations, (T, B, 4H), is all that the four parameters need. A step works on buffers that
+stay in the cache and writes where its results belong.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ class LSTMLayer(torch.autograd.Function):
     def backward(ctx: Any, dhidden: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         """Step back through time."""
         acts, cells, weight = ctx.saved_tensors
-        steps, b, wide = acts.shape
+        steps, _, wide = acts.shape
         n = wide // 4
-        i, f, z, o = acts.split(n, 2)
-        tanh = cells[1:].tanh()
-        slope = torch.empty_like(acts).view(steps, b, 4, n)  # d gate pre-activation / d (c, c, c, h)
-        torch.mul(z, i - i * i, out=slope[:, :, 0])
-        torch.mul(cells[:-1], f - f * f, out=slope[:, :, 1])
-        torch.mul(i, 1 - z * z, out=slope[:, :, 2])
-        torch.mul(tanh, o - o * o, out=slope[:, :, 3])
-        through = tanh.square_().neg_().add_(1).mul_(o)  # d c / d h
         dgates = torch.empty_like(acts)
+        slope, through, spare = (torch.empty_like(cells[0]) for _ in range(3))
         dh, dc = dhidden[-1], dlast.clone()
-        for t in range(steps - 1, -1, -1):
-            dc.addcmul_(dh, through[t])
-            out = dgates[t].view(b, 4, n)
-            torch.mul(slope[t, :, :3], dc.unsqueeze(1), out=out[:, :3])
-            torch.mul(slope[t, :, 3], dh, out=out[:, 3])
-            dc.mul_(f[t])
-            dh = torch.addmm(dhidden[t - 1], dgates[t], weight) if t else dgates[t] @ weight
+        for t in range(steps - 1, -1, -1):  # all of a step stays in the cache
+            a, out = acts[t], dgates[t]
+            i, f, z, o = a[:, :n], a[:, n : 2 * n], a[:, 2 * n : 3 * n], a[:, 3 * n :]
+            torch.tanh(cells[t + 1], out=spare)
+            torch.addcmul(o, o, o, value=-1, out=slope)  # o(1−o)
+            torch.mul(slope.mul_(spare), dh, out=out[:, 3 * n :])
+            torch.addcmul(o, o.mul(spare), spare, value=-1, out=through)  # dc/dh = o(1−tanh²)
+            dc.addcmul_(dh, through)
+            torch.addcmul(i, i, i, value=-1, out=slope)
+            torch.mul(slope.mul_(z), dc, out=out[:, :n])
+            torch.addcmul(f, f, f, value=-1, out=slope)
+            torch.mul(slope.mul_(cells[t]), dc, out=out[:, n : 2 * n])
+            torch.addcmul(i, i.mul(z), z, value=-1, out=slope)  # i(1−z²)
+            torch.mul(slope, dc, out=out[:, 2 * n : 3 * n])
+            dc.mul_(f)
+            dh = torch.addmm(dhidden[t - 1], out, weight) if t else out @ weight
         return dgates, dh, dc, None

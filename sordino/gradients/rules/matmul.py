@@ -33,21 +33,43 @@ def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
 
 def gram_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_ts (a_t·a_s)(g_t·g_s) and its diagonal part, each (b,)."""
-    product = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(g, g.transpose(1, 2)))  # (b, T, T)
+    return _met(a, torch.bmm(g, g.transpose(1, 2)))
+
+
+def _met(a: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
+    product = torch.bmm(a, a.transpose(1, 2)).mul_(gram)  # (b, T, T)
     return product.sum(2).sum(1), product.diagonal(dim1=1, dim2=2).sum(1)
+
+
+class OutputGram:
+    """gᵀg of every sample, computed once for all weights that share an output, as a recurrent layer's two do."""
+
+    __slots__ = ("g", "gram")
+
+    def __init__(self, g: Tensor) -> None:
+        """Take g (B, T, p)."""
+        self.g = g
+        self.gram: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        """(B, T, T)."""
+        if self.gram is None:
+            self.gram = torch.bmm(self.g, self.g.transpose(1, 2))
+        return self.gram
 
 
 class Matmul:
     """The weight of a linear map."""
 
-    __slots__ = ("a", "g", "kept")
+    __slots__ = ("a", "g", "kept", "output")
 
-    def __init__(self, a: Tensor, g: Tensor) -> None:
+    def __init__(self, a: Tensor, g: Tensor, output: OutputGram | None = None) -> None:
         """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both."""
         if a.dim() == 3 and a.shape[1] == 1:
             a, g = a[:, 0], g[:, 0]
         self.a = a
         self.g = g
+        self.output = output if a.dim() == 3 else None
         self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
 
     def squared(self, options: PerformanceOptions) -> Tensor:
@@ -75,14 +97,15 @@ class Matmul:
         p = self.g.shape[2]
         if not options.measure:
             return "gram" if t * (d + p) < p * d else "rows"
-        key = ("matmul", t, d, p, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
+        key = ("matmul", t, d, p, self.a.dtype, self.a.device, torch.get_num_threads(), keep, self.output is None)
         choice = tune.known(key)
         if choice is None:
             a, g = self.a[: tune.SAMPLES], self.g[: tune.SAMPLES]
             w = torch.ones(a.shape[0], device=a.device, dtype=a.dtype)
 
             def gram() -> None:
-                gram_of(a, g)
+                half = g[: (g.shape[0] + 1) // 2] if self.output else g  # the other weight pays for the other half
+                _met(a, torch.bmm(half, half.transpose(1, 2)).repeat(2 if self.output else 1, 1, 1)[: a.shape[0]])
                 (g * w[:, None, None]).flatten(0, 1).t() @ a.flatten(0, 1)
 
             def rows() -> None:
@@ -97,9 +120,11 @@ class Matmul:
         return choice
 
     def _gram(self, step: int, options: PerformanceOptions) -> Tensor:
-        found = [
-            gram_of(a, g) for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)
-        ]  # passes small enough for the cache
+        b, t, _ = self.a.shape
+        if self.output is not None and b * t * t * self.a.element_size() <= options.keep_bytes:
+            found = [_met(a, gram) for a, gram in zip(pieces(self.a, step), pieces(self.output(), step), strict=True)]
+        else:  # passes small enough for the cache
+            found = [gram_of(a, g) for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)]
         squared = torch.cat([s for s, _ in found])
         again = diagonal_guard(squared, torch.cat([d for _, d in found]))
         step = per_pass(self.a.shape[2] * self.g.shape[2], options, self.a.element_size())
