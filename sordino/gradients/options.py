@@ -19,7 +19,7 @@ class PerformanceOptions:
 
     scratch_bytes: int = 16 * _MIB
     """Temporaries of one layer's norms; more samples are measured at once when it is larger."""
-    keep_bytes: int = 32 * _MIB
+    keep_bytes: int = 64 * _MIB
     """Per-sample gradients one layer may keep between norms and sum; they may always take its activations' place."""
     measure: bool = True
     """Time the formulas a layer could use on the first batch of a shape; otherwise the operation count decides."""

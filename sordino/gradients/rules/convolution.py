@@ -61,13 +61,13 @@ class Convolution:
         b, out = self.a.shape[0], self.g.shape[2:]
         if not b:
             return self.a.new_zeros(0)
-        size, t = prod(self.shape), prod(out)
+        size = prod(self.shape)
         sample = self.a[:1].numel() + self.g[:1].numel()
         keep = size <= sample or b * size * self.a.element_size() <= options.keep_bytes
         choice = self._choice(options, keep)
         if choice in _GRAMS:
             n = prod(out) if choice == "gram" else self._grid_pixels()
-            patches = 0 if choice == "shifted" else self.a.shape[1] * self.geometry.taps * t
+            patches = 0 if choice == "shifted" else self.a.shape[1] * self.geometry.taps * prod(out)
             step = per_pass(3 * n * n * self.geometry.groups + patches, options, self.a.element_size())
             found = [self._gram(slice(i, i + step), choice) for i in range(0, b, step)]
             squared = torch.cat([s for s, _ in found])
@@ -75,8 +75,7 @@ class Convolution:
             for index in pieces(again, per_pass(size, options)):
                 squared[index] = square_sum(self.rows(index))
             return squared
-        patches = self.a.shape[1] * self.geometry.taps * t if choice == "unfold" else 2 * sample
-        step = b if choice == "last" else per_pass(patches + size, options, self.a.element_size())
+        step = b if choice != "shift" else per_pass(2 * sample + size, options, self.a.element_size())
         if not keep:
             step = min(step, per_pass(size, options, self.a.element_size()))
             return torch.cat([square_sum(self._rows(slice(i, i + step), choice)) for i in range(0, b, step)])
@@ -105,7 +104,7 @@ class Convolution:
             few = slice(0, tune.SAMPLES)
             sub = Convolution(self.a[few], self.g[few], geometry)
             w = torch.ones(sub.a.shape[0], device=self.a.device, dtype=self.a.dtype)
-            names = ["last" if geometry.groups == 1 else "unfold", "native"]
+            names = ["unfold", "native", *(["last"] if geometry.groups == 1 else [])]
             names += ["shift"] if geometry.shiftable else []
             names += ["gram"] if t * t <= 4 * p * d else []  # larger ones have never won
             names += ["shifted"] if geometry.shiftable and t * t <= 4 * p * d else []
@@ -153,20 +152,31 @@ class Convolution:
             return torch.stack(each) if each else a.new_zeros((0, *self.shape))
         if choice == "last":
             return self._last(self.a[where], g)
+        if choice == "unfold":
+            return self._unfold(self.a[where], g)
         a = geometry.fitted(self.a[where], g.shape[2:])
         if choice == "taps":
             rows = [(g * part).flatten(2).sum(2) for part in geometry.slices(a, g.shape[2:])]
             return torch.stack(rows, 2).view(g.shape[0], *self.shape)
-        if choice == "shift":
-            pixels, grads, offsets = geometry.grid(a, g)
-            rows_by_tap = pixels.new_empty((g.shape[0], len(offsets), g.shape[1], a.shape[1]))  # (b, K, p, C)
-            transposed, length = grads.transpose(1, 2), grads.shape[1]
-            for k, offset in enumerate(offsets):
-                torch.bmm(transposed, pixels[:, offset : offset + length], out=rows_by_tap[:, k])
-            return rows_by_tap
-        patches = geometry.unfolded(a)
-        grads = g.reshape(g.shape[0], geometry.groups, g.shape[1] // geometry.groups, patches.shape[3])
-        return (grads @ patches.transpose(2, 3)).reshape(g.shape[0], *self.shape)
+        pixels, grads, offsets = geometry.grid(a, g)  # "shift"
+        rows_by_tap = pixels.new_empty((g.shape[0], len(offsets), g.shape[1], a.shape[1]))  # (b, K, p, C)
+        transposed, length = grads.transpose(1, 2), grads.shape[1]
+        for k, offset in enumerate(offsets):
+            torch.bmm(transposed, pixels[:, offset : offset + length], out=rows_by_tap[:, k])
+        return rows_by_tap
+
+    def _unfold(self, a: Tensor, g: Tensor) -> Tensor:
+        """Patches of a few samples at a time, positions innermost; rows (b, p, C/groups, *kernel)."""
+        geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
+        groups, wide = geometry.groups, prod(self.shape[1:])
+        rows = a.new_empty((b, groups, p // groups, wide))
+        step = max(1, _WARM // max(1, t * wide * groups))
+        for i in range(0, b, step):
+            patches = geometry.unfolded(geometry.fitted(a[i : i + step], g.shape[2:]).contiguous())  # (s, groups, d, T)
+            few = g[i : i + step]
+            few = few.flatten(2).unsqueeze(1) if groups == 1 else few.reshape(few.shape[0], groups, p // groups, t)
+            torch.matmul(few, patches.transpose(2, 3), out=rows[i : i + step])
+        return rows.view(b, *self.shape)
 
     def _last(self, a: Tensor, g: Tensor) -> Tensor:
         """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""

@@ -143,10 +143,14 @@ class Matmul:
         w = weights.to(out.dtype)
         if self.kept is not None:
             out.view(-1).addmv_(self.kept.flatten(1).t(), w, beta=beta)
-        elif self.a.dim() == 2:
-            out.addmm_((self.g * w[:, None]).t(), self.a, beta=beta)
         else:
-            out.addmm_((self.g * w[:, None, None]).flatten(0, 1).t(), self.a.flatten(0, 1), beta=beta)
+            a, g = self.a, self.g
+            spread = w.view(-1, *[1] * (a.dim() - 1))
+            if a.shape[-1] < g.shape[-1]:  # scale the narrower factor
+                a = a * spread
+            else:
+                g = g * spread
+            out.addmm_(g.flatten(0, -2).t(), a.flatten(0, -2), beta=beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """gᵀa per sample."""

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.rules.part import Part, lift
+from sordino.gradients.rules.part import Part, lift, scratch
 from sordino.gradients.rules.registry import rule
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
     from sordino.gradients.tape import Tape
+
+
+_WARM = 1 << 18
+"""Elements worked on at once: they should stay in the cache."""
 
 
 def _proxy(p: Tensor | None) -> Tensor | None:
@@ -83,6 +87,25 @@ def _per_channel(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.flatten(2).sum(2)
 
 
+def _correlated(x: Tensor, mean: Tensor, g: Tensor, groups: int) -> Tensor:
+    """Σ_t (x − mean) g per channel, (B, C), a few samples at a time so that they stay in the cache."""
+    n, c = x.shape[:2]
+    spread = (n, c, *[1] * (x.dim() - 2))
+    centre = mean.repeat_interleave(c // groups, 1).view(spread)
+    step = max(1, _WARM // max(1, x[:1].numel()))
+    found = x.new_empty((n, c))
+    for i in range(0, n, step):
+        few = x[i : i + step]
+        room = scratch(few.numel(), few).as_strided(few.shape, few.stride()) if _dense(few) else torch.empty_like(few)
+        torch.sub(few, centre[i : i + step], out=room)
+        found[i : i + step] = _per_channel(room.mul_(g[i : i + step]))
+    return found
+
+
+def _dense(x: Tensor) -> bool:
+    return x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last))
+
+
 @rule(nn.GroupNorm)
 def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:
     """Over the channels of a group and all positions."""
@@ -104,10 +127,8 @@ def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:
             else torch.native_group_norm(held, None, None, n, c, positions, groups, module.eps)[1:]
         )
         g32, found = lift(g), dict[Tensor, Part | Tensor]()
-        spread = (n, c, *[1] * (held.dim() - 2))
         if tape.wants(weight):
-            centre = mu.repeat_interleave(c // groups, 1).view(spread)
-            found[weight] = _per_channel((held - centre).mul_(g32)) * r.repeat_interleave(c // groups, 1)
+            found[weight] = _correlated(held, mu, g32, groups) * r.repeat_interleave(c // groups, 1)
         if tape.wants(bias):
             found[bias] = _per_channel(g32)
         return found
