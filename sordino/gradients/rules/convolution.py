@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _WARM = 1 << 19
 """Elements of patches made at once: they should still be in the cache when they are multiplied."""
+_FEW_POSITIONS = 64
+"""Up to here the patches of a whole batch are small enough to be made at once."""
 _GRAMS = ("gram", "shifted")
 _ORDER = {"shift": "kpc", "last": "pkc"}
 
@@ -104,6 +106,8 @@ class Convolution:
             few = slice(0, tune.SAMPLES)
             sub = Convolution(self.a[few], self.g[few], geometry)
             w = torch.ones(sub.a.shape[0], device=self.a.device, dtype=self.a.dtype)
+            room = self.a.new_empty(self.shape)
+            self._by_product(torch.ones(self.a.shape[0], device=self.a.device, dtype=self.a.dtype))
             names = ["unfold", "native", *(["last"] if geometry.groups == 1 else [])]
             names += ["shift"] if geometry.shiftable else []
             names += ["gram"] if t * t <= 4 * p * d else []  # larger ones have never won
@@ -113,14 +117,14 @@ class Convolution:
                 def run() -> None:
                     if name in _GRAMS:
                         sub._gram(slice(None), name)
-                        sub._native(w)
+                        sub.add_to(room, w, 0)
                     else:
                         rows = sub._rows(slice(None), name)
                         square_sum(rows)
                         if keep:
                             rows.flatten(1).t() @ w
                         else:
-                            sub._native(w)
+                            sub.add_to(room, w, 0)
 
                 return run
 
@@ -217,6 +221,10 @@ class Convolution:
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """The framework's weight gradient of c·g, or the kept rows."""
         w = weights.to(out.dtype)
+        if self.kept is None and self._by_product(w):
+            scaled = (self.g * w.view(-1, *[1] * (self.g.dim() - 1))).flatten(2)  # (B, p, T)
+            out.view(out.shape[0], -1).addmm_(scaled.transpose(1, 2).flatten(0, 1).t(), self._patches(), beta=beta)
+            return
         if self.kept is not None:
             total = self._straight((self.kept.flatten(1).t() @ w).view(self.kept.shape[1:]))
         else:
@@ -225,6 +233,26 @@ class Convolution:
             out.add_(total)
         else:
             out.copy_(total)
+
+    def _patches(self) -> Tensor:
+        """All patches as rows of one matrix, (B·T, d)."""
+        patches = self.geometry.unfolded(self.geometry.fitted(self.a, self.g.shape[2:]))[:, 0]  # (B, d, T)
+        return patches.transpose(1, 2).flatten(0, 1)
+
+    def _by_product(self, w: Tensor) -> bool:
+        """Few positions: one product with the patches may beat the framework's kernel, up to tenfold at one position."""
+        b, t = self.g.shape[0], prod(self.g.shape[2:])
+        if self.geometry.groups > 1 or not b or t > _FEW_POSITIONS:
+            return False
+        key = ("sum", self.geometry, self.a.shape[1:], self.g.shape[1:], self.a.dtype, self.a.device)
+        choice = tune.known(key)
+        if choice is None:
+
+            def product() -> None:
+                self.g.flatten(2).transpose(1, 2).flatten(0, 1).t() @ self._patches()
+
+            choice = tune.fastest(key, self.a.device, {"product": product, "native": lambda: self._native(w)})
+        return choice == "product"
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """Per-sample gradients."""
