@@ -39,7 +39,9 @@ def non_private(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, las
     return step
 
 
-def ours(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, chunk: int | None = None) -> Step:
+def ours(
+    problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, chunk: int | None = None, noisy: bool = True
+) -> Step:
     """Captured: norms, flat clipping, sum over chunks, noise, SGD."""
     model = copy.deepcopy(model)
     backend, optimizer, b = Captured(), torch.optim.SGD(model.parameters(), RATE), len(x)
@@ -62,7 +64,9 @@ def ours(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, chunk: int
         assert buffer is not None
         if not drawn:
             drawn.append(torch.empty_like(buffer))
-        buffer.add_(drawn[0].normal_(0, MULTIPLIER * BOUND, generator=noise)).div_(b)
+        if noisy:
+            buffer.add_(drawn[0].normal_(0, MULTIPLIER * BOUND, generator=noise))
+        buffer.div_(b)
         for name, p in parameters.items():
             p.grad = total[name]
         optimizer.step()
@@ -160,10 +164,11 @@ def engines(problem: Problem, b: int, *, peers: bool = True) -> dict[str, Step]:
     if problem.images:
         makers["non-private, channels last"] = lambda: non_private(problem, model, x, y, last=True)
     makers["sordino"] = lambda: ours(problem, model, x, y)
+    makers["sordino without noise"] = lambda: ours(problem, model, x, y, noisy=False)
     if peers:
         for mode in ("hooks", "ghost", "ew", "functorch"):
             makers[f"opacus {mode}"] = lambda mode=mode: opacus(problem, model, x, y, mode=mode)  # type: ignore[misc]
-            if problem.images and mode in ("hooks", "ew"):
+            if problem.small and mode in ("hooks", "ew"):
                 makers[f"opacus {mode}, channels last"] = lambda mode=mode: opacus(  # type: ignore[misc]
                     problem, model, x, y, mode=mode, last=True
                 )
@@ -181,3 +186,44 @@ def engines(problem: Problem, b: int, *, peers: bool = True) -> dict[str, Step]:
                 continue
         found[name] = step
     return found
+
+
+def norm_engines(problem: Problem, b: int) -> dict[str, Step]:
+    """Norms of every sample and nothing else; beside them a non-private forward and backward pass."""
+    from opacus.grad_sample import GradSampleModule
+    from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+
+    torch.manual_seed(0)
+    model = problem.model()
+    x, y = batch_of(problem, b)
+    plain, last, own = copy.deepcopy(model), copy.deepcopy(model).to(memory_format=CHANNELS_LAST), copy.deepcopy(model)
+    x_last = x.contiguous(memory_format=CHANNELS_LAST) if problem.images else x
+    hooks = GradSampleModule(copy.deepcopy(model))
+    ghost = GradSampleModuleFastGradientClipping(copy.deepcopy(model), max_grad_norm=BOUND, use_ghost_clipping=True)
+    backend = Captured()
+
+    def both(m: nn.Module, a: Tensor) -> Step:
+        def step() -> None:
+            m.zero_grad()
+            problem.loss(m(a), y).mean().backward()
+
+        return step
+
+    def hooked() -> None:
+        hooks.zero_grad()
+        problem.loss(hooks(x), y).mean().backward()
+        rows: list[Tensor] = [p.grad_sample for p in hooks.parameters()]  # type: ignore[attr-defined]
+        torch.stack([r.flatten(1).norm(2, dim=1) for r in rows]).norm(2, dim=0)
+
+    def ghostly() -> None:
+        ghost.zero_grad()
+        problem.loss(ghost(x), y).mean().backward()
+        ghost.get_norm_sample()
+
+    return {
+        "non-private forward and backward": both(plain, x),
+        "the same, channels last": both(last, x_last),
+        "opacus hooks": hooked,
+        "opacus ghost": ghostly,
+        "sordino": lambda: backend.per_sample(own, lambda m, a, t: problem.loss(m(a), t), (x, y)).norms().total(),
+    }

@@ -203,14 +203,18 @@ class Problem:
     targets: Callable[[int], Tensor] = lambda b: torch.randint(0, 10, (b,))
     loss: Callable[[Tensor, Tensor], Tensor] = classification
     images: bool = False
+    small: bool = False  # small enough to run every peer in both memory formats
     target: float = 1.25  # of the best non-private layout
-    chunk: int | None = None  # samples in memory at once; None: all
 
 
 PROBLEMS = (
     Problem("MLP", mlp, lambda b: torch.randn(b, 784), (64, 256), target=1.15),
-    Problem("MNIST CNN", mnist_cnn, lambda b: torch.randn(b, 1, 28, 28), (64, 256), images=True, target=1.2),
-    Problem("CIFAR net", cifar_net, lambda b: torch.randn(b, 3, 32, 32), (64, 256), images=True, target=1.15),
+    Problem(
+        "MNIST CNN", mnist_cnn, lambda b: torch.randn(b, 1, 28, 28), (64, 256), images=True, small=True, target=1.2
+    ),
+    Problem(
+        "CIFAR net", cifar_net, lambda b: torch.randn(b, 3, 32, 32), (64, 256), images=True, small=True, target=1.15
+    ),
     Problem("ResNet-18", resnet18, lambda b: torch.randn(b, 3, 32, 32), (64,), images=True, target=1.25),
     Problem("WRN-16-4", wrn16_4, lambda b: torch.randn(b, 3, 32, 32), (64,), images=True, target=1.2),
     Problem(
