@@ -1,0 +1,1 @@
+"""Measurements: one script per claim of speed or memory, JSON out."""

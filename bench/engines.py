@@ -1,0 +1,229 @@
+"""Training steps of every engine: forward, backward, clip, noise, update. Each is a function of no arguments."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from bench.models import Lstm, Problem
+from sordino.gradients import Captured
+from sordino.gradients.flat import flat
+
+BOUND, MULTIPLIER, RATE = 1.0, 1.0, 0.05
+Step = Callable[[], object]
+CHANNELS_LAST = torch.channels_last
+
+
+def batch_of(problem: Problem, b: int) -> tuple[Tensor, Tensor]:
+    """One batch, the same for all engines."""
+    torch.manual_seed(b)
+    return problem.inputs(b), problem.targets(b)
+
+
+def non_private(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, last: bool = False) -> Step:
+    """Forward, backward, SGD, in one of the two memory formats."""
+    model = copy.deepcopy(model)
+    if last:
+        model, x = model.to(memory_format=CHANNELS_LAST), x.contiguous(memory_format=CHANNELS_LAST)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        problem.loss(model(x), y).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def ours(
+    problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, chunk: int | None = None, noisy: bool = True
+) -> Step:
+    """Captured: norms, flat clipping, sum over chunks, noise, SGD."""
+    model = copy.deepcopy(model)
+    backend, optimizer, b = Captured(), torch.optim.SGD(model.parameters(), RATE), len(x)
+    parameters = dict(model.named_parameters())
+    noise = torch.Generator().manual_seed(0)
+    drawn: list[Tensor] = []
+
+    def loss_fn(m: nn.Module, a: Tensor, t: Tensor) -> Tensor:
+        return problem.loss(m(a), t)
+
+    def step() -> None:
+        total = None
+        for i in range(0, b, chunk or b):
+            grads = backend.per_sample(model, loss_fn, (x[i : i + (chunk or b)], y[i : i + (chunk or b)]))
+            weights = (BOUND / grads.norms().total().clamp(min=BOUND)).unsqueeze(1)
+            total = grads.weighted_sum(weights, into=total)  # type: ignore[call-arg]
+            del grads
+        assert total is not None
+        buffer = flat(total)
+        assert buffer is not None
+        if not drawn:
+            drawn.append(torch.empty_like(buffer))
+        if noisy:
+            buffer.add_(drawn[0].normal_(0, MULTIPLIER * BOUND, generator=noise))
+        buffer.div_(b)
+        for name, p in parameters.items():
+            p.grad = total[name]
+        optimizer.step()
+        for p in parameters.values():
+            p.grad = None
+
+    return step
+
+
+def vmap(problem: Problem, model: nn.Module, x: Tensor, y: Tensor) -> Step:
+    """torch.func: vmap of grad, every gradient written out."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    parameters = dict(model.named_parameters())
+    b = len(x)
+
+    def loss(values: dict[str, Tensor], a: Tensor, t: Tensor) -> Tensor:
+        return problem.loss(torch.func.functional_call(model, values, (a[None],)), t[None])[0]
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")
+
+    def step() -> None:
+        rows = each({n: p.detach() for n, p in parameters.items()}, x, y)
+        squared = torch.stack([r.flatten(1).square().sum(1) for r in rows.values()]).sum(0)
+        w = BOUND / squared.sqrt().clamp(min=BOUND)
+        for name, p in parameters.items():
+            p.grad = torch.tensordot(w, rows[name], 1).add_(torch.randn_like(p) * MULTIPLIER * BOUND).div_(b)
+        optimizer.step()
+
+    return step
+
+
+def _opacus_model(model: nn.Module) -> nn.Module:
+    from opacus.layers import DPLSTM
+
+    model = copy.deepcopy(model)
+    if isinstance(model, Lstm):
+        replaced = DPLSTM(64, 128, batch_first=True)
+        replaced.load_state_dict(model.recurrent.state_dict())
+        model.recurrent = replaced
+    return model
+
+
+def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: str, last: bool = False) -> Step:
+    """Opacus: hooks, ew (expanded weights), functorch, or ghost; its own optimizer clips and adds noise."""
+    from opacus.grad_sample import GradSampleModule, GradSampleModuleExpandedWeights
+    from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    plain = _opacus_model(model)
+    if last:
+        plain, x = plain.to(memory_format=CHANNELS_LAST), x.contiguous(memory_format=CHANNELS_LAST)
+    b = len(x)
+    sgd = torch.optim.SGD(plain.parameters(), RATE)
+    settings = {"noise_multiplier": MULTIPLIER, "max_grad_norm": BOUND, "expected_batch_size": b}
+    if mode == "ghost":
+        wrapped = GradSampleModuleFastGradientClipping(plain, max_grad_norm=BOUND, use_ghost_clipping=True)
+        optimizer = DPOptimizerFastGradientClipping(sgd, **settings)
+
+        class Criterion:
+            reduction = "mean"
+
+            def __call__(self, out: Tensor, target: Tensor) -> Tensor:
+                return problem.loss(out, target)
+
+        criterion = DPLossFastGradientClipping(wrapped, optimizer, Criterion())
+
+        def ghost() -> None:
+            optimizer.zero_grad()
+            criterion(wrapped(x), y).backward()
+            optimizer.step()
+
+        return ghost
+    if mode == "ew":
+        wrapped = GradSampleModuleExpandedWeights(plain)
+    else:
+        wrapped = GradSampleModule(plain, force_functorch=mode == "functorch")
+    optimizer = DPOptimizer(sgd, **settings)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        problem.loss(wrapped(x), y).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def engines(problem: Problem, b: int, *, peers: bool = True) -> dict[str, Step]:
+    """Every engine that can run this problem, by name; those that cannot are left out with the reason printed."""
+    torch.manual_seed(0)
+    model = problem.model()
+    x, y = batch_of(problem, b)
+    makers: dict[str, Callable[[], Step]] = {"non-private": lambda: non_private(problem, model, x, y)}
+    if problem.images:
+        makers["non-private, channels last"] = lambda: non_private(problem, model, x, y, last=True)
+    makers["sordino"] = lambda: ours(problem, model, x, y)
+    makers["sordino without noise"] = lambda: ours(problem, model, x, y, noisy=False)
+    if peers:
+        for mode in ("hooks", "ghost", "ew", "functorch"):
+            makers[f"opacus {mode}"] = lambda mode=mode: opacus(problem, model, x, y, mode=mode)  # type: ignore[misc]
+            if problem.small and mode in ("hooks", "ew"):
+                makers[f"opacus {mode}, channels last"] = lambda mode=mode: opacus(  # type: ignore[misc]
+                    problem, model, x, y, mode=mode, last=True
+                )
+        makers["torch.func vmap"] = lambda: vmap(problem, model, x, y)
+    found: dict[str, Step] = {}
+    for name, make in makers.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                step = make()
+                step()
+                step()
+            except Exception as error:  # a peer that cannot run a model is a result too
+                print(f"  {name} cannot run {problem.name}: {type(error).__name__}: {str(error)[:100]}")  # noqa: T201
+                continue
+        found[name] = step
+    return found
+
+
+def norm_engines(problem: Problem, b: int) -> dict[str, Step]:
+    """Norms of every sample and nothing else; beside them a non-private forward and backward pass."""
+    from opacus.grad_sample import GradSampleModule
+    from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+
+    torch.manual_seed(0)
+    model = problem.model()
+    x, y = batch_of(problem, b)
+    plain, last, own = copy.deepcopy(model), copy.deepcopy(model).to(memory_format=CHANNELS_LAST), copy.deepcopy(model)
+    x_last = x.contiguous(memory_format=CHANNELS_LAST) if problem.images else x
+    hooks = GradSampleModule(copy.deepcopy(model))
+    ghost = GradSampleModuleFastGradientClipping(copy.deepcopy(model), max_grad_norm=BOUND, use_ghost_clipping=True)
+    backend = Captured()
+
+    def both(m: nn.Module, a: Tensor) -> Step:
+        def step() -> None:
+            m.zero_grad()
+            problem.loss(m(a), y).mean().backward()
+
+        return step
+
+    def hooked() -> None:
+        hooks.zero_grad()
+        problem.loss(hooks(x), y).mean().backward()
+        rows: list[Tensor] = [p.grad_sample for p in hooks.parameters()]  # type: ignore[attr-defined]
+        torch.stack([r.flatten(1).norm(2, dim=1) for r in rows]).norm(2, dim=0)
+
+    def ghostly() -> None:
+        ghost.zero_grad()
+        problem.loss(ghost(x), y).mean().backward()
+        ghost.get_norm_sample()
+
+    return {
+        "non-private forward and backward": both(plain, x),
+        "the same, channels last": both(last, x_last),
+        "opacus hooks": hooked,
+        "opacus ghost": ghostly,
+        "sordino": lambda: backend.per_sample(own, lambda m, a, t: problem.loss(m(a), t), (x, y)).norms().total(),
+    }

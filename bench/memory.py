@@ -1,0 +1,114 @@
+"""Peak memory of a training step, each engine in a process of its own.
+
+The peak is the highest resident set during steps, less what the process had with model, batch and optimizer in place, plus
+the model itself; memory the allocator keeps is included, as it is for everybody.
+
+    python -m bench.memory [--quick] [--only NAME,NAME]
+
+Writes bench/results/memory.json and memory.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+from bench.models import PROBLEMS
+
+RESULTS = Path(__file__).parent / "results"
+ENGINES = ("non-private", "sordino", "sordino in quarters", "opacus hooks", "opacus ghost", "opacus ew")
+_STEPS = 3
+_EVERY = 0.0005  # seconds between looks at the resident set
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident() -> int:
+    """Bytes in memory now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def peak(name: str, engine: str, b: int) -> int:
+    """Run here: the highest resident set of a few steps above what was there before the first one."""
+    import torch
+
+    from bench import engines
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    problem = next(p for p in PROBLEMS if p.name == name)
+    torch.manual_seed(0)
+    model = problem.model()
+    small, whole = engines.batch_of(problem, 4), engines.batch_of(problem, b)
+    makers: dict[str, Any] = {
+        "non-private": engines.non_private,
+        "sordino": engines.ours,
+        "sordino in quarters": lambda *a: engines.ours(*a, chunk=max(1, len(a[2]) // 4)),
+        **{f"opacus {m}": lambda *a, m=m: engines.opacus(*a, mode=m) for m in ("hooks", "ghost", "ew")},
+    }
+    if engine != "opacus ew":
+        makers[engine](problem, model, *small)()  # code and libraries are in memory before the measurement
+    step = makers[engine](problem, model, *whole)
+    before, highest, done = resident(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.wait(_EVERY):
+            highest = max(highest, resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for _ in range(_STEPS):
+        step()
+    done.set()
+    watcher.join()
+    return highest - before + sum(p.nbytes for p in model.parameters())
+
+
+def main() -> None:
+    """One process per engine."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="without the peers")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(peak(options.one[0], options.one[1], int(options.one[2])))  # noqa: T201
+        return
+    rows: list[dict[str, Any]] = []
+    for problem in PROBLEMS:
+        if options.only and problem.name not in options.only.split(","):
+            continue
+        b, found = problem.batches[0], dict[str, float]()
+        for engine in ENGINES[: 3 if options.quick else None]:
+            command = [sys.executable, "-m", "bench.memory", "--one", problem.name, engine, str(b)]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ran.returncode == 0:
+                found[engine] = round(int(ran.stdout.split()[-1]) / 1e6, 1)
+        rows.append({"model": problem.name, "batch": b, "peak MB": found})
+        print(rows[-1], flush=True)  # noqa: T201
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
+    lines = [
+        "| model (batch), peak MB | " + " | ".join(ENGINES) + " | sordino / non-private |",
+        "|---" * (len(ENGINES) + 2) + "|",
+    ]
+    for row in rows:
+        mb = row["peak MB"]
+        cells = " | ".join(str(mb.get(engine, "—")) for engine in ENGINES)
+        lines.append(
+            f"| {row['model']} ({row['batch']}) | {cells} | {mb['sordino'] / mb['non-private']:.2f} "
+            f"| {mb['sordino in quarters'] / mb['non-private']:.2f} |"
+        )
+    (RESULTS / "memory.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

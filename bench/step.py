@@ -1,0 +1,198 @@
+"""The price of a private training step: every engine on the eight models, interleaved in one process.
+
+CPU time on one thread is the figure that counts, since other work on the machine disturbs a wall clock; ratios are medians
+over rounds of (engine / best non-private layout) within a round. Wall time on two threads is given for the main engines.
+
+    python -m bench.step [--quick] [--only NAME,NAME] [--out FILE]
+
+Writes bench/results/step.json, step.md, step.png and step.svg (or the name given).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.engines import Step, engines, norm_engines
+from bench.models import PROBLEMS, Problem
+
+RESULTS = Path(__file__).parent / "results"
+_SLOW = 4.0  # engines this many times slower than non-private are run less often
+_NORMS = ("MLP", "MNIST CNN", "CIFAR net")
+
+
+def timed(steps: dict[str, Step], rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
+    """Seconds per round; slow engines sit out later rounds."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds):
+        for name, step in steps.items():
+            slow = turn and times[name][0] > _SLOW * min(t[0] for t in times.values())
+            if slow and turn >= max(2, rounds // 4):
+                continue
+            start = clock()
+            step()
+            times[name].append(clock() - start)
+    return times
+
+
+def ratios(times: dict[str, list[float]], best: str) -> dict[str, float]:
+    """Medians over rounds of the ratio within a round."""
+    return {
+        name: statistics.median(a / b for a, b in zip(each, times[best], strict=False)) for name, each in times.items()
+    }
+
+
+def measure(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
+    """One row of the table."""
+    torch.set_num_threads(1)
+    steps = engines(problem, b)
+    cpu = timed(steps, rounds, time.process_time)
+    plain = [name for name in cpu if name.startswith("non-private")]
+    best = min(plain, key=lambda name: statistics.median(cpu[name]))
+    by_cpu = ratios(cpu, best)
+    peers = [name for name in cpu if name.startswith("opacus")]
+    peer = min(peers, key=lambda name: by_cpu[name]) if peers else None
+    torch.set_num_threads(2)
+    few = {name: steps[name] for name in (*plain, "sordino", *([peer] if peer else [])) if name in steps}
+    for step in few.values():
+        step()
+    wall = timed(few, max(3, rounds // 2), time.perf_counter)
+    best_wall = min(plain, key=lambda name: statistics.median(wall[name]))
+    del steps, few
+    gc.collect()
+    return {
+        "model": problem.name,
+        "batch": b,
+        "target": problem.target,
+        "best non-private": best,
+        "best opacus": peer,
+        "cpu ms, one thread": {name: round(1e3 * statistics.median(t), 3) for name, t in cpu.items()},
+        "cpu ratio": {name: round(r, 3) for name, r in by_cpu.items()},
+        "wall ratio, two threads": {name: round(r, 3) for name, r in ratios(wall, best_wall).items()},
+        "rounds": {name: len(t) for name, t in cpu.items()},
+    }
+
+
+def measure_norms(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
+    """Samples per second and core of a norms-only pass."""
+    torch.set_num_threads(1)
+    steps = norm_engines(problem, b)
+    for step in steps.values():
+        step()
+        step()
+    times = timed(steps, rounds, time.process_time)
+    return {
+        "model": problem.name,
+        "batch": b,
+        "samples per second": {name: round(b / statistics.median(t)) for name, t in times.items()},
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown."""
+    lines = [
+        "| model (batch) | non-private ms | sordino / non-private | without noise | target | best Opacus / non-private "
+        "| gain | vmap |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["steps"]:
+        r, peer = row["cpu ratio"], row["best opacus"]
+        gain = f"{r[peer] / r['sordino']:.1f}×" if peer else "—"
+        opacus = f"{r[peer]:.2f} ({peer.removeprefix('opacus ')})" if peer else "cannot run"
+        vmap = f"{r['torch.func vmap']:.1f}" if "torch.func vmap" in r else "cannot run"
+        ms = row["cpu ms, one thread"][row["best non-private"]]
+        lines.append(
+            f"| {row['model']} ({row['batch']}) | {ms:.1f} | **{r['sordino']:.2f}** | {r['sordino without noise']:.2f} | "
+            f"{row['target']} | {opacus} | {gain} | {vmap} |"
+        )
+    lines += [
+        "",
+        "| norms only (batch), samples/s/core | " + " | ".join(result["norms"][0]["samples per second"]) + " |",
+    ]
+    lines.append("|---" * (1 + len(result["norms"][0]["samples per second"])) + "|")
+    for row in result["norms"]:
+        lines.append(
+            f"| {row['model']} ({row['batch']}) | "
+            + " | ".join(f"{v:,}" for v in row["samples per second"].values())
+            + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def picture(result: dict[str, Any], path: Path) -> None:
+    """Bars: time over the best non-private layout."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rows = result["steps"]
+    figure, axes = plt.subplots(figsize=(9, 0.55 * len(rows) + 1.6))
+    for k, row in enumerate(rows):
+        r, peer = row["cpu ratio"], row["best opacus"]
+        bars = [("sordino", r["sordino"], "#1b7f5c")]
+        bars += [("best Opacus mode", r[peer], "#c7522a")] if peer else []
+        bars += [("torch.func vmap", r["torch.func vmap"], "#8a8a8a")] if "torch.func vmap" in r else []
+        for j, (label, value, colour) in enumerate(bars):
+            axes.barh(k + 0.27 * (j - 1), value, 0.25, color=colour, label=label if k == 0 else None)
+            axes.text(value * 1.03, k + 0.27 * (j - 1), f"{value:.2f}", va="center", fontsize=7)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [f"{row['model']} ({row['batch']})" for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("CPU time of a full private step / best non-private layout, one thread")
+    axes.legend(loc="lower right", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    for suffix in (".png", ".svg"):
+        figure.savefig(path.with_suffix(suffix), dpi=150)
+
+
+def main() -> None:
+    """Measure, write, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three rounds, the largest batch only")
+    parser.add_argument("--only", default="", help="names of models, separated by commas")
+    parser.add_argument("--out", default="step", help="name of the result files")
+    parser.add_argument("--rounds", type=int, default=0)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", UserWarning)  # the peers'
+    rounds = options.rounds or (3 if options.quick else 11)
+    chosen = [p for p in PROBLEMS if not options.only or p.name in options.only.split(",")]
+    result: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": platform.processor() or platform.machine(),
+        "rounds": rounds,
+        "quick": options.quick,
+        "steps": [],
+        "norms": [],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{options.out}.json"
+    for problem in chosen:
+        if problem.name in _NORMS:
+            result["norms"].append(measure_norms(problem, problem.batches[-1], max(5, rounds)))
+        for b in problem.batches[-1:] if options.quick else problem.batches:
+            row = measure(problem, b, rounds)
+            result["steps"].append(row)
+            print(row["model"], b, json.dumps(row["cpu ratio"]), flush=True)  # noqa: T201
+            path.write_text(json.dumps(result, indent=1) + "\n")
+    if result["norms"]:
+        path.with_suffix(".md").write_text(table(result))
+        print(table(result))  # noqa: T201
+    picture(result, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Exact per-sample gradients at nearly the price of plain training: book-keeping with a pruned backward pass.
+
+One forward pass records every use of a trainable parameter: the layer's input a and the place of its output in the
+graph.
+One backward pass of the summed loss gives the gradient g at those places and nothing else; no parameter gradient is
+computed, `.grad` is not touched. Norms follow from (a, g), by whichever of several formulas is fastest for a layer's
+shape, and the same (a, g) give the weighted sum: no second backward pass (Bu et al. 2023; Lee & Kifer 2021).
+
+    per sample, in forward passes: non-private 2.75, this 3.25, Opacus 3.8, two-pass ghost clipping 5
+
+The engine never guesses. Which dimension counts samples is found by running the model's first batch at two sizes; the
+norms and the sum of three samples are compared with autograd's before a model is trusted; a use of a parameter that
+nobody
+recorded is refused by name.
+
+Privacy: the norms bound what a sample contributes only if they are those of the gradients summed. Both come from the
+same
+(a, g), in float32 at least, and samples whose norm is not finite contribute nothing at weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from sordino.gradients.batch import arguments, size
+from sordino.gradients.graph import one_loss_each, reachable, refuse_unrecorded
+from sordino.gradients.options import PerformanceOptions
+from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
+from sordino.gradients.plan import Plan, installed, plan_of, refuse_batch_statistics
+from sordino.gradients.probe import settle
+from sordino.gradients.rules.part import Part, full_precision, joined
+from sordino.gradients.streamed import streamed
+from sordino.gradients.taken import Taken
+from sordino.gradients.tape import Checkpointed, Mode, Tape
+from sordino.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The fast backend.
+
+    Example:
+        >>> model = nn.Linear(3, 1)
+        >>> grads = Captured().per_sample(model, lambda m, x: m(x).square().sum(1), (torch.ones(4, 3),))
+        >>> grads.norms().squared.shape
+        torch.Size([4, 2])
+
+    """
+
+    options: PerformanceOptions = field(default_factory=PerformanceOptions)
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
+        """Forward and pruned backward; norms and sums are computed when asked for."""
+        b = size(batch)
+        modules = list(model.modules())
+        plan, like = plan_of(model, modules)
+        refuse_batch_statistics(plan, modules)
+        if not like:
+            raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
+        if not b:
+            return Taken(like[0].new_zeros(0), [None] * len(like), plan.names, like, self.options, plan.pool)
+        if plan.layouts is None or not plan.trusted:
+            settle(plan, model, modules, loss_fn, batch, self.options, captured)
+        if plan.stream or self.options.two_pass:
+            return streamed(plan, model, modules, loss_fn, batch, self.options)
+        try:
+            return captured(plan, model, modules, loss_fn, batch, self.options, like=like)
+        except Checkpointed:
+            plan.stream = True
+            return streamed(plan, model, modules, loss_fn, batch, self.options)
+
+    def norms(self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int = 256) -> Norms:
+        """The norms of every sample of a dataset, or of an iterable of batches; nothing else is computed or kept.
+
+        Example:
+            >>> data = torch.utils.data.TensorDataset(torch.ones(10, 3))
+            >>> Captured().norms(nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), data, chunk=4).squared.shape
+            torch.Size([10, 2])
+
+        """
+        batches: Iterable[Any] = DataLoader(data, chunk) if isinstance(data, Dataset) else data
+        found = [self.per_sample(model, loss_fn, batch).norms() for batch in batches]
+        if not found:
+            names = tuple(trainable(model))
+            return Norms(torch.zeros(0, len(names)), names)
+        return Norms(torch.cat([n.squared for n in found]), found[0].names)
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """What a sample took on the first batch; before that, a guess from the parameters."""
+        plan, _ = plan_of(model, list(model.modules()))
+        return plan.sample_bytes or max(1 << 12, sum(shape.numel() for shape in plan.shapes) // 8)
+
+
+def captured(
+    plan: Plan,
+    model: nn.Module,
+    modules: list[nn.Module],
+    loss_fn: LossFn,
+    batch: Any,
+    options: PerformanceOptions,
+    scale: Tensor | None = None,
+    like: list[nn.Parameter] | None = None,
+) -> Taken:
+    """One pass; `scale` multiplies each sample's loss."""
+    like = plan_of(model, modules)[1] if like is None else like
+    tape = Tape(size(batch), Mode.KEEP, frozenset(plan.columns), plan.layouts or {}, plan.channels_last)
+    with torch.enable_grad(), installed(plan, modules, tape):
+        losses = one_loss_each(loss_fn(model, *arguments(batch)), tape.size)
+    parts: list[list[Part]] = [[] for _ in like]
+    if losses.requires_grad:
+        nodes = reachable(losses)
+        refuse_unrecorded(nodes, plan.columns, plan.names)
+        uses = [use for use in tape.uses if use.edge.node in nodes]
+        upstream = torch.ones_like(losses) if scale is None else scale.to(losses)
+        grads = torch.autograd.grad(losses, [use.edge for use in uses], upstream) if uses else ()
+        if not plan.sample_bytes:
+            held = sum(t.nbytes for use in uses for t in use.saved) + sum(g.nbytes for g in grads)
+            plan.sample_bytes = max(1, held // tape.size)
+        with torch.no_grad(), full_precision(losses.device):
+            for use, g in zip(uses, grads, strict=True):
+                for p, part in use.resolve(g).items():
+                    parts[plan.columns[id(p)]].append(part)
+    with torch.no_grad():
+        whole = [joined(each) if each else None for each in parts]
+    return Taken(losses.detach(), whole, plan.names, like, options, plan.pool)

@@ -1,0 +1,63 @@
+"""One flat buffer behind the gradients of a whole model, used again once nobody holds it.
+
+A fresh buffer of 11M floats costs its page faults on every step. The pool hands a buffer out again only when no tensor
+outside the pool shares its memory, so a sum that is still held, or lies in `.grad`, is never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_ALIGNMENT = 16  # elements: every view starts on a cache line
+_KEPT = 3  # buffers a pool remembers
+_POOL_ONLY = 2  # references to a storage: the pool's tensor, and the handle that asks
+
+
+@dataclass
+class Pool:
+    """Buffers for tensors of the given shapes; one per model."""
+
+    buffers: list[Tensor] = field(default_factory=list)
+
+    def views(self, shapes: Sequence[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+        """Tensors of these shapes, all views of one buffer (see `flat`), holding whatever was there before."""
+        starts = [0]
+        for shape in shapes:
+            starts.append(starts[-1] + -(-shape.numel() // _ALIGNMENT) * _ALIGNMENT)
+        buffer = self._take(starts[-1], dtype, device)
+        return [buffer[start : start + shape.numel()].view(shape) for start, shape in zip(starts, shapes, strict=False)]
+
+    def _take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        for buffer in self.buffers:
+            if buffer.numel() == length and buffer.dtype == dtype and buffer.device == device and _free(buffer):
+                return buffer
+        buffer = torch.zeros(length, dtype=dtype, device=device)
+        self.buffers.append(buffer)
+        del self.buffers[:-_KEPT]
+        return buffer
+
+
+def _free(buffer: Tensor) -> bool:
+    storage = buffer.untyped_storage()
+    count: int = torch._C._storage_Use_Count(storage._cdata)
+    return count <= _POOL_ONLY
+
+
+def flat(grads: dict[str, Tensor]) -> Tensor | None:
+    """The one buffer behind these tensors (a 1-D tensor with a few zeros between), or None if they have none in common.
+
+    Example:
+        >>> views = Pool().views([torch.Size([2, 3]), torch.Size([4])], torch.float32, torch.device("cpu"))
+        >>> flat(dict(zip("ab", views))).shape
+        torch.Size([32])
+
+    """
+    tensors = list(grads.values())
+    base = tensors[0]._base if tensors else None
+    if base is None or any(t._base is not base for t in tensors):
+        return None
+    return base

@@ -1,0 +1,73 @@
+"""What a loss depends on: a walk over autograd's graph.
+
+Layers run on detached parameters, so a trainable parameter that is still in the graph was used in a way nobody recorded
+(`F.linear(x, model.fc.weight)`, a penalty on the parameters inside the loss). Such a use must never be dropped
+silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from sordino.gradients.check import one_loss
+from sordino.refusal import Refusal
+
+
+def one_loss_each(losses: Tensor, b: int) -> Tensor:
+    """The losses, shape (B,); anything else is refused."""
+    if b == 1 or not isinstance(losses, Tensor) or losses.dim() == 0:
+        return one_loss(losses).unsqueeze(0)
+    if losses.shape != (b,):
+        raise Refusal(
+            f"loss_fn returned {losses.dim()} dimension(s) that are not one loss per sample; need shape (B,); use "
+            "reduction='none' and reduce only over the sample's own axes"
+        )
+    return losses
+
+
+def reachable(losses: Tensor) -> set[Any]:
+    """Every node the losses depend on."""
+    seen: set[Any] = set()
+    stack = [losses.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        stack.extend([n for n, _ in node.next_functions if n is not None])
+    return seen
+
+
+def unrecorded(nodes: set[Any], columns: Mapping[int, int]) -> bool:
+    """Is a trainable parameter used outside the recorded layers?"""
+    return any(type(node).__name__ == "AccumulateGrad" and id(node.variable) in columns for node in nodes)
+
+
+def refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
+    """Raise if a trainable parameter is used outside the recorded layers."""
+    for node in nodes:
+        kind = type(node).__name__
+        if kind == "AccumulateGrad" and id(node.variable) in columns:
+            raise Refusal(
+                f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's "
+                "input has no batch "
+                "dimension; need uses whose gradient can be told apart by sample; call the module that owns it "
+                "on inputs with one "
+                "row per sample (expand position ids to (B, T)), leave penalties on parameters out of loss_fn "
+                "(they are public: "
+                "use weight decay), or use Loop()"
+            )
+    refuse_reentrant(nodes)
+
+
+def refuse_reentrant(nodes: set[Any]) -> None:
+    """Raise if layers are hidden in a reentrant checkpoint."""
+    for node in nodes:
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            raise Refusal(
+                "torch.utils.checkpoint with use_reentrant=True hides its layers from autograd; need the other kind; "
+                "pass use_reentrant=False"
+            )

@@ -1,0 +1,31 @@
+"""What may be traded for speed or memory. None of it changes a result beyond rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class PerformanceOptions:
+    """How `Captured` spends time and memory.
+
+    Example:
+        >>> PerformanceOptions(two_pass=True).two_pass
+        True
+
+    """
+
+    scratch_bytes: int = 16 * _MIB
+    """Temporaries of one layer's norms; more samples are measured at once when it is larger."""
+    keep_bytes: int = 64 * _MIB
+    """Per-sample gradients one layer may keep between norms and sum; they may always take its activations' place."""
+    measure: bool = True
+    """Time the formulas a layer could use on the first batch of a shape; otherwise the operation count decides."""
+    channels_last: bool | None = None
+    """Memory format of convolutions; None: the faster one, measured on the first batch."""
+    two_pass: bool = False
+    """Forget activations and output gradients and compute them again for the sum: less memory, twice the work."""
+    verify: bool = True
+    """Check a model's first batch against autograd on three samples, and refuse a model that disagrees."""

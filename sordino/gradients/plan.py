@@ -1,0 +1,163 @@
+"""What to do with each module of a model, found once and kept for as long as the model stays the same.
+
+A plan is remembered per model and thrown away when a parameter is added, replaced, frozen or thawed. It holds no
+reference to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils.parametrize import is_parametrized
+
+from sordino.gradients.flat import Pool
+from sordino.gradients.persample import trainable
+from sordino.gradients.raw import RawParameters
+from sordino.gradients.rules.fallback import fallback
+from sordino.gradients.rules.registry import Rule, rule_for
+from sordino.gradients.tape import Layout, Tape
+from sordino.refusal import Refusal
+
+_REWRITTEN = (
+    "weight_g",
+    "weight_v",
+    "_orig",
+)  # what weight_norm, spectral_norm and pruning by hooks leave in place of a weight
+
+
+@dataclass
+class Plan:
+    """One model's modules, parameters and what its first batch taught."""
+
+    mark: tuple[Hashable, ...]
+    names: tuple[str, ...]
+    columns: dict[int, int]  # id of a parameter -> its column
+    shapes: tuple[torch.Size, ...]
+    rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
+    raw: bool  # some parameters belong to no layer with a rule
+    statistics: tuple[int, ...]  # positions of layers that may keep batch statistics
+    has_convolutions: bool
+    layouts: Mapping[Hashable, Sequence[Layout | None]] | None = None
+    trusted: bool = False  # compared with autograd on samples whose gradients were finite
+    channels_last: bool = False
+    stream: bool = False
+    single: frozenset[int] = frozenset()  # columns known to be used once per pass
+    sample_bytes: int = 0
+    pool: Pool = field(default_factory=Pool)
+
+
+_PLANS: WeakKeyDictionary[nn.Module, Plan] = WeakKeyDictionary()
+
+
+def plan_of(model: nn.Module, modules: list[nn.Module]) -> tuple[Plan, list[nn.Parameter]]:
+    """The model's plan, made anew if its parameters are not what they were; and its trainable parameters, in order."""
+    every = [p for module in modules for p in module._parameters.values() if p is not None]
+    mark = tuple([(id(p), p.requires_grad) for p in every])
+    plan = _PLANS.get(model)
+    if plan is None or plan.mark != mark:
+        plan = _made(model, mark)
+        _PLANS[model] = plan
+    like = list({id(p): p for p in every if p.requires_grad}.values())  # named_parameters() takes longer
+    return plan, like
+
+
+def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
+    parameters = trainable(model)
+    rules: list[tuple[int, str, Rule]] = []
+    statistics, raw, convolutions, done = [], False, False, set[int]()
+    for position, (name, module) in enumerate(model.named_modules()):
+        if isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
+            raise Refusal(
+                f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can "
+                "be seen; "
+                "pass the model as it was before torch.compile or torch.jit"
+            )
+        if isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats):
+            statistics.append(position)
+        if id(module) in done or not any(p.requires_grad for p in module.parameters()):
+            continue
+        own = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
+        found = None if is_parametrized(module) else rule_for(module)
+        if found is not None:
+            if any(key.endswith(_REWRITTEN) for key in own):
+                raise Refusal(
+                    f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that "
+                    "is a parameter; "
+                    "use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions"
+                )
+            rules.append((position, name, found))
+            convolutions = convolutions or isinstance(module, nn.Conv2d)
+            continue
+        below = [m for m in module.modules() if m is not module]
+        alone = is_parametrized(module) or not any(
+            p.requires_grad for m in below for p in m._parameters.values() if p is not None
+        )
+        if own or is_parametrized(module):
+            if alone:
+                rules.append((position, name, fallback))
+                done.update(id(m) for m in below)
+            else:
+                raw = True
+    return Plan(
+        mark,
+        tuple(parameters),
+        {id(p): column for column, p in enumerate(parameters.values())},
+        tuple(p.shape for p in parameters.values()),
+        tuple(rules),
+        raw,
+        tuple(statistics),
+        convolutions,
+    )
+
+
+def refuse_batch_statistics(plan: Plan, modules: list[nn.Module]) -> None:
+    """Layers that mix the samples of a batch, or store something about them, frozen and affine-free ones included."""
+    for position in plan.statistics:
+        module: Any = modules[position]
+        if module.training or not module.track_running_stats:
+            kind = type(module).__name__
+            raise Refusal(
+                f"{kind} in training mode (module {position} of the model): it computes with, or stores, "
+                "statistics of the "
+                "whole batch, which nothing protects; need every sample on its own; replace it by nn.GroupNorm, "
+                "or call "
+                "eval() on it after model.train()"
+            )
+
+
+@contextmanager
+def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None]:
+    """The model with its layers run by their rules, put back as found whatever happens."""
+    before: list[tuple[nn.Module, Any]] = []
+    try:
+        for position, name, rule in plan.rules:
+            module = modules[position]
+            before.append((module, module.__dict__.get("forward")))
+            original = module.forward
+            module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
+        if plan.raw:
+            with RawParameters(tape):
+                yield
+        else:
+            yield
+    finally:
+        for module, forward in before:
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = forward
+
+
+def _forward(
+    tape: Tape, position: int, name: str, module: nn.Module, rule: Rule, original: Rule, *args: Any, **kwargs: Any
+) -> Any:
+    return tape.run(position, name, module, rule, original, args, kwargs)

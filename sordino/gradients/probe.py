@@ -1,0 +1,264 @@
+"""What a model's first batch teaches: where its layers have their samples, which memory format is faster, and whether
+the engine's answers are autograd's.
+
+Sizes lie: with 128 tokens and 128 samples, position ids look like a batch. So the model runs on two and on three
+samples,
+and the dimension that changed is the one that counts them. Then three samples, their losses scaled by 1, 2 and 3 so
+that
+even equal samples differ, are measured both ways. Randomness is off meanwhile and the generators are put back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.graph import one_loss_each, reachable, refuse_reentrant, unrecorded
+from sordino.gradients.options import PerformanceOptions
+from sordino.gradients.persample import LossFn, squared_norms, trainable
+from sordino.gradients.plan import Plan, installed
+from sordino.gradients.rules.part import blank
+from sordino.gradients.streamed import streamed
+from sordino.gradients.taken import Taken
+from sordino.gradients.tape import Checkpointed, Layout, Mode, Tape
+from sordino.refusal import Refusal
+
+_FEW, _MORE = 2, 3  # samples in the two runs
+_TRIAL = 32  # samples a memory format is timed on
+_REPEATS = 3
+_AGREE = 2e-3
+"""Relative difference allowed in float32: rounding is far below, a wrong formula far above."""
+_AGREE_LOW = 0.2
+"""The same where layers compute in half precision, whose rounding autograd and the engine place differently."""
+
+Run = Callable[..., Taken]
+
+
+def settle(
+    plan: Plan,
+    model: nn.Module,
+    modules: list[nn.Module],
+    loss_fn: LossFn,
+    batch: Any,
+    options: PerformanceOptions,
+    captured: Run,
+) -> None:
+    """Fill in a plan from a first batch."""
+    rows = torch.arange(_MORE) % size(batch)
+    more = take(batch, rows)
+    devices = sorted(
+        {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
+    )
+    with torch.random.fork_rng(devices), torch.backends.cudnn.flags(enabled=False):
+        with _calm(modules, everything=False):
+            plan.layouts = _layouts(plan, model, modules, loss_fn, more)
+        try:
+            if options.channels_last is not None:
+                plan.channels_last = options.channels_last
+            elif plan.has_convolutions and options.measure and not options.two_pass:
+                plan.channels_last = _faster_format(plan, model, modules, loss_fn, batch, options, captured)
+            if options.verify:
+                _verify(plan, model, modules, loss_fn, more, options, captured)
+            else:
+                plan.trusted = True
+        except BaseException:
+            plan.layouts = None  # nothing is trusted yet
+            raise
+
+
+@contextmanager
+def _calm(modules: list[nn.Module], *, everything: bool) -> Iterator[None]:
+    """Dropout off; or the whole model in evaluation, for code of its own that asks self.training."""
+    noisy = [m for m in modules if m.training and (everything or isinstance(m, _DropoutNd) or _drops(m))]
+    for module in noisy:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in noisy:
+            module.training = True
+
+
+def _drops(module: nn.Module) -> bool:
+    return isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0
+
+
+def _layouts(
+    plan: Plan, model: nn.Module, modules: list[nn.Module], loss_fn: LossFn, more: Any
+) -> dict[Hashable, Sequence[Layout | None]]:
+    """First the layers; then, if parameters are used outside them, those uses, knowing which layers are shared."""
+    needed, plan.raw = plan.raw, False
+    found, loose = _compared(plan, model, modules, loss_fn, more, {})
+    shared = any(layout is None for layouts in found.values() for layout in layouts)
+    plan.raw = needed or loose or shared
+    if plan.raw:
+        found, _ = _compared(plan, model, modules, loss_fn, more, found)
+    return found
+
+
+def _compared(
+    plan: Plan,
+    model: nn.Module,
+    modules: list[nn.Module],
+    loss_fn: LossFn,
+    more: Any,
+    known: dict[Hashable, Sequence[Layout | None]],
+) -> tuple[dict[Hashable, Sequence[Layout | None]], bool]:
+    names = {position: name for position, name, _ in plan.rules}
+    logs, loose = [], False
+    for n in (_FEW, _MORE):
+        tape = Tape(n, Mode.PROBE, frozenset(plan.columns), known)
+        with torch.enable_grad(), installed(plan, modules, tape):
+            losses = one_loss_each(loss_fn(model, *arguments(take(more, slice(0, n)))), n)
+        nodes = reachable(losses)
+        refuse_reentrant(nodes)
+        loose = loose or unrecorded(nodes, plan.columns)
+        logs.append(tape.shapes)
+    if [key for key, _ in logs[0]] != [key for key, _ in logs[1]]:
+        raise Refusal(
+            "the model calls other layers on two samples than on three; need a forward pass that does not "
+            "depend on the "
+            "number of samples; loop over something else, or use Loop()"
+        )
+    found: dict[Hashable, list[Layout | None]] = {key: [None] for key, each in known.items() if None in each}
+    for (key, few), (_, many) in zip(*logs, strict=True):
+        position = key[0] if isinstance(key, tuple) else key
+        found.setdefault(key, []).append(_layout(few, many, names.get(position, "")))
+    return {key: layouts[:1] if len(set(layouts)) == 1 else layouts for key, layouts in found.items()}, loose
+
+
+def _layout(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
+    """Where two shapes differ; None where they do not."""
+    different = [j for j, (a, b) in enumerate(zip(few, many, strict=False)) if a != b]
+    if len(few) == len(many) and not different:
+        return None
+    dim = different[0] if len(different) == 1 and len(few) == len(many) else -1
+    k = few[dim] // _FEW
+    if dim < 0 or few[dim] != _FEW * k or many[dim] != _MORE * k:
+        raise Refusal(
+            f"layer '{name}': its input does not grow by whole rows with the number of samples; need one "
+            "dimension that counts "
+            "samples; do not mix samples inside the model"
+        )
+    return Layout(dim, k)
+
+
+def _faster_format(
+    plan: Plan,
+    model: nn.Module,
+    modules: list[nn.Module],
+    loss_fn: LossFn,
+    batch: Any,
+    options: PerformanceOptions,
+    captured: Run,
+) -> bool:
+    """Time a whole step in both memory formats, each once untimed while its layers choose their formulas."""
+    few = take(batch, slice(0, _TRIAL))
+    ones = torch.ones(size(few), 1, device=next(iter(model.parameters())).device)
+    best = {False: float("inf"), True: float("inf")}
+    for repeat in range(1 + _REPEATS):
+        for last in (False, True):
+            plan.channels_last = last
+            start = time.perf_counter() if torch.cuda.is_available() else time.thread_time()
+            try:
+                grads = captured(plan, model, modules, loss_fn, few, options)
+                grads.weighted_sum(ones)
+            except Checkpointed:
+                return False
+            except RuntimeError:  # the model's own code asks for the other format, as x.view(len(x), -1) does
+                if not last:
+                    raise
+                return False
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            elapsed = (time.perf_counter() if torch.cuda.is_available() else time.thread_time()) - start
+            if repeat:
+                best[last] = min(best[last], elapsed)
+    return best[True] < best[False]
+
+
+def _verify(
+    plan: Plan,
+    model: nn.Module,
+    modules: list[nn.Module],
+    loss_fn: LossFn,
+    more: Any,
+    options: PerformanceOptions,
+    captured: Run,
+) -> None:
+    """Norms and a sum of three samples against autograd's, in training mode without dropout, else in evaluation."""
+    worst: tuple[float, str] = (0.0, "")
+    for everything in (False, True):
+        with _calm(modules, everything=everything):
+            worst = _disagreement(plan, model, modules, loss_fn, more, options, captured)
+        if worst[0] <= _tolerance(model):
+            return
+    raise Refusal(
+        f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model; need "
+        "losses that depend "
+        "on their own sample only, and layers whose rules are right; look for operations that mix samples or "
+        "fold them into "
+        "another dimension, and for hand-written rules; Loop() computes it slowly"
+    )
+
+
+def _tolerance(model: nn.Module) -> float:
+    low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    low = low or any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
+    return _AGREE_LOW if low else _AGREE
+
+
+def _disagreement(
+    plan: Plan,
+    model: nn.Module,
+    modules: list[nn.Module],
+    loss_fn: LossFn,
+    more: Any,
+    options: PerformanceOptions,
+    captured: Run,
+) -> tuple[float, str]:
+    """The largest relative difference over parameters, and where."""
+    parameters = trainable(model)
+    some = next(iter(parameters.values()))
+    scale = torch.arange(1.0, 1 + _MORE, device=some.device)
+    rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
+    for i in range(_MORE):
+        with torch.enable_grad():
+            loss = one_loss_each(loss_fn(model, *arguments(take(more, slice(i, i + 1)))), 1)
+        grads = (
+            torch.autograd.grad(loss, list(parameters.values()), scale[i : i + 1].to(loss), allow_unused=True)
+            if loss.requires_grad
+            else [None] * len(parameters)
+        )
+        for (name, p), grad in zip(parameters.items(), grads, strict=True):
+            rows[name].append(torch.zeros_like(p).detach() if grad is None else grad.to_dense().detach())
+    try:
+        taken = captured(plan, model, modules, loss_fn, more, options, scale=scale)
+    except Checkpointed:
+        plan.stream = True
+        taken = streamed(plan, model, modules, loss_fn, more, options, scale=scale)  # type: ignore[assignment]
+    stacked = {name: torch.stack(each).double() for name, each in rows.items()}
+    true = torch.stack([squared_norms(each).sqrt() for each in stacked.values()], 1)  # (3, P)
+    norms = taken.norms().squared.double().sqrt()
+    finite = (true.isfinite() & norms.isfinite()).all(1)
+    plan.trusted = plan.trusted or bool(finite.any())  # otherwise the next batch is compared as well
+    gone = ~finite
+    weights = torch.tensor([[1.0], [-0.5], [2.0]], device=some.device).masked_fill(gone[:, None], 0)
+    sums = taken.weighted_sum(weights)
+    stacked = {name: blank(each, gone) for name, each in stacked.items()}
+    true, norms = blank(true, gone), blank(norms, gone)
+    overall = true.square().sum(1, keepdim=True).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    floor = _tolerance(model) * 0.1 * overall + true
+    worst = ((norms - true).abs() / floor).max(0).values
+    for column, (name, each) in enumerate(stacked.items()):
+        difference = squared_norms((torch.tensordot(weights[:, 0].double(), each, 1) - sums[name])[None]).sqrt()
+        worst[column] = torch.maximum(worst[column], (difference / floor[:, column].sum())[0])
+    where = int(worst.argmax())
+    return float(worst[where]), plan.names[where]

@@ -1,0 +1,64 @@
+"""nn.Linear with any number of middle dimensions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from sordino.gradients.rules.matmul import Matmul
+from sordino.gradients.rules.part import Block, Part, Rows, lift
+from sordino.gradients.rules.registry import rule
+
+if TYPE_CHECKING:
+    from sordino.gradients.tape import Tape
+
+
+def samples_first(x: Tensor, dim: int, size: int) -> Tensor:
+    """(…, B, …, d) to (B, T, d); k rows per sample become positions."""
+    if dim:
+        x = x.movedim(dim, 0)
+    return x.reshape(size, -1, x.shape[-1])
+
+
+def affine(
+    tape: Tape,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dim: int,
+    block: tuple[int, int] | None = None,
+) -> Tensor:
+    """Y = x Wᵀ + b, recorded; `block` takes some rows of both."""
+    w = tape.leaf(weight, x)
+    b = None if bias is None else tape.leaf(bias, x)
+    if block is not None:
+        w = w[slice(*block)]
+        b = None if b is None else b[slice(*block)]
+    # On the CPU a Linear on more than two dimensions returns a view, and in-place operations bypass a view's node in
+    # the
+    # graph. So the recorded value is the two-dimensional product, which every later in-place operation still goes
+    # through.
+    y = torch.nn.functional.linear(x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x, w, b)
+    lead, size = x.shape[:-1], tape.size
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        rows = samples_first(lift(g).view(*lead, -1), dim, size)  # (B, T, p)
+        found: dict[Tensor, Part] = {}
+        if tape.wants(weight):
+            found[weight] = Matmul(samples_first(lift(saved[0], g), dim, size), rows)
+        if bias is not None and tape.wants(bias):
+            found[bias] = Rows(rows[:, 0] if rows.shape[1] == 1 else rows.sum(1))
+        if block is None:
+            return dict(found)
+        return {p: Block(part, *block, p.shape) for p, part in found.items()}
+
+    y = tape.record(y, (x,), parts, frames=1)
+    return y if x.dim() == 2 else y.view(*lead, -1)
+
+
+@rule(nn.Linear)
+def linear(tape: Tape, module: nn.Linear, input: Tensor) -> Tensor:
+    """A matrix product."""
+    return affine(tape, input, module.weight, module.bias, tape.batch_dim(input))

@@ -1,0 +1,101 @@
+"""The geometry of a convolution: which input pixels meet which kernel tap.
+
+Everything here works on an input that is already padded and cut to what the kernel reads, for any number of spatial
+dimensions. Two views of it:
+
+- unfolded: the patch at every output position, (B, groups, C/groups·K, T);
+- shifted (stride 1): on the flattened padded grid the input that meets tap k is one contiguous slice, shifted by the
+  tap's offset, and the output gradient sits on the same grid with zeros where a row wraps around. So a sum over
+  patches is
+  a sum over K slices, and nothing is copied K times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The options of a convolution that its weight gradient depends on."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def taps(self) -> int:
+        """K, the kernel's positions."""
+        return prod(self.kernel)
+
+    @property
+    def shiftable(self) -> bool:
+        """Stride 1 and more than one tap: the shifted view exists and is not the plain one."""
+        return all(s == 1 for s in self.stride) and self.groups == 1 and len(self.kernel) <= 2 and self.taps > 1
+
+    def fitted(self, a: Tensor, out: torch.Size) -> Tensor:
+        """The input padded with zeros and cut to what produces outputs of spatial size `out`."""
+        if any(self.padding):
+            a = torch.nn.functional.pad(a, [n for p in reversed(self.padding) for n in (p, p)])
+        for dim, (k, s, d, n) in enumerate(zip(self.kernel, self.stride, self.dilation, out, strict=True)):
+            a = a.narrow(dim + 2, 0, (n - 1) * s + d * (k - 1) + 1)
+        return a
+
+    def unfolded(self, a: Tensor) -> Tensor:
+        """(B, C, *S), fitted, to patches (B, groups, C/groups·K, T)."""
+        for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
+            a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
+        n, channels = len(self.kernel), a.shape[1]
+        a = a.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))  # (B, C, *kernel, *S')
+        return a.reshape(a.shape[0], self.groups, channels // self.groups * self.taps, prod(a.shape[2 + n :]))
+
+    def unfolded_last(self, a: Tensor, buffer: Tensor) -> Tensor:
+        """(B, C, *S), fitted, to patches (B, T, K·C) in a buffer, channels innermost: long runs of memory."""
+        n = len(self.kernel)
+        for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
+            a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
+        a = a.permute(0, *range(2, 2 + 2 * n), 1)  # (B, *S', *kernel, C)
+        patches = buffer[: a.numel()].view(a.shape)
+        patches.copy_(a)
+        return patches.view(a.shape[0], prod(a.shape[1 : 1 + n]), -1)
+
+    def slices(self, a: Tensor, out: torch.Size) -> Iterator[Tensor]:
+        """Per tap, the fitted input pixels it meets, (B, C, *out)."""
+        for tap in product(*map(range, self.kernel)):
+            part = a
+            for dim, (i, s, d, n) in enumerate(zip(tap, self.stride, self.dilation, out, strict=True)):
+                part = part.narrow(dim + 2, i * d, (n - 1) * s + 1)[
+                    (slice(None),) * (dim + 2) + (slice(None, None, s),)
+                ]
+            yield part
+
+    def grid(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+        """Shifted view: a (B, N, C) and g (B, L, p) on the flattened padded grid, and each tap's offset into N.
+
+        Channels come last, so that a slice of pixels is one block of memory.
+        """
+        out = g.shape[2:]
+        width = out[-1] + self.dilation[-1] * (self.kernel[-1] - 1)
+        a = a.flatten(2, -2) if a.dim() > 4 else a
+        offsets = [
+            sum(i * d * step for i, d, step in zip(tap, self.dilation, self._steps(width), strict=True))
+            for tap in product(*map(range, self.kernel))
+        ]
+        length = prod(out[:-1]) * width
+        pixels = a.new_zeros((a.shape[0], max(offsets) + length, a.shape[1]))
+        held = prod(a.shape[2:])
+        pixels[:, :held].view(a.shape[0], *a.shape[2:], a.shape[1]).copy_(a.movedim(1, -1))
+        spread = g.new_zeros((g.shape[0], prod(out[:-1]), width, g.shape[1]))
+        spread[:, :, : out[-1]] = g.movedim(1, -1).reshape(g.shape[0], -1, out[-1], g.shape[1])
+        return pixels, spread.view(g.shape[0], length, g.shape[1]), offsets
+
+    def _steps(self, width: int) -> tuple[int, ...]:
+        return (1,) if len(self.kernel) == 1 else (width, 1)

@@ -1,0 +1,58 @@
+"""Which rule runs which layer.
+
+A rule runs a layer's forward pass and says how per-sample gradients follow from what it saw:
+
+    @rule(MyScale)
+    def my_scale(tape, module, x):
+        y = x * tape.leaf(module.gain, x)
+        return tape.record(y, (x,), lambda saved, g: {module.gain: (saved[0] * g).flatten(1, -2).sum(1)})
+
+`tape.leaf` is the parameter as the engine wants it in the graph, `tape.record` takes the output, the tensors to keep
+and a
+function from those and the gradient at the output to one entry per parameter: a tensor (B, *shape), or a `Part` whose
+squared norm, dot and weighted sum need no such tensor. A rule stands for a class and for the subclasses that leave its
+`forward` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import nn
+
+Rule = Callable[..., Any]
+R = TypeVar("R", bound=Rule)
+
+_RULES: dict[type[nn.Module], Rule] = {}
+
+
+def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
+    """Register a function as the rule of layer types.
+
+    Example:
+        >>> class Gain(nn.Module): ...
+        >>> @rule(Gain)
+        ... def gain(tape, module, x): ...
+        >>> rule_for(Gain()) is gain
+        True
+
+    """
+
+    def register(function: R) -> R:
+        for layer in layers:
+            _RULES[layer] = function
+        return function
+
+    return register
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """The rule of the nearest registered ancestor whose forward this module still has."""
+    if "forward" in module.__dict__:  # replaced on the instance: we do not know what it does
+        return None
+    for layer in type(module).__mro__:
+        found = _RULES.get(layer)
+        if found is not None:
+            return found if getattr(type(module), "forward", None) is getattr(layer, "forward", None) else None
+    return None

@@ -1,0 +1,87 @@
+"""The gradients of a batch as parts, one per parameter: measured and summed, never all written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from sordino.gradients.flat import Pool
+from sordino.gradients.options import PerformanceOptions
+from sordino.gradients.persample import Grads, Norms, accumulation_dtype
+from sordino.gradients.rules.part import Part, full_precision
+
+
+class Taken:
+    """A `PerSample` over parts."""
+
+    def __init__(
+        self,
+        losses: Tensor,
+        parts: Sequence[Part | None],
+        names: tuple[str, ...],
+        like: Sequence[Tensor],
+        options: PerformanceOptions,
+        pool: Pool,
+    ) -> None:
+        """Take one part per parameter, None for a parameter the losses do not use."""
+        self.losses = losses
+        self._parts = list(parts)
+        self._names = names
+        self._like = like
+        self._options = options
+        self._pool = pool
+        self._norms: Norms | None = None
+
+    def norms(self) -> Norms:
+        """Squared norms, (B, P), each layer by its fastest formula."""
+        if self._norms is None:
+            b = self.losses.shape[0]
+            with full_precision(self.losses.device):
+                columns = [
+                    p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) if part is None else part.squared(self._options)
+                    for part, p in zip(self._parts, self._like, strict=True)
+                ]
+            self._norms = Norms(torch.stack(columns, dim=1), self._names)
+        return self._norms
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """⟨g_i, u⟩, (B, P)."""
+        columns = []
+        for name, part, p in zip(self._names, self._parts, self._like, strict=True):
+            if part is None or name not in u:
+                columns.append(p.new_zeros(self.losses.shape[0], dtype=accumulation_dtype(p.dtype)))
+            else:
+                with full_precision(p.device):
+                    columns.append(part.dot(u[name].detach()))
+        return torch.stack(columns, dim=1)
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Σ_i w_i g_i, as views of one flat buffer (see `flat`); `into` adds to an earlier result instead."""
+        total = buffers(self._names, self._like, self._pool) if into is None else into
+        finite = self.norms().squared.isfinite().all(dim=1)  # (B,)
+        whole = bool(finite.all())
+        columns = weights.unbind(1)
+        for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
+            if part is None:
+                if into is None:
+                    total[name].zero_()
+                continue
+            w = columns[k if len(columns) > 1 else 0]
+            kept = part if whole else part.without((w == 0) & ~finite)  # 0 · nan is nan
+            with full_precision(w.device):
+                kept.add_to(total[name], w, 0 if into is None else 1)
+        return total
+
+
+def buffers(names: tuple[str, ...], like: Sequence[Tensor], pool: Pool) -> Grads:
+    """Room for a sum, not cleared: one flat buffer where all parameters share a dtype and a device."""
+    kinds = {(accumulation_dtype(p.dtype), p.device) for p in like}
+    if len(kinds) == 1:
+        dtype, device = kinds.pop()
+        return dict(zip(names, pool.views([p.shape for p in like], dtype, device), strict=True))
+    return {
+        name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
+        for name, p in zip(names, like, strict=True)
+    }

@@ -1,0 +1,157 @@
+"""Captured = the loop, over a grid of layers whose ids name themselves, and random ones from hypothesis."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sordino.gradients import Captured
+from sordino.gradients.options import PerformanceOptions
+from tests.gradients.oracle import same
+from tests.gradients.zoo import GRID, Case
+
+DTYPES = (torch.float32, torch.float64)
+quick = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("dtype", DTYPES, ids=("float32", "float64"))
+@pytest.mark.parametrize("case", GRID, ids=str)
+def test_gradients_are_the_loops(case: Case, dtype: torch.dtype):
+    torch.manual_seed(1)
+    model = case.model().to(dtype)
+    same(model, case.batch(5, dtype))
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("case", GRID[::3], ids=str)
+def test_two_passes_give_the_same(case: Case):
+    torch.manual_seed(2)
+    same(case.model().double(), case.batch(4, torch.float64), backend=Captured(PerformanceOptions(two_pass=True)))
+
+
+def _spatial(draw, rank: int):
+    kernel = draw(st.tuples(*[st.integers(1, 3)] * rank))
+    dilation = draw(st.tuples(*[st.integers(1, 2)] * rank))
+    padding = draw(st.tuples(*[st.integers(0, 2)] * rank))
+    stride = draw(st.tuples(*[st.integers(1, 3)] * rank))
+    size = tuple(d * (k - 1) + 1 + draw(st.integers(1, 4)) for k, d in zip(kernel, dilation, strict=True))
+    return kernel, dilation, padding, stride, size
+
+
+@st.composite
+def convolutions(draw) -> tuple[nn.Module, Tensor]:
+    rank = draw(st.integers(1, 3))
+    kernel, dilation, padding, stride, size = _spatial(draw, rank)
+    groups = draw(st.sampled_from((1, 2, 4)))
+    p = groups * draw(st.integers(1, 3))
+    bias = draw(st.booleans())
+    make = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    mode = draw(st.sampled_from(("zeros", "reflect", "replicate", "circular")))
+    if mode != "zeros":
+        padding = tuple(min(q, n - 1) for q, n in zip(padding, size, strict=True))
+    how = draw(st.sampled_from(("numbers", "same", "valid")))
+    if how == "same":
+        stride = (1,) * rank
+    if how == "same" and mode == "reflect":
+        mode = "zeros"
+    layer = make(
+        4, p, kernel, stride, padding if how == "numbers" else how, dilation, groups, bias=bias, padding_mode=mode
+    )
+    return layer, torch.randn(draw(st.integers(1, 4)), 4, *size)
+
+
+@quick
+@given(convolutions(), st.booleans())
+def test_any_convolution(case: tuple[nn.Module, Tensor], inner: bool):
+    layer, x = case
+    model = nn.Sequential(nn.PReLU(), layer) if inner else layer
+    same(model.double(), (x.double(),))
+
+
+@st.composite
+def transposed(draw) -> tuple[nn.Module, Tensor]:
+    rank = draw(st.integers(1, 3))
+    kernel, dilation, padding, stride, size = _spatial(draw, rank)
+    padding = tuple(min(q, d * (k - 1) // 2) for q, d, k in zip(padding, dilation, kernel, strict=True))
+    extra = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True))
+    groups = draw(st.sampled_from((1, 2)))
+    make = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[rank - 1]
+    layer = make(4, 2 * groups, kernel, stride, padding, extra, groups, draw(st.booleans()), dilation)
+    return layer, torch.randn(3, 4, *size)
+
+
+@quick
+@given(transposed())
+def test_any_transposed_convolution(case: tuple[nn.Module, Tensor]):
+    layer, x = case
+    same(layer.double(), (x.double(),))
+
+
+@quick
+@given(st.lists(st.integers(1, 3), max_size=3), st.integers(1, 6), st.integers(1, 6), st.booleans(), st.integers(1, 5))
+def test_any_linear(middle: list[int], d: int, p: int, bias: bool, b: int):
+    same(nn.Linear(d, p, bias).double(), (torch.randn(b, *middle, d).double(),))
+
+
+@quick
+@given(
+    st.sampled_from((nn.LSTM, nn.GRU, nn.RNN)),
+    st.integers(1, 2),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 4),
+)
+def test_any_recurrent_layer(kind, layers: int, both: bool, bias: bool, first: bool, steps: int):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.r = kind(3, 4, layers, bias=bias, batch_first=first, bidirectional=both)
+
+        def forward(self, x):
+            return self.r(x)[0] if first else self.r(x.transpose(0, 1))[0].transpose(0, 1)
+
+    same(Net().double(), (torch.randn(3, steps, 3).double(),))
+
+
+@quick
+@given(st.integers(0, 6), st.integers(1, 6), st.integers(1, 8), st.sampled_from((None, 0, 2)))
+def test_any_embedding(seed: int, b: int, length: int, padding: int | None):
+    ids = torch.randint(0, 5, (b, length), generator=torch.Generator().manual_seed(seed))
+    same(nn.Sequential(nn.Embedding(5, 3, padding), nn.Linear(3, 2)).double(), (ids,))
+
+
+CHOICES = ("last", "native", "unfold", "shift", "gram", "shifted")
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
+def test_every_formula_of_a_convolution_gives_the_same(choice: str, keep: int, monkeypatch: pytest.MonkeyPatch):
+    from sordino.gradients.rules.convolution import Convolution
+
+    monkeypatch.setattr(Convolution, "_choice", lambda *_: choice)
+    model = nn.Sequential(nn.Conv2d(3, 4, (3, 2), padding=(1, 2), dilation=(2, 1)), nn.Conv2d(4, 5, 2))
+    options = PerformanceOptions(keep_bytes=keep, scratch_bytes=4096)
+    same(model.double(), (torch.randn(5, 3, 7, 6).double(),), backend=Captured(options))
+
+
+@pytest.mark.parametrize("choice", ["gram", "rows"])
+@pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
+def test_every_formula_of_a_linear_map_gives_the_same(choice: str, keep: int, monkeypatch: pytest.MonkeyPatch):
+    from sordino.gradients.rules.matmul import Matmul
+
+    monkeypatch.setattr(Matmul, "_choice", lambda *_: choice)
+    options = PerformanceOptions(keep_bytes=keep, scratch_bytes=1024)
+    same(nn.Linear(6, 5).double(), (torch.randn(7, 4, 6).double(),), backend=Captured(options))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_memory_format_changes_nothing(last: bool):
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(36, 2)
+    )
+    same(model.double(), (torch.randn(4, 1, 7, 7).double(),), backend=Captured(PerformanceOptions(channels_last=last)))
