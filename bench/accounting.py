@@ -40,7 +40,7 @@ SETTINGS = {
 LIMIT = 120  # seconds after which another library is given up on
 
 
-class TooLong(Exception):  # noqa: N818
+class TooLong(Exception):
     """The limit was reached."""
 
 

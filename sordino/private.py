@@ -27,9 +27,9 @@ from sordino.claims import Claim
 from sordino.events import Event
 from sordino.gradients import batch as batches
 from sordino.gradients import check
+from sordino.gradients.captured import Captured
 from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.persample import Backend, LossFn, PerSample, trainable
-from sordino.gradients.vmap import Vmap
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
@@ -71,7 +71,7 @@ class Private:
                 )
         check.structure(model)
         self._model, self._loss_fn, self._query = model, loss_fn, query
-        self._backend: Backend = Vmap() if backend is None else backend
+        self._backend: Backend = Captured() if backend is None else backend
         self._accountant: Accountant = PLD() if accountant is None else accountant
         self._ledger = Ledger()
         self._tripwire = Tripwire(self._ledger.void)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from sordino.events import Event
 
 
-class Unsupported(Exception):  # noqa: N818
+class Unsupported(Exception):
     """An event, or a part of one, for which an accountant has no theorem."""
 
     def __init__(self, event: Event, why: str) -> None:

@@ -28,7 +28,7 @@ from sordino.events import Event, compose, from_json, to_json
 _VERSION = 1
 
 
-class BudgetExhausted(Exception):  # noqa: N818
+class BudgetExhausted(Exception):
     """The run would exceed the budget; nothing was entered."""
 
     exit_code = 3

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import sordino as sd
-from sordino.gradients import Backend, Loop, Vmap
+from sordino.gradients import Backend, Captured, Loop, Vmap
 from sordino.schedules import Cosine, Logarithmic
 from sordino.weigh import Weigher
 
@@ -50,4 +50,4 @@ VARIANTS = [
     ),
 ]
 
-BACKENDS: dict[str, Backend] = {"loop": Loop(), "vmap": Vmap(), "vmap-chunk": Vmap(chunk=2)}
+BACKENDS: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
