@@ -341,9 +341,8 @@ def _shorten(event: Event) -> Event:
         return _shorten(event.event)
     if isinstance(event, Mixture):
         return Mixture(event.weights, tuple(_shorten(inner) for inner in event.events))
-    if type(event) in _WRAPPERS:
-        # every wrapper is a dataclass with a field `event`
-        return dataclasses.replace(event, event=_shorten(event.event))  # type: ignore[type-var,attr-defined]
+    if isinstance(event, _WRAPPERS):
+        return dataclasses.replace(event, event=_shorten(event.event))
     return event
 
 
