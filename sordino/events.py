@@ -309,7 +309,17 @@ _SAMPLED: Mapping[type[Event], Relation] = {
     TruncatedPoisson: Relation.ADD_OR_REMOVE,
     BallsInBins: Relation.ADD_OR_REMOVE,
 }
-_WRAPPERS = (*_SAMPLED, Batch, Group, TunePoisson, TuneNegativeBinomial)
+_WRAPPERS = (
+    Poisson,
+    FixedSize,
+    Shuffle,
+    TruncatedPoisson,
+    BallsInBins,
+    Batch,
+    Group,
+    TunePoisson,
+    TuneNegativeBinomial,
+)
 
 
 def canonical(event: Event) -> Event:
