@@ -68,7 +68,7 @@ def test_something_non_private_inside_is_found(event):
     ],
 )
 def test_a_meaningless_event_cannot_be_made(make):
-    with pytest.raises(ValueError, match="must|need"):
+    with pytest.raises(ValueError, match=r"must|need"):
         make()
 
 
