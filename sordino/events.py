@@ -309,7 +309,17 @@ _SAMPLED: Mapping[type[Event], Relation] = {
     TruncatedPoisson: Relation.ADD_OR_REMOVE,
     BallsInBins: Relation.ADD_OR_REMOVE,
 }
-_WRAPPERS = (*_SAMPLED, Batch, Group, TunePoisson, TuneNegativeBinomial)
+_WRAPPERS = (
+    Poisson,
+    FixedSize,
+    Shuffle,
+    TruncatedPoisson,
+    BallsInBins,
+    Batch,
+    Group,
+    TunePoisson,
+    TuneNegativeBinomial,
+)
 
 
 def canonical(event: Event) -> Event:
@@ -341,9 +351,8 @@ def _shorten(event: Event) -> Event:
         return _shorten(event.event)
     if isinstance(event, Mixture):
         return Mixture(event.weights, tuple(_shorten(inner) for inner in event.events))
-    if type(event) in _WRAPPERS:
-        # every wrapper is a dataclass with a field `event`
-        return dataclasses.replace(event, event=_shorten(event.event))  # type: ignore[type-var,attr-defined]
+    if isinstance(event, _WRAPPERS):
+        return dataclasses.replace(event, event=_shorten(event.event))
     return event
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sordino import validate
+from sordino.accounting.allocation import AllocationPair
 from sordino.accounting.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
 from sordino.accounting.compose import LONGEST
 from sordino.accounting.lossdist import Setting, choose, lower, upper
@@ -25,7 +26,7 @@ from sordino.accounting.pairs import Array, BoundedRangePair, GaussianPair
 from sordino.accounting.phases import collect, is_private, relation_of
 from sordino.accounting.rdp import RDP
 from sordino.accounting.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
-from sordino.events import Event, Relation
+from sordino.events import BallsInBins, Event, Relation, Repeat, Together
 
 TOLERANCE = 6e-5
 CUT = 1e-5  # share of δ that truncated tails may cost
@@ -112,11 +113,28 @@ class PLD:
                 continue
             below, above = _epsilon(phases, add, delta, self.tolerance, want_lower)
             low, high = max(low, below), max(high, above)
+        if math.isinf(high) and any(isinstance(sampled.pair, AllocationPair) for sampled, _ in phases):
+            # δ below the rounding of the pass: fall back on one unamplified release per pass, the average of whose
+            # divergences over the bins is an upper bound by convexity
+            high = self._bound(_unallocated(event), delta, relation, want_lower=False)[1]
         high = min(high, pure_epsilon(phases))
         if any(isinstance(sampled.pair, BoundedRangePair) for sampled, _ in phases):
             # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter
             high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
         return (min(low, high), high)
+
+
+def _unallocated(event: Event) -> Event:
+    """Balls in bins without amplification: a record meets one release per pass."""
+    match event:
+        case Together(events=events):
+            return Together(*(_unallocated(inner) for inner in events))
+        case Repeat(event=inner, count=count):
+            return Repeat(_unallocated(inner), count)
+        case BallsInBins(event=inner):
+            return inner
+        case _:
+            return event
 
 
 def directions(phases: Phases) -> tuple[bool, ...]:

@@ -153,6 +153,11 @@ def test_one_bin_is_the_plain_release_and_many_passes_are_no_worse_than_poisson(
     assert high - low <= 0.005 * high
 
 
+def test_balls_in_bins_fall_back_on_no_amplification_where_rounding_exceeds_delta():
+    passes = Repeat(BallsInBins(100, Gaussian(3.0)), 5)
+    assert A.PLD().epsilon(passes, 1e-16) <= A.PLD().epsilon(Repeat(Gaussian(3.0), 5), 1e-16) < math.inf
+
+
 @pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.5])
 def test_one_fixed_size_draw_has_the_profile_of_both_directions(epsilon):
     # replace-one moves the sum by 2: for ε > 0 the pair ((1−γ)N(0)+γN(2), N(0))
