@@ -1,0 +1,72 @@
+"""What was done to the data: a small algebra of frozen, comparable events, JSON in and out.
+
+An event says nothing about ε; accountants turn events into numbers. A *multiplier* or *scale* is always relative to
+the largest contribution of one record, so events do not know clip bounds or models.
+
+    Gaussian(σ)            a sum with one record's L2 contribution ≤ 1, plus N(0, σ²) on every coordinate
+    Laplace(b)             a sum with one record's L1 contribution ≤ 1, plus Lap(b) on every coordinate
+    Exponential(ε)         a choice by the exponential mechanism, ε-DP and ε-bounded-range
+    DiscreteGaussian(σ)    an integer sum with one record's contribution ≤ 1, plus discrete Gaussian noise
+    RandomisedResponse     one record's answer among k, replaced by a uniform one with probability `flip`
+    Mixture(w, (e, …))     one of the events, drawn with public weights and made known; the weight missing to 1 is lost
+    Poisson(q, e)          e on a draw in which each record takes part by its own coin of probability q
+    FixedSize(b, n, e)     e on a uniform subset of exactly b of the n records
+    TruncatedPoisson       a Poisson draw cut to a largest size by dropping records at random
+    BallsInBins(t, e)      e on each of t batches; every record is in one of them, chosen by its own uniform draw
+    Shuffle(e)             the releases e, each on another of the disjoint batches of one random pass over the data
+    Batch(e)               inside Shuffle: all that was released on one and the same batch
+    Together(e, …)         all of these, one after the other or on the same draw: composition
+    Repeat(e, k)           e, k times: composition
+    Group(e, k)            e as seen by k records together
+    TunePoisson(e, m)      the best of K runs of e, K ~ Poisson(m), nothing else released
+    TuneNegativeBinomial   the best of K runs of e, K ~ truncated negative binomial (geometric when shape is 1)
+    NonPrivate(reason)     something no theorem covers; it absorbs every event it is composed with
+
+Privacy: `Poisson(q, Together(a, b))` and `Together(Poisson(q, a), Poisson(q, b))` are different events. The first is
+two releases on one draw, amplified once; the second two independent draws.
+"""
+
+from sordino.events.algebra import canonical, children, compose, relations, walk
+from sordino.events.base import Event, Relation
+from sordino.events.codec import from_json, to_json
+from sordino.events.composition import Group, Repeat, Together, TuneNegativeBinomial, TunePoisson
+from sordino.events.draws import BallsInBins, Batch, FixedSize, Poisson, Shuffle, TruncatedPoisson
+from sordino.events.mechanisms import (
+    DiscreteGaussian,
+    Exponential,
+    Gaussian,
+    Laplace,
+    Mixture,
+    NonPrivate,
+    RandomisedResponse,
+)
+
+__all__ = [
+    "BallsInBins",
+    "Batch",
+    "DiscreteGaussian",
+    "Event",
+    "Exponential",
+    "FixedSize",
+    "Gaussian",
+    "Group",
+    "Laplace",
+    "Mixture",
+    "NonPrivate",
+    "Poisson",
+    "RandomisedResponse",
+    "Relation",
+    "Repeat",
+    "Shuffle",
+    "Together",
+    "TruncatedPoisson",
+    "TuneNegativeBinomial",
+    "TunePoisson",
+    "canonical",
+    "children",
+    "compose",
+    "from_json",
+    "relations",
+    "to_json",
+    "walk",
+]

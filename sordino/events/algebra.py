@@ -1,0 +1,117 @@
+"""How events combine: the shortest equal event, what is inside one, which neighbours it speaks about."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+
+from sordino.events.base import Event, Relation
+from sordino.events.composition import Group, Repeat, Together, TuneNegativeBinomial, TunePoisson
+from sordino.events.draws import BallsInBins, Batch, FixedSize, Poisson, Shuffle, TruncatedPoisson
+from sordino.events.mechanisms import Mixture, NonPrivate
+
+_SAMPLED: Mapping[type[Event], Relation] = {
+    Poisson: Relation.ADD_OR_REMOVE,
+    FixedSize: Relation.REPLACE,
+    Shuffle: Relation.ZERO_OUT,
+    TruncatedPoisson: Relation.ADD_OR_REMOVE,
+    BallsInBins: Relation.ADD_OR_REMOVE,
+}
+_WRAPPERS = (
+    Poisson,
+    FixedSize,
+    Shuffle,
+    TruncatedPoisson,
+    BallsInBins,
+    Batch,
+    Group,
+    TunePoisson,
+    TuneNegativeBinomial,
+)
+
+
+def canonical(event: Event) -> Event:
+    """The shortest equal event: flat, run-length coded, with `NonPrivate` having absorbed all else.
+
+    >>> canonical(Together(Gaussian(2.0), Together(Gaussian(2.0), Repeat(Gaussian(2.0), 3))))
+    Repeat(event=Gaussian(multiplier=2.0), count=5)
+    """
+    reasons = _reasons(event)
+    if reasons:
+        return NonPrivate("; ".join(reasons))
+    return _shorten(event)
+
+
+def compose(events: Iterable[Event]) -> Event:
+    """`Together` of the events, canonical."""
+    return canonical(Together(*events))
+
+
+def _shorten(event: Event) -> Event:
+    if isinstance(event, Repeat):
+        inner, count = _run(event)
+        return inner if count == 1 else Repeat(inner, count)
+    if isinstance(event, Together):
+        runs = _merge(_runs(event))
+        parts = tuple(inner if count == 1 else Repeat(inner, count) for inner, count in runs)
+        return parts[0] if len(parts) == 1 else Together(*parts)
+    if isinstance(event, Poisson) and event.rate == 1.0:
+        return _shorten(event.event)
+    if isinstance(event, Mixture):
+        return Mixture(event.weights, tuple(_shorten(inner) for inner in event.events))
+    if isinstance(event, _WRAPPERS):
+        return dataclasses.replace(event, event=_shorten(event.event))
+    return event
+
+
+def _runs(event: Event) -> Iterator[tuple[Event, int]]:
+    """The event as (event, count) runs, Together and Repeat unfolded as far as no pattern is lost."""
+    if isinstance(event, Together):
+        for part in event.events:
+            yield from _runs(part)
+        return
+    inner, count = _run(event)
+    if isinstance(inner, Together) and count == 1:
+        yield from _runs(inner)
+    elif not (isinstance(inner, Together) and not inner.events):
+        yield inner, count
+
+
+def _run(event: Event) -> tuple[Event, int]:
+    count = 1
+    while isinstance(event, Repeat):
+        count, event = count * event.count, event.event
+    inner = _shorten(event)
+    if isinstance(inner, Repeat):
+        return inner.event, count * inner.count
+    return inner, count
+
+
+def _merge(runs: Iterable[tuple[Event, int]]) -> list[tuple[Event, int]]:
+    return [(event, sum(count for _, count in group)) for event, group in groupby(runs, key=lambda run: run[0])]
+
+
+def children(event: Event) -> tuple[Event, ...]:
+    """The events directly inside an event."""
+    if isinstance(event, Together | Mixture):
+        return event.events
+    inner = getattr(event, "event", None)
+    return (inner,) if isinstance(inner, Event) else ()
+
+
+def walk(event: Event) -> Iterator[Event]:
+    """The event and everything inside it, outermost first."""
+    yield event
+    for child in children(event):
+        yield from walk(child)
+
+
+def _reasons(event: Event) -> list[str]:
+    found = (inner.reason for inner in walk(event) if isinstance(inner, NonPrivate))
+    return list(dict.fromkeys(found))
+
+
+def relations(event: Event) -> frozenset[Relation]:
+    """The neighbouring relations that the ways of sampling in an event speak about; empty when nothing was sampled."""
+    return frozenset(_SAMPLED[type(inner)] for inner in walk(event) if type(inner) in _SAMPLED)

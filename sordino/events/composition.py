@@ -1,0 +1,75 @@
+"""Several releases as one: composition, groups of records, the best of many runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino import validate
+from sordino.events.base import Event, checked, set_field
+
+
+@dataclass(frozen=True)
+class Repeat(Event):
+    """`event`, `count` times, each on its own draw if it is sampled."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        checked(self.event)
+        set_field(self, "count", validate.count("count", self.count))
+
+
+@dataclass(frozen=True, init=False)
+class Together(Event):
+    """All of `events`, composed. `Together()` is the release of nothing."""
+
+    events: tuple[Event, ...]
+
+    def __init__(self, *events: Event) -> None:
+        set_field(self, "events", tuple(checked(event) for event in events))
+
+
+@dataclass(frozen=True)
+class Group(Event):
+    """`event` as seen by `size` records that come and go together."""
+
+    event: Event
+    size: int
+
+    def __post_init__(self) -> None:
+        checked(self.event)
+        validate.count("size", self.size)
+
+
+@dataclass(frozen=True)
+class TunePoisson(Event):
+    """The best of K runs of `event` by its released score, K ~ Poisson(`mean`) drawn in secret (Papernot & Steinke)."""
+
+    event: Event
+    mean: float
+
+    def __post_init__(self) -> None:
+        checked(self.event)
+        set_field(self, "mean", validate.positive("mean", self.mean))
+
+
+@dataclass(frozen=True)
+class TuneNegativeBinomial(Event):
+    """The best of K runs of `event`, K ~ truncated negative binomial (`shape`, `stop`), K ≥ 1, drawn in secret.
+
+    shape 1 is the geometric distribution of Liu & Talwar 2019 with mean 1/stop; shape 0 the logarithmic one.
+    """
+
+    event: Event
+    shape: float
+    stop: float
+
+    def __post_init__(self) -> None:
+        checked(self.event)
+        shape = validate.number("shape", self.shape)
+        if not -1 < shape < math.inf:
+            raise ValueError(f"shape={shape}: must be > -1 and finite")
+        set_field(self, "shape", shape)
+        set_field(self, "stop", validate.fraction("stop", self.stop))

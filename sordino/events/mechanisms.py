@@ -1,0 +1,96 @@
+"""Releases on all the data they are given: noise added to a sum, a choice, an answer; or nothing that has a proof."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino import validate
+from sordino.events.base import Event, checked, set_field
+
+
+@dataclass(frozen=True)
+class Gaussian(Event):
+    """Gaussian noise of standard deviation multiplier × (one record's L2 contribution)."""
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        set_field(self, "multiplier", validate.positive("multiplier", self.multiplier))
+
+
+@dataclass(frozen=True)
+class Laplace(Event):
+    """Laplace noise of scale `scale` × (one record's L1 contribution): (1/scale)-DP."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        set_field(self, "scale", validate.positive("scale", self.scale))
+
+
+@dataclass(frozen=True)
+class Exponential(Event):
+    """One choice by the exponential mechanism: epsilon-DP."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        set_field(self, "epsilon", validate.positive("epsilon", self.epsilon))
+
+
+@dataclass(frozen=True)
+class DiscreteGaussian(Event):
+    """Discrete Gaussian noise of parameter `multiplier` on an integer to which one record contributes at most 1."""
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        set_field(self, "multiplier", validate.positive("multiplier", self.multiplier))
+
+
+@dataclass(frozen=True)
+class RandomisedResponse(Event):
+    """One answer among `buckets`: with probability `flip` a uniform one, otherwise the true one.
+
+    An absent record answers like some fixed bucket, so the relation makes no difference.
+    """
+
+    flip: float
+    buckets: int = 2
+
+    def __post_init__(self) -> None:
+        set_field(self, "flip", validate.rate("flip", self.flip))
+        set_field(self, "buckets", validate.count("buckets", self.buckets, least=2))
+
+
+@dataclass(frozen=True)
+class Mixture(Event):
+    """One of `events`, drawn with public `weights` independently of the data; which one it was is known to all.
+
+    With probability 1 − Σ weights something happens about which nothing is promised.
+    """
+
+    weights: tuple[float, ...]
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        set_field(self, "weights", tuple(validate.non_negative("weights", weight) for weight in self.weights))
+        set_field(self, "events", tuple(checked(event) for event in self.events))
+        if not self.events or len(self.weights) != len(self.events):
+            raise ValueError(
+                f"weights: {len(self.weights)} for {len(self.events)} events; need one for each, at least one"
+            )
+        if math.fsum(self.weights) > 1 + 1e-9:
+            raise ValueError(f"weights: sum to {math.fsum(self.weights)}; must be <= 1")
+
+
+@dataclass(frozen=True)
+class NonPrivate(Event):
+    """Something that no theorem covers, and why, in a sentence a reader understands without the code."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise ValueError("reason='': say why there is no guarantee")
