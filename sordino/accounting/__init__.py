@@ -12,6 +12,7 @@ from sordino.accounting.gaussian import (
     gaussian_epsilon,
     gaussian_mu,
 )
+from sordino.accounting.live import Live
 from sordino.accounting.mechanisms import exponential, laplace
 from sordino.accounting.meter import Meter
 from sordino.accounting.phases import relation_of
@@ -50,6 +51,7 @@ __all__ = [
     "Budget",
     "BudgetExhausted",
     "GaussianCLT",
+    "Live",
     "Meter",
     "Moments",
     "Strong",

@@ -104,7 +104,7 @@ def _shown(
         console=console,
         disable=not console.is_terminal,
     )
-    every = max(1, command.steps // TICKS)
+    every, live = max(1, command.steps // TICKS), sd.accounting.Live()
     with bar:
         task = bar.add_task("", total=command.steps, said="")
         for lot in lots:
@@ -112,7 +112,7 @@ def _shown(
             yield
             bar.advance(task)
             if private.steps % every == 0:
-                said = f"{_spent(private.claim(command.delta))}  test accuracy {evaluate(model, test):.1%}"
+                said = f"{_spent(private.claim(command.delta, accountant=live))}  test accuracy {evaluate(model, test):.1%}"
                 bar.update(task, said=said)
                 if not console.is_terminal and not command.json:
                     print(f"lot {private.steps:>5}/{command.steps}  {said}", flush=True)
