@@ -23,7 +23,7 @@ class Live:
     >>> from sordino.events import Gaussian, Poisson
     >>> live = Live()
     >>> [round(live.epsilon(Repeat(Poisson(0.01, Gaussian(4.0)), k), 1e-5), 2) for k in (1000, 10_000)]
-    [0.29, 0.95]
+    [0.27, 0.95]
     """
 
     _meters: dict[tuple[Event, float], Meter] = field(default_factory=dict, repr=False, compare=False)

@@ -34,6 +34,7 @@ _WRAPPERS = (
 def canonical(event: Event) -> Event:
     """The shortest equal event: flat, run-length coded, with `NonPrivate` having absorbed all else.
 
+    >>> from sordino.events import Gaussian
     >>> canonical(Together(Gaussian(2.0), Together(Gaussian(2.0), Repeat(Gaussian(2.0), 3))))
     Repeat(event=Gaussian(multiplier=2.0), count=5)
     """
