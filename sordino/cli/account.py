@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sordino.claims import describe
 from sordino.cli.setting import AccountantName, NoiseName, SamplingName, accountant, batches_of, run, show, up
 from sordino.events import Event, to_json
 
@@ -54,7 +55,9 @@ class Command:
             print(f"sordino account: {error}", file=sys.stderr)
             return 2
         if self.plot is not None:
-            _plot(event, self.delta, self.plot)
+            from sordino.cli.picture import profile
+
+            profile(event, self.delta, self.plot)
             result["plot"] = str(self.plot)
             lines.append(f"picture: {self.plot}")
         show(result, self.json, lines)
@@ -119,7 +122,7 @@ class Command:
         return rows
 
     def _explain(self, event: Event, rows: list[dict[str, Any]]) -> list[str]:
-        lines = [f"event: {event}", f"every method at delta={self.delta:g}:"]
+        lines = [f"event: {describe(event)}", f"every method at delta={self.delta:g}:"]
         for row in rows:
             mark = "" if row["is_bound"] else "   (no bound)"
             lines.append(
@@ -131,24 +134,3 @@ class Command:
             "record apart, and truncation, aliasing and rounding are charged. The lower bound bins outputs instead.",
         ]
         return lines
-
-
-def _plot(event: Event, delta: float, path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    from sordino.accounting import PLD
-
-    method = PLD(tolerance=3e-4)
-    top = method.epsilon(event, min(delta, 1e-8) / 10)
-    grid = np.linspace(0, top if math.isfinite(top) else 10.0, 60)
-    with plt.rc_context({"svg.fonttype": "none"}):
-        figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
-        axes.semilogy(grid, np.maximum(method.profile(event)(grid), 1e-300))
-        axes.axhline(delta, color="grey", linewidth=0.8, linestyle=":")
-        axes.set(xlabel="ε", ylabel="δ", title="privacy profile (upper bound)", ylim=(delta * 1e-4, 1))
-        figure.savefig(path)
-        plt.close(figure)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
+from sordino.claims import describe
 from sordino.cli.setting import NoiseName, SamplingName, run, show
 
 _EXHAUSTED = 3
@@ -86,5 +87,5 @@ class Command:
             f"limit ({epsilon:g}, {delta:g}); spent {spent:.4g} in {len(entries)} runs; "
             f"left {max(0.0, epsilon - spent):.4g}"
         ]
-        lines += [f"  {entry.time}  {entry.name or '(unnamed)'}  {entry.event}" for entry in entries]
+        lines += [f"  {entry.time}  {entry.name or '(unnamed)'}  {describe(entry.event)}" for entry in entries]
         show(result, self.json, lines)

@@ -49,21 +49,9 @@ class Command:
             for alpha, beta in zip(rates, power, strict=True)
         ]
         if self.plot is not None:
-            import matplotlib as mpl
+            from sordino.cli.picture import errors
 
-            mpl.use("Agg")
-            import matplotlib.pyplot as plt
-            import numpy as np
-
-            grid = np.linspace(0, 1, 401)
-            with plt.rc_context({"svg.fonttype": "none"}):
-                figure, axes = plt.subplots(figsize=(4, 4), layout="constrained")
-                axes.plot(grid, curve(grid), label="this run")
-                axes.plot(grid, 1 - grid, color="grey", linewidth=0.8, linestyle=":", label="no information")
-                axes.set(xlabel="type I error", ylabel="type II error")
-                axes.legend()
-                figure.savefig(self.plot)
-                plt.close(figure)
+            errors(event, curve, self.plot)
             result["plot"] = str(self.plot)
         show(result, self.json, lines)
         return 0
