@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients import tune
+from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.matmul import diagonal_guard
 from sordino.gradients.rules.part import Part, Rows, blank, lift, per_pass, pieces, scratch, square_sum
@@ -103,10 +104,10 @@ class Convolution:
         key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
         choice = tune.known(key)
         if choice is None:
-            few = slice(0, tune.SAMPLES)
+            few = slice(0, tune.samples(max(prod(self.shape), d * t)))
             sub = Convolution(self.a[few], self.g[few], geometry)
             w = torch.ones(sub.a.shape[0], device=self.a.device, dtype=self.a.dtype)
-            room = self.a.new_empty(self.shape)
+            total = self.a.new_empty(self.shape)
             self._by_product(torch.ones(self.a.shape[0], device=self.a.device, dtype=self.a.dtype))
             names = ["unfold", "native", *(["last"] if geometry.groups == 1 else [])]
             names += ["shift"] if geometry.shiftable else []
@@ -117,14 +118,14 @@ class Convolution:
                 def run() -> None:
                     if name in _GRAMS:
                         sub._gram(slice(None), name)
-                        sub.add_to(room, w, 0)
+                        sub.add_to(total, w, 0)
                     else:
                         rows = sub._rows(slice(None), name)
                         square_sum(rows)
                         if keep:
                             rows.flatten(1).t() @ w
                         else:
-                            sub.add_to(room, w, 0)
+                            sub.add_to(total, w, 0)
 
                 return run
 
@@ -173,7 +174,7 @@ class Convolution:
         """Patches of a few samples at a time, positions innermost; rows (b, p, C/groups, *kernel)."""
         geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
         groups, wide = geometry.groups, prod(self.shape[1:])
-        rows = a.new_empty((b, groups, p // groups, wide))
+        rows = room((b, groups, p // groups, wide), a)
         step = max(1, _WARM // max(1, t * wide * groups))
         for i in range(0, b, step):
             patches = geometry.unfolded(geometry.fitted(a[i : i + step], g.shape[2:]).contiguous())  # (s, groups, d, T)
@@ -186,7 +187,7 @@ class Convolution:
         """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""
         geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
         wide = a.shape[1] * geometry.taps
-        rows = a.new_empty((b, p, wide))
+        rows = room((b, p, wide), a)
         step = max(1, _WARM // (t * wide))
         buffer = scratch(min(step, b) * t * wide, a)
         for i in range(0, b, step):
