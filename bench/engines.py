@@ -156,7 +156,10 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
     return step
 
 
-def engines(problem: Problem, b: int, *, peers: bool = True) -> dict[str, Step]:
+MODES = ("hooks", "ghost", "ew", "functorch", "vmap")
+
+
+def engines(problem: Problem, b: int, *, peers: tuple[str, ...] = MODES) -> dict[str, Step]:
     """Every engine that can run this problem, by name; those that cannot are left out with the reason printed."""
     torch.manual_seed(0)
     model = problem.model()
@@ -166,14 +169,15 @@ def engines(problem: Problem, b: int, *, peers: bool = True) -> dict[str, Step]:
         makers["non-private, channels last"] = lambda: non_private(problem, model, x, y, last=True)
     makers["sordino"] = lambda: ours(problem, model, x, y)
     makers["sordino without noise"] = lambda: ours(problem, model, x, y, noisy=False)
-    if peers:
-        for mode in ("hooks", "ghost", "ew", "functorch"):
+    for mode in peers:
+        if mode == "vmap":
+            makers["torch.func vmap"] = lambda: vmap(problem, model, x, y)
+        else:
             makers[f"opacus {mode}"] = lambda mode=mode: opacus(problem, model, x, y, mode=mode)  # type: ignore[misc]
             if problem.small and mode in ("hooks", "ew"):
                 makers[f"opacus {mode}, channels last"] = lambda mode=mode: opacus(  # type: ignore[misc]
                     problem, model, x, y, mode=mode, last=True
                 )
-        makers["torch.func vmap"] = lambda: vmap(problem, model, x, y)
     found: dict[str, Step] = {}
     rows = b * sum(p.nbytes for p in model.parameters())
     for name, make in makers.items():
