@@ -34,7 +34,8 @@ from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
 from sordino.gradients.plan import Plan, installed, known_sample_bytes, plan_of, refuse_batch_statistics, way_of
 from sordino.gradients.probe import settle
-from sordino.gradients.rules.part import Part, full_precision, joined
+from sordino.gradients.rules.compound import joined
+from sordino.gradients.rules.part import Part, full_precision
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Taken
 from sordino.gradients.tape import Checkpointed, Mode, Tape

@@ -43,7 +43,7 @@ class Pool:
 
 
 _ROWS: list[Tensor] = []
-_MOST_ROWS = 16  # buffers remembered
+_MOST_ROWS = 8  # buffers remembered
 _LARGE = 1 << 20  # elements; below, the allocator itself hands memory out again
 
 
@@ -61,6 +61,11 @@ def room(shape: tuple[int, ...], like: Tensor) -> Tensor:
     _ROWS.append(buffer)
     del _ROWS[:-_MOST_ROWS]
     return buffer[:n].view(shape)
+
+
+def forget_rows() -> None:
+    """Give the buffers for rows back."""
+    _ROWS.clear()
 
 
 def _free(buffer: Tensor) -> bool:

@@ -21,7 +21,8 @@ from torch import Tensor
 from sordino.gradients import tune
 from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.rules.part import Part, blank, joiner, per_pass, pieces, square_sum
+from sordino.gradients.rules.compound import joiner
+from sordino.gradients.rules.part import Part, blank, per_pass, pieces, square_sum
 
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
