@@ -1,7 +1,7 @@
 """Peak memory of a training step, each engine in a process of its own.
 
-The peak is the highest resident set during steps, less what the process had with model, batch and optimizer in place, plus
-the model itself; memory the allocator keeps is included, as it is for everybody.
+The peak is the highest resident set during steps after the first, less what the process had with model, batch and
+optimizer in place, plus the model itself; memory the allocator keeps is included, as it is for everybody.
 
     python -m bench.memory [--quick] [--only NAME,NAME]
 
@@ -57,6 +57,7 @@ def peak(name: str, engine: str, b: int) -> int:
         makers[engine](problem, model, *small)()  # code and libraries are in memory before the measurement
     step = makers[engine](problem, model, *whole)
     before, highest, done = resident(), 0, threading.Event()
+    step()  # choices and checks of a first batch are made once; the peak of training is wanted
 
     def watch() -> None:
         nonlocal highest

@@ -108,8 +108,8 @@ def table(result: dict[str, Any]) -> str:
     for row in result["steps"]:
         r, peer = row["cpu ratio"], row["best opacus"]
         gain = f"{r[peer] / r['sordino']:.1f}×" if peer else "—"
-        opacus = f"{r[peer]:.2f} ({peer.removeprefix('opacus ')})" if peer else "cannot run"
-        vmap = f"{r['torch.func vmap']:.1f}" if "torch.func vmap" in r else "cannot run"
+        opacus = f"{r[peer]:.2f} ({peer.removeprefix('opacus ')})" if peer else "—"
+        vmap = f"{r['torch.func vmap']:.1f}" if "torch.func vmap" in r else "—"
         ms = row["cpu ms, one thread"][row["best non-private"]]
         lines.append(
             f"| {row['model']} ({row['batch']}) | {ms:.1f} | **{r['sordino']:.2f}** | {r['sordino without noise']:.2f} | "
