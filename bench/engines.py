@@ -14,6 +14,7 @@ from sordino.gradients import Captured
 from sordino.gradients.flat import flat
 
 BOUND, MULTIPLIER, RATE = 1.0, 1.0, 0.05
+_ROOM = 4e9  # bytes a peer may take for the gradients it writes out
 Step = Callable[[], object]
 CHANNELS_LAST = torch.channels_last
 
@@ -155,7 +156,10 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
     return step
 
 
-def engines(problem: Problem, b: int, *, peers: bool = True) -> dict[str, Step]:
+MODES = ("hooks", "ghost", "ew", "functorch", "vmap")
+
+
+def engines(problem: Problem, b: int, *, peers: tuple[str, ...] = MODES) -> dict[str, Step]:
     """Every engine that can run this problem, by name; those that cannot are left out with the reason printed."""
     torch.manual_seed(0)
     model = problem.model()
@@ -165,22 +169,28 @@ def engines(problem: Problem, b: int, *, peers: bool = True) -> dict[str, Step]:
         makers["non-private, channels last"] = lambda: non_private(problem, model, x, y, last=True)
     makers["sordino"] = lambda: ours(problem, model, x, y)
     makers["sordino without noise"] = lambda: ours(problem, model, x, y, noisy=False)
-    if peers:
-        for mode in ("hooks", "ghost", "ew", "functorch"):
+    for mode in peers:
+        if mode == "vmap":
+            makers["torch.func vmap"] = lambda: vmap(problem, model, x, y)
+        else:
             makers[f"opacus {mode}"] = lambda mode=mode: opacus(problem, model, x, y, mode=mode)  # type: ignore[misc]
             if problem.small and mode in ("hooks", "ew"):
                 makers[f"opacus {mode}, channels last"] = lambda mode=mode: opacus(  # type: ignore[misc]
                     problem, model, x, y, mode=mode, last=True
                 )
-        makers["torch.func vmap"] = lambda: vmap(problem, model, x, y)
     found: dict[str, Step] = {}
+    rows = b * sum(p.nbytes for p in model.parameters())
     for name, make in makers.items():
+        if rows > _ROOM and name.startswith(("opacus", "torch")) and "ghost" not in name:
+            print(f"  {name} is left out on {problem.name}: its gradients alone are {rows / 1e9:.1f} GB")  # noqa: T201
+            continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 step = make()
                 step()
-                step()
+                if not name.startswith(("opacus", "torch")) or problem.small:
+                    step()
             except Exception as error:  # a peer that cannot run a model is a result too
                 print(f"  {name} cannot run {problem.name}: {type(error).__name__}: {str(error)[:100]}")  # noqa: T201
                 continue

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from bench.engines import Step, engines, norm_engines
+from bench.engines import MODES, Step, engines, norm_engines
 from bench.models import PROBLEMS, Problem
 
 RESULTS = Path(__file__).parent / "results"
@@ -37,7 +37,7 @@ def timed(steps: dict[str, Step], rounds: int, clock: Callable[[], float]) -> di
     for turn in range(rounds):
         for name, step in steps.items():
             slow = turn and times[name][0] > _SLOW * min(t[0] for t in times.values())
-            if slow and turn >= max(2, rounds // 4):
+            if slow and turn >= 2:
                 continue
             start = clock()
             step()
@@ -52,10 +52,10 @@ def ratios(times: dict[str, list[float]], best: str) -> dict[str, float]:
     }
 
 
-def measure(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
+def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...]) -> dict[str, Any]:
     """One row of the table."""
     torch.set_num_threads(1)
-    steps = engines(problem, b)
+    steps = engines(problem, b, peers=peers)
     cpu = timed(steps, rounds, time.process_time)
     plain = [name for name in cpu if name.startswith("non-private")]
     best = min(plain, key=lambda name: statistics.median(cpu[name]))
@@ -108,8 +108,8 @@ def table(result: dict[str, Any]) -> str:
     for row in result["steps"]:
         r, peer = row["cpu ratio"], row["best opacus"]
         gain = f"{r[peer] / r['sordino']:.1f}×" if peer else "—"
-        opacus = f"{r[peer]:.2f} ({peer.removeprefix('opacus ')})" if peer else "cannot run"
-        vmap = f"{r['torch.func vmap']:.1f}" if "torch.func vmap" in r else "cannot run"
+        opacus = f"{r[peer]:.2f} ({peer.removeprefix('opacus ')})" if peer else "—"
+        vmap = f"{r['torch.func vmap']:.1f}" if "torch.func vmap" in r else "—"
         ms = row["cpu ms, one thread"][row["best non-private"]]
         lines.append(
             f"| {row['model']} ({row['batch']}) | {ms:.1f} | **{r['sordino']:.2f}** | {r['sordino without noise']:.2f} | "
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three rounds, the largest batch only")
     parser.add_argument("--only", default="", help="names of models, separated by commas")
     parser.add_argument("--out", default="step", help="name of the result files")
+    parser.add_argument("--peers", default=",".join(MODES), help="which of Opacus's modes and vmap to run")
     parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)  # the peers'
@@ -184,7 +185,7 @@ def main() -> None:
         if problem.name in _NORMS:
             result["norms"].append(measure_norms(problem, problem.batches[-1], max(5, rounds)))
         for b in problem.batches[-1:] if options.quick else problem.batches:
-            row = measure(problem, b, rounds)
+            row = measure(problem, b, rounds, tuple(options.peers.split(",")))
             result["steps"].append(row)
             print(row["model"], b, json.dumps(row["cpu ratio"]), flush=True)  # noqa: T201
             path.write_text(json.dumps(result, indent=1) + "\n")

@@ -32,9 +32,10 @@ from sordino.gradients.batch import arguments, size
 from sordino.gradients.graph import one_loss_each, reachable, refuse_unrecorded
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
-from sordino.gradients.plan import Plan, installed, plan_of, refuse_batch_statistics
+from sordino.gradients.plan import Plan, installed, known_sample_bytes, plan_of, refuse_batch_statistics, way_of
 from sordino.gradients.probe import settle
-from sordino.gradients.rules.part import Part, full_precision, joined
+from sordino.gradients.rules.compound import joined
+from sordino.gradients.rules.part import Part, full_precision
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Taken
 from sordino.gradients.tape import Checkpointed, Mode, Tape
@@ -59,7 +60,7 @@ class Captured:
         """Forward and pruned backward; norms and sums are computed when asked for."""
         b = size(batch)
         modules = list(model.modules())
-        plan, like = plan_of(model, modules)
+        plan, like = plan_of(model, modules, way_of(model, loss_fn, batch))
         refuse_batch_statistics(plan, modules)
         if not like:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
@@ -93,8 +94,8 @@ class Captured:
 
     def sample_bytes(self, model: nn.Module) -> int:
         """What a sample took on the first batch; before that, a guess from the parameters."""
-        plan, _ = plan_of(model, list(model.modules()))
-        return plan.sample_bytes or max(1 << 12, sum(shape.numel() for shape in plan.shapes) // 8)
+        guess = max(1 << 12, sum(p.numel() for p in trainable(model).values()) // 8)
+        return known_sample_bytes(model) or guess
 
 
 def captured(
@@ -108,7 +109,7 @@ def captured(
     like: list[nn.Parameter] | None = None,
 ) -> Taken:
     """One pass; `scale` multiplies each sample's loss."""
-    like = plan_of(model, modules)[1] if like is None else like
+    like = list(trainable(model).values()) if like is None else like
     tape = Tape(size(batch), Mode.KEEP, frozenset(plan.columns), plan.layouts or {}, plan.channels_last)
     with torch.enable_grad(), installed(plan, modules, tape):
         losses = one_loss_each(loss_fn(model, *arguments(batch)), tape.size)

@@ -19,8 +19,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrize import is_parametrized
 
+from sordino.gradients.batch import tensors
 from sordino.gradients.flat import Pool
-from sordino.gradients.persample import trainable
+from sordino.gradients.persample import LossFn, trainable
 from sordino.gradients.raw import RawParameters
 from sordino.gradients.rules.fallback import fallback
 from sordino.gradients.rules.registry import Rule, rule_for
@@ -55,17 +56,31 @@ class Plan:
     pool: Pool = field(default_factory=Pool)
 
 
-_PLANS: WeakKeyDictionary[nn.Module, Plan] = WeakKeyDictionary()
+_PLANS: WeakKeyDictionary[nn.Module, dict[Hashable, Plan]] = WeakKeyDictionary()
+_MOST = 16  # ways of using one model that are remembered
 
 
-def plan_of(model: nn.Module, modules: list[nn.Module]) -> tuple[Plan, list[nn.Parameter]]:
-    """The model's plan, made anew if its parameters are not what they were; and its trainable parameters, in order."""
+def way_of(model: nn.Module, loss_fn: LossFn, batch: Any) -> Hashable:
+    """What a plan was made for: another loss, mode or kind of input may use the layers in another way."""
+    code = getattr(loss_fn, "__code__", None) or id(loss_fn)  # a lambda written in a loop is a new object every time
+    return code, model.training, tuple([(t.dim(), t.dtype) for t in tensors(batch)])
+
+
+def plan_of(model: nn.Module, modules: list[nn.Module], way: Hashable) -> tuple[Plan, list[nn.Parameter]]:
+    """The plan for this way of using the model, and the model's trainable parameters, in order.
+
+    It is made anew if the parameters are not what they were.
+    """
     every = [p for module in modules for p in module._parameters.values() if p is not None]
     mark = tuple([(id(p), p.requires_grad) for p in every])
-    plan = _PLANS.get(model)
+    plans = _PLANS.setdefault(model, {})
+    plan = plans.get(way)
     if plan is None or plan.mark != mark:
         plan = _made(model, mark)
-        _PLANS[model] = plan
+        plans.pop(way, None)
+        plans[way] = plan
+        for old in list(plans)[:-_MOST]:
+            del plans[old]
     like = list({id(p): p for p in every if p.requires_grad}.values())  # named_parameters() takes longer
     return plan, like
 
@@ -132,6 +147,11 @@ def refuse_batch_statistics(plan: Plan, modules: list[nn.Module]) -> None:
                 "or call "
                 "eval() on it after model.train()"
             )
+
+
+def known_sample_bytes(model: nn.Module) -> int:
+    """The most a sample took in any way the model was used, 0 if it was not."""
+    return max((plan.sample_bytes for plan in _PLANS.get(model, {}).values()), default=0)
 
 
 @contextmanager

@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.flat import forget_rows
 from sordino.gradients.graph import one_loss_each, reachable, refuse_reentrant, unrecorded
 from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.persample import LossFn, squared_norms, trainable
+from sordino.gradients.persample import LossFn, accumulation_dtype, squared_norms, trainable
 from sordino.gradients.plan import Plan, installed
-from sordino.gradients.rules.part import blank
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Taken
 from sordino.gradients.tape import Checkpointed, Layout, Mode, Tape
@@ -64,6 +64,7 @@ def settle(
                 plan.channels_last = options.channels_last
             elif plan.has_convolutions and options.measure and not options.two_pass:
                 plan.channels_last = _faster_format(plan, model, modules, loss_fn, batch, options, captured)
+            forget_rows()  # what the measurements wrote
             if options.verify:
                 _verify(plan, model, modules, loss_fn, more, options, captured)
             else:
@@ -228,8 +229,15 @@ def _disagreement(
     parameters = trainable(model)
     some = next(iter(parameters.values()))
     scale = torch.arange(1.0, 1 + _MORE, device=some.device)
-    rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
-    for i in range(_MORE):
+    try:
+        taken = captured(plan, model, modules, loss_fn, more, options, scale=scale)
+    except Checkpointed:
+        plan.stream = True
+        taken = streamed(plan, model, modules, loss_fn, more, options, scale=scale)  # type: ignore[assignment]
+    norms = taken.norms().squared.double().sqrt()  # (3, P)
+    true, weights = torch.zeros_like(norms), torch.tensor([[1.0], [-0.5], [2.0]], device=some.device)
+    sums = {name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach() for name, p in parameters.items()}
+    for i in range(_MORE):  # one gradient in memory at a time
         with torch.enable_grad():
             loss = one_loss_each(loss_fn(model, *arguments(take(more, slice(i, i + 1)))), 1)
         grads = (
@@ -237,28 +245,22 @@ def _disagreement(
             if loss.requires_grad
             else [None] * len(parameters)
         )
-        for (name, p), grad in zip(parameters.items(), grads, strict=True):
-            rows[name].append(torch.zeros_like(p).detach() if grad is None else grad.to_dense().detach())
-    try:
-        taken = captured(plan, model, modules, loss_fn, more, options, scale=scale)
-    except Checkpointed:
-        plan.stream = True
-        taken = streamed(plan, model, modules, loss_fn, more, options, scale=scale)  # type: ignore[assignment]
-    stacked = {name: torch.stack(each).double() for name, each in rows.items()}
-    true = torch.stack([squared_norms(each).sqrt() for each in stacked.values()], 1)  # (3, P)
-    norms = taken.norms().squared.double().sqrt()
-    finite = (true.isfinite() & norms.isfinite()).all(1)
-    plan.trusted = plan.trusted or bool(finite.any())  # otherwise the next batch is compared as well
-    gone = ~finite
-    weights = torch.tensor([[1.0], [-0.5], [2.0]], device=some.device).masked_fill(gone[:, None], 0)
-    sums = taken.weighted_sum(weights)
-    stacked = {name: blank(each, gone) for name, each in stacked.items()}
-    true, norms = blank(true, gone), blank(norms, gone)
+        plain = {name: g.detach().to_dense() for name, g in zip(parameters, grads, strict=True) if g is not None}
+        for column, name in enumerate(parameters):
+            if name in plain:
+                true[i, column] = squared_norms(plain[name][None])[0].sqrt()
+        if not bool((true[i].isfinite() & norms[i].isfinite()).all()):
+            true[i], norms[i], weights[i] = 0, 0, 0
+            continue
+        plan.trusted = True  # if no sample is finite, the next batch is compared as well
+        for name, g in plain.items():
+            sums[name].add_(g, alpha=float(weights[i]))
+    ours = taken.weighted_sum(weights)
     overall = true.square().sum(1, keepdim=True).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
     floor = _tolerance(model) * 0.1 * overall + true
     worst = ((norms - true).abs() / floor).max(0).values
-    for column, (name, each) in enumerate(stacked.items()):
-        difference = squared_norms((torch.tensordot(weights[:, 0].double(), each, 1) - sums[name])[None]).sqrt()
-        worst[column] = torch.maximum(worst[column], (difference / floor[:, column].sum())[0])
+    for column, name in enumerate(parameters):
+        difference = squared_norms((sums[name] - ours[name])[None]).sqrt()[0]
+        worst[column] = torch.maximum(worst[column], difference / floor[:, column].sum())
     where = int(worst.argmax())
     return float(worst[where]), plan.names[where]

@@ -19,7 +19,8 @@ from sordino.gradients.graph import one_loss_each, reachable, refuse_unrecorded
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import Grads, LossFn, Norms, accumulation_dtype, trainable
 from sordino.gradients.plan import Plan, installed
-from sordino.gradients.rules.part import Part, full_precision, joined
+from sordino.gradients.rules.compound import joined
+from sordino.gradients.rules.part import Part, full_precision
 from sordino.gradients.taken import buffers
 from sordino.gradients.tape import Mode, Tape, Use
 

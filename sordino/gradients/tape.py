@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from sordino.gradients.rules.part import Frames, Part, Rows, lift
+from sordino.gradients.rules.compound import Frames
+from sordino.gradients.rules.part import Part, Rows, lift
 from sordino.gradients.rules.registry import Rule
 from sordino.refusal import Refusal
 

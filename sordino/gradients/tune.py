@@ -13,8 +13,16 @@ import torch
 
 _CHOICES: dict[Hashable, str] = {}
 _REPEATS = 3
-SAMPLES = 8
-"""Samples a measurement runs on."""
+_SAMPLES = 8
+_COLD = 1 << 22
+
+
+def samples(written: int) -> int:
+    """How many samples to measure on, when a candidate writes so many elements for each.
+
+    A few, but enough to leave the cache: rows look cheap on eight samples and cost their page faults on a real batch.
+    """
+    return max(_SAMPLES, min(64, _COLD // max(1, written)))
 
 
 def _clock(device: torch.device) -> float:

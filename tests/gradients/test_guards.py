@@ -77,6 +77,12 @@ def test_mixing_samples_is_refused():
     refused(Net(lambda m, x: m.inner(x - x.mean(0)), inner=nn.Linear(4, 4)), (torch.randn(3, 4),), square, "own sample")
 
 
+def test_another_loss_on_a_trusted_model_is_checked_again():
+    model, x = mlp().double(), (torch.randn(4, 4).double(),)
+    same(model, x)
+    refused(model, x, lambda m, z: square(m, z - z.mean(0)), "own sample")
+
+
 def test_reordering_samples_is_refused():
     refused(Net(lambda m, x: m.inner(x.flip(0)), inner=nn.Linear(4, 4)), (torch.randn(3, 4),), square, "own sample")
 

@@ -1,7 +1,8 @@
 """Layer rules: how per-sample gradients follow from a layer's input and the gradient at its output."""
 
-from sordino.gradients.rules import attention, convolution, embedding, linear, normalisation, recurrent
-from sordino.gradients.rules.part import Block, Part, Rows
+from sordino.gradients.rules import attention, convolutional, embedding, linear, normalisation, recurrent
+from sordino.gradients.rules.compound import Block
+from sordino.gradients.rules.part import Part, Rows
 from sordino.gradients.rules.registry import rule, rule_for
 
 __all__ = [
@@ -9,7 +10,7 @@ __all__ = [
     "Part",
     "Rows",
     "attention",
-    "convolution",
+    "convolutional",
     "embedding",
     "linear",
     "normalisation",

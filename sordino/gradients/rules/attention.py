@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from sordino.gradients.rules.compound import Block
 from sordino.gradients.rules.linear import affine
-from sordino.gradients.rules.part import Block, Rows, lift
+from sordino.gradients.rules.part import Rows, lift
 from sordino.gradients.rules.registry import rule
 from sordino.refusal import Refusal
 

@@ -19,20 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sordino.gradients import tune
+from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.matmul import diagonal_guard
-from sordino.gradients.rules.part import Part, Rows, blank, lift, per_pass, pieces, scratch, square_sum
+from sordino.gradients.rules.part import Rows, blank, per_pass, pieces, scratch, square_sum
 from sordino.gradients.rules.patches import Geometry
-from sordino.gradients.rules.registry import rule
-
-if TYPE_CHECKING:
-    from sordino.gradients.tape import Tape
 
 _WARM = 1 << 19
 """Elements of patches made at once: they should still be in the cache when they are multiplied."""
@@ -103,28 +99,31 @@ class Convolution:
         key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
         choice = tune.known(key)
         if choice is None:
-            few = slice(0, tune.SAMPLES)
+            few = slice(0, tune.samples(max(prod(self.shape), d * t)))
             sub = Convolution(self.a[few], self.g[few], geometry)
             w = torch.ones(sub.a.shape[0], device=self.a.device, dtype=self.a.dtype)
-            room = self.a.new_empty(self.shape)
+            total = self.a.new_empty(self.shape)
             self._by_product(torch.ones(self.a.shape[0], device=self.a.device, dtype=self.a.dtype))
+            grams = t * t <= 4 * p * d  # larger ones have never won
             names = ["unfold", "native", *(["last"] if geometry.groups == 1 else [])]
             names += ["shift"] if geometry.shiftable else []
-            names += ["gram"] if t * t <= 4 * p * d else []  # larger ones have never won
+            if grams and sub.a.shape[0] * p * d * self.a.element_size() > options.keep_bytes:
+                names = []  # rows this large are not even tried
+            names += ["gram"] if grams else []
             names += ["shifted"] if geometry.shiftable and t * t <= 4 * p * d else []
 
             def candidate(name: str) -> Callable[[], None]:
                 def run() -> None:
                     if name in _GRAMS:
                         sub._gram(slice(None), name)
-                        sub.add_to(room, w, 0)
+                        sub.add_to(total, w, 0)
                     else:
                         rows = sub._rows(slice(None), name)
                         square_sum(rows)
                         if keep:
                             rows.flatten(1).t() @ w
                         else:
-                            sub.add_to(room, w, 0)
+                            sub.add_to(total, w, 0)
 
                 return run
 
@@ -173,7 +172,7 @@ class Convolution:
         """Patches of a few samples at a time, positions innermost; rows (b, p, C/groups, *kernel)."""
         geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
         groups, wide = geometry.groups, prod(self.shape[1:])
-        rows = a.new_empty((b, groups, p // groups, wide))
+        rows = room((b, groups, p // groups, wide), a)
         step = max(1, _WARM // max(1, t * wide * groups))
         for i in range(0, b, step):
             patches = geometry.unfolded(geometry.fitted(a[i : i + step], g.shape[2:]).contiguous())  # (s, groups, d, T)
@@ -186,7 +185,7 @@ class Convolution:
         """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""
         geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
         wide = a.shape[1] * geometry.taps
-        rows = a.new_empty((b, p, wide))
+        rows = room((b, p, wide), a)
         step = max(1, _WARM // (t * wide))
         buffer = scratch(min(step, b) * t * wide, a)
         for i in range(0, b, step):
@@ -293,101 +292,6 @@ def _weight_gradient(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geo
     return found
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    """With one channel both formats look alike and the choice is silently lost: a copy has the strides that say it."""
-    if x.shape[1] == 1 and x.stride(1) != 1:
-        return x.clone(memory_format=torch.channels_last)
-    return x.contiguous(memory_format=torch.channels_last)
-
-
 def _outputs(a: Tensor, geometry: Geometry) -> torch.Size:
     sizes = zip(a.shape[2:], geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
     return torch.Size((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
-
-
-@rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
-    """Forward as torch does it; padding other than zeros first, as its own operation."""
-    tape.batch_dim(input, only=0)
-    x, weight, bias, rank = input, module.weight, module.bias, len(module.kernel_size)
-    padding = module.padding
-    if module.padding_mode != "zeros":
-        x = nn.functional.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
-        padding = (0,) * rank
-    elif padding == "valid":
-        padding = (0,) * rank
-    elif isinstance(padding, str):  # "same", possibly uneven
-        x = nn.functional.pad(x, module._reversed_padding_repeated_twice)
-        padding = (0,) * rank
-    geometry = Geometry(
-        tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
-    )
-    w = tape.leaf(weight, x)
-    if tape.channels_last and rank == 2:
-        x = _channels_last(x)
-        w = _channels_last(w.detach()).requires_grad_(w.requires_grad)
-    convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
-    b = None if bias is None else bias.detach()
-    y = convolve(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
-
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        found: dict[Tensor, Part | Tensor] = {}
-        g32 = lift(g)
-        if tape.wants(weight):
-            found[weight] = Convolution(lift(saved[0], g), g32, geometry)
-        if bias is not None and tape.wants(bias):
-            found[bias] = g32.flatten(2).sum(2)
-        return found
-
-    return tape.record(y, (x,), parts)
-
-
-@rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-def transposed(
-    tape: Tape,
-    module: nn.ConvTranspose2d,
-    input: Tensor,
-    output_size: list[int] | None = None,
-) -> Tensor:
-    """A convolution with input and output gradient exchanged."""
-    tape.batch_dim(input, only=0)
-    rank = len(module.kernel_size)
-    weight, bias = module.weight, module.bias
-    padding: Any = module.padding  # a transposed convolution knows no other than numbers
-    extra = module._output_padding(
-        input,
-        output_size,
-        list(module.stride),
-        list(padding),
-        list(module.kernel_size),
-        rank,
-        list(module.dilation),
-    )
-    geometry = Geometry(
-        tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
-    )
-    convolve = (nn.functional.conv_transpose1d, nn.functional.conv_transpose2d, nn.functional.conv_transpose3d)[
-        rank - 1
-    ]
-    b = None if bias is None else bias.detach()
-    y = convolve(
-        input,
-        tape.leaf(weight, input),
-        b,
-        geometry.stride,
-        geometry.padding,
-        tuple(extra),
-        module.groups,
-        geometry.dilation,
-    )
-
-    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        found: dict[Tensor, Part | Tensor] = {}
-        g32 = lift(g)
-        if tape.wants(weight):
-            found[weight] = Convolution(g32, lift(saved[0], g), geometry)
-        if bias is not None and tape.wants(bias):
-            found[bias] = g32.flatten(2).sum(2)
-        return found
-
-    return tape.record(y, (input,), parts)

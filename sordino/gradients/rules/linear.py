@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from sordino.gradients.rules.compound import Block
 from sordino.gradients.rules.matmul import Matmul
-from sordino.gradients.rules.part import Block, Part, Rows, lift
+from sordino.gradients.rules.part import Part, Rows, lift
 from sordino.gradients.rules.registry import rule
 
 if TYPE_CHECKING:

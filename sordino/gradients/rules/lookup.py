@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.options import PerformanceOptions
+from sordino.gradients.rules.compound import Several, joiner
 from sordino.gradients.rules.matmul import Matmul, diagonal_guard
-from sordino.gradients.rules.part import Part, Several, blank, joiner, pieces, square_sum
+from sordino.gradients.rules.part import Part, blank, pieces, square_sum
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from sordino.gradients import tune
+from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.rules.part import Part, blank, joiner, per_pass, pieces, square_sum
+from sordino.gradients.rules.compound import joiner
+from sordino.gradients.rules.part import Part, blank, per_pass, pieces, square_sum
 
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
@@ -86,7 +88,7 @@ class Matmul:
         if self._choice(options, keep) == "gram":
             return self._gram(per_pass(2 * t * t, options, self.a.element_size()), options)
         if keep:
-            self.kept = torch.bmm(self.g.transpose(1, 2), self.a)
+            self.kept = torch.bmm(self.g.transpose(1, 2), self.a, out=room((b, p, d), self.a))
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
             return square_sum(self.kept)
         step = per_pass(p * d, options, self.a.element_size())
@@ -100,7 +102,8 @@ class Matmul:
         key = ("matmul", t, d, p, self.a.dtype, self.a.device, torch.get_num_threads(), keep, self.output is None)
         choice = tune.known(key)
         if choice is None:
-            a, g = self.a[: tune.SAMPLES], self.g[: tune.SAMPLES]
+            few = tune.samples(p * d)
+            a, g = self.a[:few], self.g[:few]
             w = torch.ones(a.shape[0], device=a.device, dtype=a.dtype)
 
             def gram() -> None:
@@ -109,7 +112,7 @@ class Matmul:
                 (g * w[:, None, None]).flatten(0, 1).t() @ a.flatten(0, 1)
 
             def rows() -> None:
-                held = torch.bmm(g.transpose(1, 2), a)
+                held = torch.bmm(g.transpose(1, 2), a, out=room((len(a), p, d), a))
                 square_sum(held)
                 if keep:
                     held.flatten(1).t() @ w
