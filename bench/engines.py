@@ -8,14 +8,16 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
+import sordino as sd
 from bench.models import Lstm, Problem
 from sordino.gradients import Captured
-from sordino.gradients.flat import flat
 
 BOUND, MULTIPLIER, RATE = 1.0, 1.0, 0.05
 _ROOM = 4e9  # bytes a peer may take for the gradients it writes out
 Step = Callable[[], object]
+_FOREVER = 10**9
 CHANNELS_LAST = torch.channels_last
 
 
@@ -43,36 +45,16 @@ def non_private(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, las
 def ours(
     problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, chunk: int | None = None, noisy: bool = True
 ) -> Step:
-    """Captured: norms, flat clipping, sum over chunks, noise, SGD."""
+    """The product as a user calls it: draw, load, norms, flat clipping, sum, secure noise, ledger, tripwire, SGD."""
     model = copy.deepcopy(model)
-    backend, optimizer, b = Captured(), torch.optim.SGD(model.parameters(), RATE), len(x)
-    parameters = dict(model.named_parameters())
-    noise = torch.Generator().manual_seed(0)
-    drawn: list[Tensor] = []
-
-    def loss_fn(m: nn.Module, a: Tensor, t: Tensor) -> Tensor:
-        return problem.loss(m(a), t)
+    optimizer, b = torch.optim.SGD(model.parameters(), RATE), len(x)
+    query = sd.NoisySum(sd.Flat(BOUND), sd.Gaussian(MULTIPLIER if noisy else 0.0))
+    private = sd.Private(model, lambda m, a, t: problem.loss(m(a), t), query)
+    lots = private.draws(TensorDataset(x, y), sd.Full(), _FOREVER, expected_batch=b, physical_batch=chunk or b)
 
     def step() -> None:
-        total = None
-        for i in range(0, b, chunk or b):
-            grads = backend.per_sample(model, loss_fn, (x[i : i + (chunk or b)], y[i : i + (chunk or b)]))
-            weights = (BOUND / grads.norms().total().clamp(min=BOUND)).unsqueeze(1)
-            total = grads.weighted_sum(weights, into=total)  # type: ignore[call-arg]
-            del grads
-        assert total is not None
-        buffer = flat(total)
-        assert buffer is not None
-        if not drawn:
-            drawn.append(torch.empty_like(buffer))
-        if noisy:
-            buffer.add_(drawn[0].normal_(0, MULTIPLIER * BOUND, generator=noise))
-        buffer.div_(b)
-        for name, p in parameters.items():
-            p.grad = total[name]
+        private.backward(next(lots))
         optimizer.step()
-        for p in parameters.values():
-            p.grad = None
 
     return step
 

@@ -24,7 +24,7 @@ def _figure(path: Path, event: Event) -> Iterator[Any]:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    look = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
+    look: Any = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
     with plt.rc_context(look):
         figure, axes = plt.subplots(figsize=(5.4, 3.8), layout="constrained")
         yield axes
@@ -47,7 +47,10 @@ def profile(event: Event, delta: float, path: Path) -> None:
         if math.isfinite(epsilon):
             axes.plot([epsilon], [delta], "o", color="#c8553d")
             axes.annotate(
-                f"ε = {rounded_up(epsilon)} at δ = {delta:g}", (epsilon, delta), xytext=(8, 8), textcoords="offset points"
+                f"ε = {rounded_up(epsilon)} at δ = {delta:g}",
+                (epsilon, delta),
+                xytext=(8, 8),
+                textcoords="offset points",
             )
 
 
