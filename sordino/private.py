@@ -163,6 +163,7 @@ class Private:
                 "this lot is not the one drawn last: a lot can be used until the next is drawn, by the Private that drew it"
             )
         check.structure(self._model)
+        self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
         with self._own_randomness():
             release, self._state = self._query(
@@ -252,6 +253,7 @@ class Private:
             part = self._backend.per_sample(self._model, self._loss_fn, batches.to(batch, self._device()))
             losses.append(part.losses)
             yield part
+            del part  # or it would live on beside the next one
         if not losses:
             part = nothing(parameters)
             losses.append(part.losses)
@@ -265,8 +267,6 @@ class Private:
         for name, p in everything.items():
             if name in release.value:
                 self._tripwire.write(p, release.value[name].to(p.dtype))
-            else:
-                self._tripwire.clear(p)
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:

@@ -74,11 +74,13 @@ class Tripwire:
         watched = self._watched[id(p)]
         watched.grad, watched.version = own, own._version
 
-    def clear(self, p: nn.Parameter) -> None:
-        """A parameter frozen since the last lot keeps no old gradient that a step would apply."""
-        watched = self._watched[id(p)]
-        if watched.grad is not None:
-            p.grad = watched.grad = None
+    def forget(self) -> None:
+        """Drop every gradient written so far."""
+        for watched in self._watched.values():
+            if watched.grad is not None:
+                if watched.p.grad is watched.grad:
+                    watched.p.grad = None
+                watched.grad = None
 
     @contextmanager
     def public(self) -> Iterator[None]:

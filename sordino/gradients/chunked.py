@@ -44,13 +44,12 @@ class Chunked:
         """Of all samples: a pass over the lot."""
         return torch.cat([part.dot(u) for part in self])
 
-    def weighted_sum(self, weights: Tensor) -> Grads:
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Of all samples: a pass over the lot, the weights cut to each part."""
-        total: Grads = {}
-        start = 0
+        total, start = into, 0
         for part in self:
             rows = len(part.losses)
-            added = part.weighted_sum(weights[start : start + rows])
-            total = {name: total[name] + value for name, value in added.items()} if total else added
+            total = part.weighted_sum(weights[start : start + rows], into=total)
             start += rows
+        assert total is not None, "a lot has at least one part"
         return total

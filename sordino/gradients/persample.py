@@ -59,8 +59,8 @@ class PerSample(Protocol):
         """⟨g_i, u⟩ per parameter tensor, (B, P); tensors missing from u count as zero."""
         ...
 
-    def weighted_sum(self, weights: Tensor) -> Grads:
-        """Σ_i w_i g_i for weights of shape (B, 1) or (B, P). Never a mean.
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Σ_i w_i g_i for weights of shape (B, 1) or (B, P). Never a mean. Given `into`, adds to that sum in place.
 
         A row of weight 0 contributes exactly nothing, even where its gradient is not finite.
         """
@@ -138,14 +138,14 @@ class Materialised:
             columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
         return torch.stack(columns, dim=1)
 
-    def weighted_sum(self, weights: Tensor) -> Grads:
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Σ_i w_i g_i, tensor by tensor."""
-        total: Grads = {}
+        total: Grads = {} if into is None else into
         for column, (name, rows) in enumerate(self.rows.items()):
             dtype = accumulation_dtype(rows.dtype)
             w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
             summed = torch.tensordot(w, rows.to(dtype), dims=1)
             if not torch.isfinite(summed).all():  # 0 · nan is nan: leave the rows of weight 0 out
                 summed = torch.tensordot(w[w != 0], rows[w != 0].to(dtype), dims=1)
-            total[name] = summed
+            total[name] = total[name].add_(summed) if name in total else summed
         return total

@@ -78,22 +78,17 @@ def weigh(parts: Iterable[PerSample], rule: Rule) -> tuple[Grads, Tensor | None]
     A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
     presence is private.
     """
-    total: Grads = {}
+    total: Grads | None = None
     tally: Tensor | None = None
     for part in parts:
         norms = part.norms()
         finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)  # (B, 1)
         clean = Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate)
         weights = torch.where(finite, rule.weights(clean), 0)
-        _add(total, part.weighted_sum(weights))
+        total = part.weighted_sum(weights, into=total)
         if rule.tally is not None:
             added = torch.where(finite, rule.tally(clean), 0).sum(dim=0)  # (K,)
             tally = added if tally is None else tally + added
+        del part, norms  # before the next part is made: one in memory at a time
+    assert total is not None, "a lot has at least one part"
     return total, tally
-
-
-def _add(total: Grads, part: Grads) -> None:
-    if not total:
-        total.update(part)
-        return
-    torch._foreach_add_(list(total.values()), [part[name] for name in total])
