@@ -162,7 +162,7 @@ class Private:
             raise Refusal(
                 "this lot is not the one drawn last: a lot can be used until the next is drawn, by the Private that drew it"
             )
-        check.structure(self._model)
+        check.statistics(self._model)
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
         with self._own_randomness():
@@ -271,10 +271,19 @@ class Private:
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
         """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
-        device = self._device()
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(int(self._forward.words(1)[0] >> 1))
+        seed, device = int(self._forward.words(1)[0] >> 1), self._device()
+        # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
+        generators = [torch.default_generator]
+        if device.type == "cuda":
+            generators.append(torch.cuda.default_generators[device.index or 0])
+        before = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(seed)
+        try:
             yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)
 
     def _device(self) -> torch.device:
         return next((p.device for p in self._model.parameters()), torch.device("cpu"))

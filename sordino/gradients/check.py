@@ -50,29 +50,38 @@ def loss_vector(losses: Any, samples: int) -> Tensor:
 
 
 def structure(model: nn.Module) -> None:
-    """Refuse modules that mix the samples of a batch or store something about them."""
-    for name, module in model.named_modules():
-        label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
-        if isinstance(module, _BatchNorm):
-            if module.running_mean is None:
-                raise Refusal(
-                    f"{label} keeps no running statistics, so it mixes the samples of every batch, in eval mode too: "
-                    "replace it by GroupNorm or LayerNorm"
-                )
-            if module.training:
-                raise Refusal(
-                    f"{label} is in training mode: it mixes the samples of a batch and stores their statistics, with or "
-                    "without trainable parameters; replace it by GroupNorm, or freeze its statistics with .eval()"
-                )
-        if isinstance(module, _InstanceNorm) and module.training and module.running_mean is not None:
-            raise Refusal(
-                f"{label} tracks running statistics of private samples: make it with track_running_stats=False"
-            )
+    """Refuse modules that mix the samples of a batch or store something about them, and parameters without a meaning."""
+    statistics(model)
     for name, p in model.named_parameters():
         if isinstance(p, UninitializedParameter):
             raise Refusal(f"parameter {name!r} has no shape yet: run the model once on public or made-up input first")
         if p.is_complex():
             raise Refusal(f"parameter {name!r} is complex: need real parameters; hold real and imaginary parts apart")
+
+
+def statistics(model: nn.Module) -> None:
+    """Refuse modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
+    for module in model.modules():
+        if isinstance(module, _BatchNorm | _InstanceNorm):
+            _refuse_statistics(model, module)
+
+
+def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
+    name = next(name for name, found in model.named_modules() if found is module)
+    label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+    if isinstance(module, _BatchNorm):
+        if module.running_mean is None:
+            raise Refusal(
+                f"{label} keeps no running statistics, so it mixes the samples of every batch, in eval mode too: "
+                "replace it by GroupNorm or LayerNorm"
+            )
+        if module.training:
+            raise Refusal(
+                f"{label} is in training mode: it mixes the samples of a batch and stores their statistics, with or "
+                "without trainable parameters; replace it by GroupNorm, or freeze its statistics with .eval()"
+            )
+    if isinstance(module, _InstanceNorm) and module.training and module.running_mean is not None:
+        raise Refusal(f"{label} tracks running statistics of private samples: make it with track_running_stats=False")
 
 
 def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
