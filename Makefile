@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help setup train test check format lint types contracts docs clean
+.PHONY: help setup train test check format lint types contracts docs bench clean
 
 help:
 	@echo "make setup      the virtual environment in .venv, with everything"
 	@echo "make train      set up if needed, then train privately on a small problem and print the claim"
 	@echo "make test       set up if needed, then all tests"
+	@echo "make bench      time, memory and tightness beside other libraries; tens of minutes, results in bench/results"
 	@echo "make check      format, lint, types, contracts, code blocks of the docs"
 
 setup: .venv/.ok
@@ -40,6 +41,15 @@ contracts: .venv/.ok
 
 docs: .venv/.ok
 	$(BIN)/pytest tests/test_docs.py
+
+.venv/.bench: .venv/.ok
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+bench: .venv/.bench
+	$(BIN)/python -m bench.step
+	$(BIN)/python -m bench.memory
+	$(BIN)/python bench/accounting.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

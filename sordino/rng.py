@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,29 @@ BLOCK = 1 << 18
 """Values made at once: the block and its temporaries stay in the processor's cache."""
 
 _KEY_BYTES = 32
+
+
+class _Scratch:
+    """Memory for one block of normal values, kept warm: fresh memory costs more than the values."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        word, self.bits = (torch.int64, 63) if dtype == torch.float64 else (torch.int32, 31)
+        raw = bytearray(BLOCK * (self.bits + 1) // 8)
+        self.zeros, self.buffer = memoryview(bytes(len(raw))), memoryview(raw)
+        self.words = torch.frombuffer(raw, dtype=word)
+        self.out = torch.empty(BLOCK, dtype=dtype)
+        self.radius, self.angle, self.cosine = torch.empty(3, BLOCK // 2, dtype=dtype).unbind()
+
+
+_warm = threading.local()
+
+
+def _scratch(dtype: torch.dtype) -> _Scratch:
+    """The calling thread's own."""
+    kept: dict[torch.dtype, _Scratch] = _warm.__dict__.setdefault("kept", {})
+    if dtype not in kept:
+        kept[dtype] = _Scratch(dtype)
+    return kept[dtype]
 
 
 class Rng:
@@ -98,24 +122,21 @@ class Rng:
 
         The blocks share their memory: each is valid until the next, so that adding them up stays in cache.
         """
-        wide = dtype == torch.float64
-        size, word, bits = (8, torch.int64, 63) if wide else (4, torch.int32, 31)
-        stream = self._stream()
-        length = min(BLOCK, n + n % 2)
-        zeros, buffer = bytes(size * length), bytearray(size * length)
-        out = torch.empty(length, dtype=dtype)
+        scratch, stream = _scratch(dtype), self._stream()
+        bits = scratch.bits
         for start in range(0, n, BLOCK):
             count = min(BLOCK, n - start)
             half = (count + 1) // 2
-            stream.update_into(memoryview(zeros)[: 2 * half * size], memoryview(buffer)[: 2 * half * size])
-            words = torch.frombuffer(buffer, dtype=word, count=2 * half)
+            length = 2 * half * scratch.words.element_size()
+            stream.update_into(scratch.zeros[:length], scratch.buffer[:length])
+            radius, angle, cosine = scratch.radius[:half], scratch.angle[:half], scratch.cosine[:half]
             # u ∈ (0, 1): the sign bit is dropped so that small values keep all their bits in the conversion.
-            radius = words[:half].bitwise_and_(2**bits - 1).to(dtype).add_(0.5).mul_(2.0**-bits)
+            radius.copy_(scratch.words[:half].bitwise_and_(2**bits - 1)).add_(0.5).mul_(2.0**-bits)
             radius.log_().mul_(-2.0 * scale * scale).sqrt_()
-            angle = words[half:].to(dtype).mul_(math.pi * 2.0**-bits)  # [-π, π)
-            torch.mul(radius, angle.cos(), out=out[:half])
-            torch.mul(radius, angle.sin_(), out=out[half : 2 * half])
-            yield out[:count]
+            angle.copy_(scratch.words[half : 2 * half]).mul_(math.pi * 2.0**-bits)  # [-π, π)
+            torch.mul(radius, torch.cos(angle, out=cosine), out=scratch.out[:half])
+            torch.mul(radius, angle.sin_(), out=scratch.out[half : 2 * half])
+            yield scratch.out[:count]
 
     def laplace(self, n: int) -> Tensor:
         """N independent standard Laplace values, float64: sign · −ln u."""
