@@ -101,8 +101,8 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
     lines = [
-        "| model (batch), peak MB | " + " | ".join(ENGINES) + " | sordino / non-private |",
-        "|---" * (len(ENGINES) + 2) + "|",
+        "| model (batch), peak MB | " + " | ".join(ENGINES) + " | sordino / non-private | in quarters |",
+        "|---" * (len(ENGINES) + 3) + "|",
     ]
     for row in rows:
         mb = row["peak MB"]
