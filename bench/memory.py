@@ -11,6 +11,8 @@ Writes bench/results/memory.json and memory.md.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import os
 import subprocess
@@ -55,6 +57,8 @@ def peak(name: str, engine: str, b: int) -> int:
     }
     if engine != "opacus ew":
         makers[engine](problem, model, *small)()  # code and libraries are in memory before the measurement
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # and nothing else of it is
     step = makers[engine](problem, model, *whole)
     before, highest, done = resident(), 0, threading.Event()
     step()  # choices and checks of a first batch are made once; the peak of training is wanted
