@@ -32,6 +32,8 @@ _NEIGHBOURS = {
 }
 
 _DIGITS = 3
+_PARTS = 6
+"""Of a run with many phases, how many are printed; all of them are in the event."""
 
 
 def rounded_up(epsilon: float) -> str:
@@ -108,7 +110,10 @@ def describe(event: Event) -> str:
     if isinstance(event, events.Repeat):
         return f"{event.count} × {describe(event.event)}"
     if isinstance(event, events.Together):
-        return "(" + " + ".join(describe(part) for part in event.events) + ")"
+        shown = [describe(part) for part in event.events[:_PARTS]]
+        if len(event.events) > _PARTS:
+            shown.append(f"… {len(event.events) - _PARTS} more")
+        return "(" + " + ".join(shown) + ")"
     values = []
     for value in vars(event).values():
         if isinstance(value, Event):

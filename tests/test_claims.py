@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sordino as sd
-from sordino.claims import claim, rounded_up
+from sordino.claims import claim, describe, rounded_up
 from sordino.events import FixedSize, Gaussian, Laplace, NonPrivate, Poisson, Relation, Repeat, Shuffle, Together
 
 PLD = sd.accounting.PLD()
@@ -92,6 +92,14 @@ def test_a_claim_prints_what_it_says():
         "  not covered  seed: the random stream can be repeated by anyone who knows the seed; leave it out for a real "
         "release",
     ]
+
+
+def test_a_run_of_many_phases_prints_on_one_short_line():
+    many = Together(*(Gaussian(1.0 + k) for k in range(1000)))
+    text = describe(many)
+    assert text.startswith("(Gaussian(1) + Gaussian(2) + ")
+    assert text.endswith("… 994 more)")
+    assert len(text) < 120
 
 
 def test_no_guarantee_has_no_epsilon_to_read():
