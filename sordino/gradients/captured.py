@@ -1,21 +1,18 @@
 """Exact per-sample gradients at nearly the price of plain training: book-keeping with a pruned backward pass.
 
 One forward pass records every use of a trainable parameter: the layer's input a and the place of its output in the
-graph.
-One backward pass of the summed loss gives the gradient g at those places and nothing else; no parameter gradient is
-computed, `.grad` is not touched. Norms follow from (a, g), by whichever of several formulas is fastest for a layer's
+graph. One backward pass of the summed loss gives the gradient g at those places and nothing else; no parameter gradient
+is computed, `.grad` is not touched. Norms follow from (a, g), by whichever of several formulas is fastest for a layer's
 shape, and the same (a, g) give the weighted sum: no second backward pass (Bu et al. 2023; Lee & Kifer 2021).
 
     per sample, in forward passes: non-private 2.75, this 3.25, Opacus 3.8, two-pass ghost clipping 5
 
 The engine never guesses. Which dimension counts samples is found by running the model's first batch at two sizes; the
 norms and the sum of three samples are compared with autograd's before a model is trusted; a use of a parameter that
-nobody
-recorded is refused by name.
+nobody recorded is refused by name.
 
 Privacy: the norms bound what a sample contributes only if they are those of the gradients summed. Both come from the
-same
-(a, g), in float32 at least, and samples whose norm is not finite contribute nothing at weight 0.
+same (a, g), in float32 at least, and samples whose norm is not finite contribute nothing at weight 0.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 the engine's answers are autograd's.
 
 Sizes lie: with 128 tokens and 128 samples, position ids look like a batch. So the model runs on two and on three
-samples,
-and the dimension that changed is the one that counts them. Then three samples, their losses scaled by 1, 2 and 3 so
-that
-even equal samples differ, are measured both ways. Randomness is off meanwhile and the generators are put back.
+samples, and the dimension that changed is the one that counts them. Then three samples, their losses scaled by 1, 2 and
+3 so that even equal samples differ, are measured both ways. Randomness is off meanwhile and the generators are put back.
 """
 
 from __future__ import annotations
@@ -125,8 +123,7 @@ def _compared(
     if [key for key, _ in logs[0]] != [key for key, _ in logs[1]]:
         raise Refusal(
             "the model calls other layers on two samples than on three; need a forward pass that does not "
-            "depend on the "
-            "number of samples; loop over something else, or use Loop()"
+            "depend on the number of samples; loop over something else, or use Loop()"
         )
     found: dict[Hashable, list[Layout | None]] = {key: [None] for key, each in known.items() if None in each}
     for (key, few), (_, many) in zip(*logs, strict=True):
@@ -145,8 +142,7 @@ def _layout(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
     if dim < 0 or few[dim] != _FEW * k or many[dim] != _MORE * k:
         raise Refusal(
             f"layer '{name}': its input does not grow by whole rows with the number of samples; need one "
-            "dimension that counts "
-            "samples; do not mix samples inside the model"
+            "dimension that counts samples; do not mix samples inside the model"
         )
     return Layout(dim, k)
 
@@ -203,10 +199,8 @@ def _verify(
             return
     raise Refusal(
         f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model; need "
-        "losses that depend "
-        "on their own sample only, and layers whose rules are right; look for operations that mix samples or "
-        "fold them into "
-        "another dimension, and for hand-written rules; Loop() computes it slowly"
+        "losses that depend on their own sample only, and layers whose rules are right; look for operations that mix "
+        "samples or fold them into another dimension, and for hand-written rules; Loop() computes it slowly"
     )
 
 
