@@ -1,8 +1,8 @@
 """What a loss depends on: a walk over autograd's graph.
 
-Layers run on detached parameters, so a trainable parameter that is still in the graph was used in a way nobody recorded
-(`F.linear(x, model.fc.weight)`, a penalty on the parameters inside the loss). Such a use must never be dropped
-silently.
+Layers run on detached parameters, so a trainable parameter that is still in the graph was used in a way nobody
+recorded (`F.linear(x, model.fc.weight)`, a penalty on the parameters inside the loss). Such a use must never be
+dropped silently.
 """
 
 from __future__ import annotations

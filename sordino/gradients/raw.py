@@ -2,14 +2,12 @@
 in the loss.
 
 While a forward pass runs, a tensor computed from parameters alone is shared by all samples, and autograd would add up
-their
-gradients where it meets them. There, and only there, it is replaced by one copy per sample, a leaf of its own:
+their gradients where it meets them. There, and only there, it is replaced by one copy per sample, a leaf of its own:
 
     x + f(θ)  becomes  x + copies,  copies_i = f(θ);   g_i(θ) = Jfᵀ · (gradient at copies_i)
 
 Products with a batch are recorded as linear maps. Whatever else meets a shared tensor is left to autograd, which
-leaves the
-parameter in the graph, where `graph.refuse_unrecorded` finds it: nothing is dropped silently.
+leaves the parameter in the graph, where `graph.refuse_unrecorded` finds it: nothing is dropped silently.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Two passes in place of memory: each layer's (a, g) is used when the backward pass reaches it, and dropped.
 
-The first pass measures, the second sums; between them nothing is kept but the norms, so activation checkpointing saves
-what it is meant to save. Both passes start from the same random state and compute the same tensors, so the norms are
-those of what is summed. Parameters used more than once wait for their last use.
+The first pass measures, the second sums; between them nothing is kept but the norms, so activation checkpointing
+saves what it is meant to save. Both passes start from the same random state and compute the same tensors, so the
+norms are those of what is summed. Parameters used more than once wait for their last use.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 gradient.
 
 A rule runs its layer on detached parameters, so the graph holds no parameter that the tape has not recorded, and
-autograd
-computes no parameter gradients. What is kept is a graph edge, never the output tensor: an in-place operation after the
-layer replaces the tensor, and an edge still names the value the layer returned. Inputs are kept with their version,
-and a
-changed version raises: a mutated input would give a wrong norm.
+autograd computes no parameter gradients. What is kept is a graph edge, never the output tensor: an in-place operation
+after the layer replaces the tensor, and an edge still names the value the layer returned. Inputs are kept with their
+version, and a changed version raises: a mutated input would give a wrong norm.
 
 A tape works in one of three ways: `Keep` holds inputs until the backward pass is over; `Stream` saves them through
 autograd (so activation checkpointing may forget them) and hands each use over during the backward pass; `Probe` only

@@ -1,6 +1,7 @@
 """Parts made of parts: several uses of one parameter, blocks of a larger one, frames of a sample.
 
-A layer called twice, or two layers sharing a weight, are joined here by the parameter's identity before the norm is taken.
+A layer called twice, or two layers sharing a weight, are joined here by the parameter's identity before the norm is
+taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Conv1d/2d/3d and their transposes, with every option.
 
-With patches P (d·K, T) of a sample and g (p, T) its output gradient, the weight's gradient is g Pᵀ, as for a linear map
-with T positions. Formulas for its norm, the fastest of which is found by timing:
+With patches P (d·K, T) of a sample and g (p, T) its output gradient, the weight's gradient is g Pᵀ, as for a linear
+map with T positions. Formulas for its norm, the fastest of which is found by timing:
 
     unfold:   ‖g Pᵀ‖² from patches                       rows, kept for the sum
     last:     the same, patches with channels last       rows, kept, patches a few samples at a time
@@ -11,8 +11,9 @@ with T positions. Formulas for its norm, the fastest of which is found by timing
     gram:     Σ (PᵀP) ∘ (gᵀg)                            few positions, many channels
     shifted:  PᵀP = Σ_k shifted (aᵀa)                    the same without patches
 
-The weighted sum, where no rows are kept, is the framework's own weight gradient of c·g. A transposed convolution is the
-same with input and output gradient exchanged. Padding that is not zeros happens before, as an operation of its own.
+The weighted sum, where no rows are kept, is the framework's own weight gradient of c·g. A transposed convolution is
+the same with input and output gradient exchanged. Padding that is not zeros happens before, as an operation of its
+own.
 """
 
 from __future__ import annotations

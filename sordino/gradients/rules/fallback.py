@@ -1,8 +1,8 @@
 """Any other leaf: its vector-Jacobian product, one sample at a time under `torch.func.vmap`.
 
 The leaf's own code runs on batches of one, so whatever it computes is right by construction; the price is a gradient
-per
-sample in memory and whatever vmap costs. Modules that torch cannot vmap, or that draw random numbers, are refused.
+per sample in memory and whatever vmap costs. Modules that torch cannot vmap, or that draw random numbers, are
+refused.
 """
 
 from __future__ import annotations

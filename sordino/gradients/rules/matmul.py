@@ -7,8 +7,8 @@ With a: input (B, T, d) and g: gradient at the output (B, T, p), sample i's grad
     rows:   ‖gᵀa‖²                           kept, they serve the sum as well
     sum:    one product (c·g)ᵀ a             (Lee & Kifer 2021; Bu et al. 2023, book-keeping)
 
-Privacy: a Gram sum cancels where token gradients do, and then reads low. Samples whose squared norm is a small part of
-its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's.
+Privacy: a Gram sum cancels where token gradients do, and then reads low. Samples whose squared norm is a small part
+of its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's.
 """
 
 from __future__ import annotations
