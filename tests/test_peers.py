@@ -209,7 +209,7 @@ def parameters_of_noise(p, steps):
 
 def test_row_18_a_checkpoint_is_json_and_runs_no_code():
     state = run(private()).state_dict()
-    assert json.loads(json.dumps(state)) == json.loads(json.dumps(state))
+    assert json.loads(json.dumps(state)) == {**state, "source": list(state["source"])}  # nothing but JSON in it
     q = private()
     q.load_state_dict(json.loads(json.dumps(state)))
     assert q.steps == 3

@@ -25,11 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from sordino.gradients import check
 from sordino.gradients.batch import arguments, size
 from sordino.gradients.graph import one_loss_each, reachable, refuse_unrecorded
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
-from sordino.gradients.plan import Plan, installed, known_sample_bytes, plan_of, refuse_batch_statistics, way_of
+from sordino.gradients.plan import Plan, installed, known_sample_bytes, plan_of, way_of
 from sordino.gradients.probe import settle
 from sordino.gradients.rules.compound import joined
 from sordino.gradients.rules.part import Part, full_precision
@@ -58,7 +59,7 @@ class Captured:
         b = size(batch)
         modules = list(model.modules())
         plan, like = plan_of(model, modules, way_of(model, loss_fn, batch))
-        refuse_batch_statistics(plan, modules)
+        check.statistics(model)
         if not like:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:

@@ -15,8 +15,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 from sordino.gradients.batch import tensors
@@ -45,7 +43,6 @@ class Plan:
     shapes: tuple[torch.Size, ...]
     rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
     raw: bool  # some parameters belong to no layer with a rule
-    statistics: tuple[int, ...]  # positions of layers that may keep batch statistics
     has_convolutions: bool
     layouts: Mapping[Hashable, Sequence[Layout | None]] | None = None
     trusted: bool = False  # compared with autograd on samples whose gradients were finite
@@ -88,7 +85,7 @@ def plan_of(model: nn.Module, modules: list[nn.Module], way: Hashable) -> tuple[
 def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
     parameters = trainable(model)
     rules: list[tuple[int, str, Rule]] = []
-    statistics, raw, convolutions, done = [], False, False, set[int]()
+    raw, convolutions, done = False, False, set[int]()
     for position, (name, module) in enumerate(model.named_modules()):
         if isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
             raise Refusal(
@@ -96,8 +93,6 @@ def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
                 "be seen; "
                 "pass the model as it was before torch.compile or torch.jit"
             )
-        if isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats):
-            statistics.append(position)
         if id(module) in done or not any(p.requires_grad for p in module.parameters()):
             continue
         own = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
@@ -129,24 +124,8 @@ def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
         tuple(p.shape for p in parameters.values()),
         tuple(rules),
         raw,
-        tuple(statistics),
         convolutions,
     )
-
-
-def refuse_batch_statistics(plan: Plan, modules: list[nn.Module]) -> None:
-    """Layers that mix the samples of a batch, or store something about them, frozen and affine-free ones included."""
-    for position in plan.statistics:
-        module: Any = modules[position]
-        if module.training or not module.track_running_stats:
-            kind = type(module).__name__
-            raise Refusal(
-                f"{kind} in training mode (module {position} of the model): it computes with, or stores, "
-                "statistics of the "
-                "whole batch, which nothing protects; need every sample on its own; replace it by nn.GroupNorm, "
-                "or call "
-                "eval() on it after model.train()"
-            )
 
 
 def known_sample_bytes(model: nn.Module) -> int:
