@@ -1,0 +1,51 @@
+"""Recipes: whole training runs as flat tables of fields, tuned and measured, and what is needed to run one.
+
+The table of recipes needs no torch; what prepares and builds a run is imported on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sordino.recipes.known import NAMES, RECIPES, find
+from sordino.recipes.recipe import Recipe, from_table
+
+if TYPE_CHECKING:
+    from sordino.recipes.cost import event, noise_multiplier
+    from sordino.recipes.prepared import Prepared, prepare
+    from sordino.recipes.problem import Problem, build
+    from sordino.recipes.standard import Standardise, standardise
+
+_HOME = {
+    "event": "cost",
+    "noise_multiplier": "cost",
+    "Prepared": "prepared",
+    "prepare": "prepared",
+    "Problem": "problem",
+    "build": "problem",
+    "Standardise": "standard",
+    "standardise": "standard",
+}
+
+__all__ = [
+    "NAMES",
+    "RECIPES",
+    "Prepared",
+    "Problem",
+    "Recipe",
+    "Standardise",
+    "build",
+    "event",
+    "find",
+    "from_table",
+    "noise_multiplier",
+    "prepare",
+    "standardise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sordino.recipes' has no attribute {name!r}")
+    return getattr(import_module(f"sordino.recipes.{_HOME[name]}"), name)
