@@ -15,7 +15,7 @@ from sordino.events import Event
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.persample import Norms, PerSample
 from sordino.noise import Sensitivity
-from sordino.release import Release, release
+from sordino.release import Release, Unproven, release
 from sordino.rng import Rng
 from sordino.sealed import Sealed
 from sordino.weigh.flat import shorten
@@ -101,6 +101,18 @@ class BoundFromTheRawCount(Stateless):
     ) -> tuple[Sequence[Event], float]:
         assert tally is not None
         return (), state * math.exp(-0.2 * float(tally._value) / expected_batch)
+
+
+@dataclass(frozen=True)
+class MedianOfTheLot(Stateless):
+    """Clips at the median of the lot, and says honestly that there is no proof of it."""
+
+    at_least: float = 0.1
+
+    def rule(self, state: Any, lot: Callable[[], Norms]) -> Rule:
+        r = lot().total()
+        bound = max(self.at_least, float(r.nan_to_num(nan=0.0, posinf=0.0).median()) if len(r) else 0.0)
+        return Rule(sd.Flat(bound).rule(None, lot).weights, Unproven("its bound is the median of the lot", bound))
 
 
 Sum = Callable[[PerSample, Rng], Release]

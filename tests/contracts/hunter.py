@@ -8,8 +8,9 @@ at every step the gradients written must be the same, because all that may diffe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.gradients.persample import Backend, Grads
+from sordino.gradients.persample import Backend, Grads, LossFn
 from sordino.noise import Noise, Sensitivity
 from sordino.release import Unproven, tapped
 from sordino.rng import Rng
-from sordino.sampling.sampler import Draw
+from sordino.sampling.sampler import Draw, Sampler
 
 SLACK = 1e-9  # float64 throughout
 INPUTS, CLASSES = 5, 3
@@ -123,8 +124,29 @@ def records(rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
+@dataclass(frozen=True)
+class World:
+    """A run: records, who is drawn, what is trained on them."""
+
+    dataset: TensorDataset
+    sampler: Sampler
+    steps: int = 1
+    model: Callable[[], nn.Module] = network
+    loss: LossFn = squared_error
+    learning_rate: float = 0.05
+
+
+Queries = Callable[[], "sd.algorithms.Query"]
+
+
 def hunt(
-    query: Callable[[], sd.algorithms.Query], backend: Backend, *, trials: int, seed: int = 0, physical_batch: int = 3
+    query: Queries,
+    backend: Backend,
+    *,
+    trials: int,
+    seed: int = 0,
+    physical_batch: int = 3,
+    options: Mapping[str, Any] | None = None,
 ) -> Catch:
     """Random and adversarial neighbours; the worst that was found."""
     rng = np.random.default_rng(seed)
@@ -135,34 +157,52 @@ def hunt(
         lots = tuple(tuple(np.flatnonzero(rng.random(n) < 0.7).tolist()) for _ in range(3))
         gone = int(rng.integers(n))
         fewer = tuple(tuple(i for i in lot if i != gone) for lot in lots)
-        recorder = Recorder(torch.Generator().manual_seed(int(rng.integers(2**31))))
-        here = _world(query(), backend, dataset, lots, recorder, physical_batch)
-        replayer = Replayer(recorder.doors)
-        there = _world(query(), backend, dataset, fewer, replayer, physical_batch)
-        catch.worst = max(catch.worst, replayer.worst)
-        if replayer.passed != len(recorder.doors):
-            replayer.mismatch = "fewer releases than the neighbour"
-        if not replayer.mismatch and not all(torch.equal(a, b) for a, b in zip(here, there, strict=True)):
-            replayer.mismatch = "a gradient that did not come from the door"
-        catch.told = catch.told or replayer.mismatch
+        here, there = World(dataset, Scripted(lots), len(lots)), World(dataset, Scripted(fewer), len(lots))
+        found = compare(
+            query, here, there, backend, seed=int(rng.integers(2**31)), physical_batch=physical_batch, options=options
+        )
+        catch.worst, catch.told = max(catch.worst, found.worst), catch.told or found.told
     return catch
 
 
-def _world(
+def compare(
+    query: Queries,
+    here: World,
+    there: World,
+    backend: Backend,
+    *,
+    seed: int = 0,
+    physical_batch: int = 3,
+    options: Mapping[str, Any] | None = None,
+) -> Catch:
+    """Two neighbouring worlds: what passes the door in each, and whether anything passed beside it."""
+    recorder = Recorder(torch.Generator().manual_seed(seed))
+    one = _run(query(), backend, here, recorder, physical_batch, options or {})
+    replayer = Replayer(recorder.doors)
+    other = _run(query(), backend, there, replayer, physical_batch, options or {})
+    told = replayer.mismatch
+    if replayer.passed != len(recorder.doors):
+        told = "fewer releases than the neighbour"
+    if not told and not all(torch.equal(a, b) for a, b in zip(one, other, strict=True)):
+        told = "a gradient that did not come from the door"
+    return Catch(replayer.worst, told)
+
+
+def _run(
     query: sd.algorithms.Query,
     backend: Backend,
-    dataset: TensorDataset,
-    lots: tuple[tuple[int, ...], ...],
+    world: World,
     tap: Recorder | Replayer,
     physical_batch: int,
+    options: Mapping[str, Any],
 ) -> list[Tensor]:
-    """Every gradient written in three steps."""
-    model = network()
-    private = sd.Private(model, squared_error, query, backend=backend, seed=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    """Every gradient written."""
+    model = world.model()
+    private = sd.Private(model, world.loss, query, backend=backend, seed=1, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=world.learning_rate)
     written = []
     with tapped(tap):
-        for lot in private.draws(dataset, Scripted(lots), steps=len(lots), physical_batch=physical_batch):
+        for lot in private.draws(world.dataset, world.sampler, steps=world.steps, physical_batch=physical_batch):
             private.backward(lot)
             written += [p.grad.clone() for p in model.parameters() if p.grad is not None]
             optimizer.step()

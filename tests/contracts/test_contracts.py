@@ -12,10 +12,17 @@ import sordino as sd
 from sordino.gradients import Loop
 from sordino.gradients.persample import Norms
 from tests.contracts.hunter import Scripted, network, records, squared_error
-from tests.contracts.variants import BACKENDS, VARIANTS
+from tests.contracts.variants import rows, rows_and_backends
 
-every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
-every_backend = pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+
+def every_variant(contract, **options):
+    return pytest.mark.parametrize("variant", rows(contract, **options), ids=lambda v: v.name)
+
+
+def every_variant_and_backend(contract, **options):
+    found = rows_and_backends(contract, **options)
+    return pytest.mark.parametrize(("variant", "backend"), found.values(), ids=found)
+
 
 LOTS = ((0, 3, 5, 7), (), (1, 2), (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 
@@ -24,22 +31,21 @@ def data(n: int = 12) -> TensorDataset:
     return TensorDataset(*records(np.random.default_rng(6), n))
 
 
-def train(query, backend=None, *, lots=LOTS, dataset=None, seed=3, optimizer=torch.optim.SGD, **options):
+def train(variant, backend=None, *, query=None, lots=LOTS, dataset=None, seed=3, **options):
     """Parameters and the Private after a lot each."""
     model = network()
-    private = sd.Private(model, squared_error, query, backend=backend, seed=seed)
-    steps = optimizer(model.parameters(), lr=0.05)
+    private = sd.Private(model, squared_error, query or variant.query(), backend=backend, seed=seed, **variant.options)
+    steps = torch.optim.SGD(model.parameters(), lr=0.05)
     for lot in private.draws(dataset or data(), Scripted(lots), steps=len(lots), **options):
         private.backward(lot)
         steps.step()
     return torch.cat([p.detach().flatten() for p in model.parameters()]), private
 
 
-@every_variant
-@every_backend
+@every_variant_and_backend("plain")
 def test_without_bound_and_noise_it_is_plain_sgd(variant, backend):
     dataset = data()
-    private, _ = train(sd.NoisySum(variant.unclipped(), sd.Gaussian(0.0)), backend, dataset=dataset, expected_batch=5.0)
+    private, _ = train(variant, backend, query=variant.unclipped(), dataset=dataset, expected_batch=5.0)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for lot in LOTS:
@@ -51,61 +57,70 @@ def test_without_bound_and_noise_it_is_plain_sgd(variant, backend):
     torch.testing.assert_close(private, plain, rtol=1e-6, atol=1e-6)  # 1e9 is not quite infinity
 
 
-@every_variant
-@every_backend
+@every_variant_and_backend("order")
 def test_the_order_within_a_lot_changes_nothing(variant, backend):
-    one, _ = train(variant.query(), backend)
-    other, _ = train(variant.query(), backend, lots=tuple(lot[::-1] for lot in LOTS))
+    one, _ = train(variant, backend)
+    other, _ = train(variant, backend, lots=tuple(lot[::-1] for lot in LOTS))
     torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-@every_variant
-@every_backend
+@every_variant_and_backend("empty")
 def test_an_empty_lot_is_a_step_with_noise_and_cost(variant, backend):
     before = torch.cat([p.detach().flatten() for p in network().parameters()])
-    after, private = train(variant.query(), backend, lots=((),))
+    after, private = train(variant, backend, lots=((),))
     assert (after != before).all()
     assert private.event == sd.dry_run(variant.query(), Scripted(((),)), 12, 1)
 
 
-@every_variant
-@every_backend
+@every_variant_and_backend("chunked")
 @pytest.mark.parametrize("physical_batch", [1, 3])
 def test_chunked_is_whole(variant, backend, physical_batch):
-    whole, _ = train(variant.query(), backend, physical_batch=100)
-    parts, _ = train(variant.query(), backend, physical_batch=physical_batch)
+    whole, _ = train(variant, backend, physical_batch=100)
+    parts, _ = train(variant, backend, physical_batch=physical_batch)
     torch.testing.assert_close(parts, whole, rtol=1e-10, atol=1e-10)
 
 
-@every_variant
-@every_backend
+@every_variant_and_backend("oracle")
 def test_every_backend_is_the_loop(variant, backend):
-    oracle, _ = train(variant.query(), Loop())
-    other, _ = train(variant.query(), backend)
+    oracle, _ = train(variant, Loop())
+    other, _ = train(variant, backend)
     torch.testing.assert_close(other, oracle, rtol=1e-10, atol=1e-10)
 
 
-@every_variant
+EVERY_SAMPLER = (sd.Poisson(0.3), sd.Shuffle(5), sd.FixedSize(4), sd.Full(), sd.BallsInBins(3))
+SOME_SAMPLERS = (sd.Poisson(0.3), sd.Shuffle(5), sd.BallsInBins(3))
+
+
+def with_samplers(found, samplers):
+    """Each row with each of the samplers, or with its own if it is one."""
+    for name, row in found.items():
+        for sampler in [row[0].sampler()] if row[0].sampler else samplers:
+            yield pytest.param(*row, sampler, id=f"{name}-{type(sampler).__name__}")
+
+
 @pytest.mark.parametrize(
-    "sampler",
-    [sd.Poisson(0.3), sd.Shuffle(5), sd.FixedSize(4), sd.Full(), sd.BallsInBins(3)],
-    ids=lambda s: type(s).__name__,
+    ("variant", "sampler"),
+    list(with_samplers({row.name: (row,) for row in rows("event", scripted=False)}, EVERY_SAMPLER)),
 )
 def test_the_event_of_a_dry_run_is_that_of_the_real_run(variant, sampler):
     model = network()
-    private = sd.Private(model, squared_error, variant.query(), seed=0)
+    private = sd.Private(model, squared_error, variant.query(), seed=0, **variant.options)
     for lot in private.draws(data(), sampler, steps=7):
         private.backward(lot)
     assert private.event == sd.dry_run(variant.query(), sampler, dataset_size=12, steps=7)
 
 
-@every_variant
-@every_backend
-@pytest.mark.parametrize("sampler", [sd.Poisson(0.3), sd.Shuffle(5), sd.BallsInBins(3)], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    ("variant", "backend", "sampler"),
+    list(with_samplers(rows_and_backends("resume", scripted=False), SOME_SAMPLERS)),
+)
 def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, backend, sampler):
+    def begun(model, seed):
+        return sd.Private(model, squared_error, variant.query(), backend=backend, seed=seed, **variant.options)
+
     def run(stop):
         model = network()
-        private = sd.Private(model, squared_error, variant.query(), backend=backend, seed=5)
+        private = begun(model, 5)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for lot in private.draws(data(), sampler, steps=8):
             private.backward(lot)
@@ -119,7 +134,7 @@ def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, bac
     saved = json.loads(json.dumps(private.state_dict()))
     fresh = network()
     fresh.load_state_dict(model.state_dict())
-    resumed = sd.Private(fresh, squared_error, variant.query(), backend=backend, seed=999)
+    resumed = begun(fresh, 999)
     resumed.load_state_dict(saved)
     again = torch.optim.Adam(fresh.parameters(), lr=0.01)
     again.load_state_dict(optimizer.state_dict())
@@ -131,7 +146,7 @@ def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, bac
     assert resumed.state_dict() == whole.state_dict()
 
 
-@every_variant
+@every_variant("noise")
 def test_noise_has_the_declared_scale_in_every_tensor_and_no_memory(variant):
     """15,000 values and more a tensor: 2 % is over 3.4 standard errors of the scale, 4 % over 4.9 of a correlation."""
     torch.manual_seed(0)
@@ -147,21 +162,20 @@ def test_noise_has_the_declared_scale_in_every_tensor_and_no_memory(variant):
         private.backward(lot)
         for name, p in model.named_parameters():
             drawn[name].append(p.grad.flatten() * lot.expected_batch / (2.0 * bound))
-    for name, rows in drawn.items():
-        z = torch.stack(rows).double()  # (steps, d)
+    for name, values in drawn.items():
+        z = torch.stack(values).double()  # (steps, d)
         assert z.numel() >= 15_000
         assert z.std().item() == pytest.approx(1.0, abs=0.02), name
         assert abs((z[1:] * z[:-1]).mean().item()) < 0.04, f"{name}: from step to step"
         assert abs((z[:, 1:] * z[:, :-1]).mean().item()) < 0.04, f"{name}: from value to value"
 
 
-@every_variant
-@every_backend
+@every_variant_and_backend("divisor")
 def test_the_divisor_is_public_whatever_the_size_of_the_lot(variant, backend):
     dataset = data()
     for lot in LOTS:
         model = network()
-        private = sd.Private(model, squared_error, variant.query(0.0), backend=backend, seed=0)
+        private = sd.Private(model, squared_error, variant.query(0.0), backend=backend, seed=0, **variant.options)
         weigher = variant.weigher()
         rule = weigher.rule(weigher.init(), list)
         grads = Loop().per_sample(model, squared_error, tuple(column[list(lot)] for column in dataset.tensors))
@@ -172,7 +186,7 @@ def test_the_divisor_is_public_whatever_the_size_of_the_lot(variant, backend):
             torch.testing.assert_close(p.grad * 7.0, clipped[name], rtol=1e-9, atol=1e-12)
 
 
-@every_variant
+@every_variant("bound")
 def test_weight_times_norm_never_exceeds_the_declared_bound(variant):
     """φ(r)·r ≤ C for every r from 1e-8 to 1e8, spread over the tensors in every way."""
     weigher = variant.weigher()
@@ -187,12 +201,11 @@ def test_weight_times_norm_never_exceeds_the_declared_bound(variant):
     assert moved.max() <= rule.sensitivity.l2 * (1 + 1e-12)
 
 
-@every_variant
-@every_backend
+@every_variant_and_backend("poison")
 @pytest.mark.parametrize("poison", [math.nan, math.inf, 1e200])
 def test_a_record_whose_gradient_is_not_finite_contributes_nothing(variant, backend, poison):
     x, y = (column.clone() for column in data().tensors)
     y[3] = poison
-    poisoned, _ = train(variant.query(), backend, dataset=TensorDataset(x, y), lots=((0, 3, 5), (3,)))
-    without, _ = train(variant.query(), backend, dataset=TensorDataset(x, y), lots=((0, 5), ()))
+    poisoned, _ = train(variant, backend, dataset=TensorDataset(x, y), lots=((0, 3, 5), (3,)))
+    without, _ = train(variant, backend, dataset=TensorDataset(x, y), lots=((0, 5), ()))
     torch.testing.assert_close(poisoned, without, rtol=1e-10, atol=1e-10)

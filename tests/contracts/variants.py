@@ -1,53 +1,154 @@
-"""The table of variants: every contract is run for every row. A new variant adds one row."""
+"""The table of variants: every contract is run for every row. A new variant adds one row.
+
+A row is any combination of query, sampler, penalty and backends. It says whether it has a guarantee; one without names a
+witness, two neighbouring runs whose sums lie further apart than the scale its noise was calibrated to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset
 
 import sordino as sd
+from sordino.algorithms import Query
 from sordino.gradients import Backend, Captured, Loop, Vmap
+from sordino.sampling import Sampler
 from sordino.schedules import Cosine, Logarithmic
 from sordino.weigh import Weigher
+from tests.contracts.broken import MedianOfTheLot
+from tests.contracts.hunter import Catch, Scripted, World, compare
 
 HUGE = 1e9
+BACKENDS: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
+
+
+@dataclass(frozen=True)
+class Witness:
+    """Two neighbouring runs, and what they show in one sentence."""
+
+    says: str
+    worlds: Callable[[], tuple[World, World]]
+
+    def catch(self, row: Variant) -> Catch:
+        """What the hunter finds between the two."""
+        here, there = self.worlds()
+        return compare(row.query, here, there, BACKENDS[row.backends[0]], options=row.options)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A weigher to test, and the same one with a bound so large that it does nothing."""
+    """One method. `query(multiplier)` asks it; `unclipped()` is the same without bound and noise, which is plain SGD.
+
+    `noun` is what docs/claims.md calls it. `weigher` is given where the query is a NoisySum of one: then its weights are
+    tested too. `sampler` is given where the method is one; such a row runs the contracts that need no scripted lots.
+    `options` go to `Private`: a penalty. `without` names the contracts a row cannot keep, each with the reason.
+    """
 
     name: str
-    weigher: Callable[[], Weigher]
-    unclipped: Callable[[], Weigher]
+    noun: str
+    query: Callable[..., Query]
+    unclipped: Callable[[], Query] | None = None
+    weigher: Callable[[], Weigher] | None = None
+    sampler: Callable[[], Sampler] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    backends: tuple[str, ...] = tuple(BACKENDS)
+    guarantee: bool = True
+    witness: Witness | None = None
+    without: Mapping[str, str] = field(default_factory=dict)
 
-    def query(self, multiplier: float = 1.0) -> sd.NoisySum:
-        return sd.NoisySum(self.weigher(), sd.Gaussian(multiplier))
+
+def weighs(
+    name: str, noun: str, weigher: Callable[[], Weigher], unclipped: Callable[[], Weigher], **more: Any
+) -> Variant:
+    """A row for a weigher under Gaussian noise."""
+
+    def query(multiplier: float = 1.0) -> sd.NoisySum:
+        return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
+
+    return Variant(name, noun, query, lambda: sd.NoisySum(unclipped(), sd.Gaussian(0.0)), weigher, **more)
+
+
+def draws(name: str, noun: str, sampler: Callable[[], Sampler], **more: Any) -> Variant:
+    """A row for a sampler, under flat clipping."""
+
+    def query(multiplier: float = 1.0) -> sd.NoisySum:
+        return sd.NoisySum(sd.Flat(0.5), sd.Gaussian(multiplier))
+
+    return Variant(name, noun, query, sampler=sampler, **more)
+
+
+def one_long_record_among_short_ones() -> tuple[World, World]:
+    """Eleven records, one of them a thousand times as long; the neighbour lacks it."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(11, 5, generator=generator, dtype=torch.float64)
+    y = torch.randn(11, 3, generator=generator, dtype=torch.float64)
+    y[10] *= 1000
+    dataset, everyone = TensorDataset(x, y), tuple(range(11))
+    return World(dataset, Scripted((everyone,))), World(dataset, Scripted((everyone[:10],)))
 
 
 VARIANTS = [
-    Variant("flat", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf"))),
-    Variant("layerwise", lambda: sd.Layerwise([0.5, 0.1, 0.3, 1.0]), lambda: sd.Layerwise([float("inf")] * 4)),
-    Variant(
-        "layerwise-groups", lambda: sd.Layerwise({"0.": 0.5, "2.": 0.2}), lambda: sd.Layerwise({"0.": HUGE, "2.": HUGE})
+    weighs("flat", "Flat", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf"))),
+    weighs(
+        "layerwise", "Layerwise", lambda: sd.Layerwise([0.5, 0.1, 0.3, 1.0]), lambda: sd.Layerwise([float("inf")] * 4)
     ),
-    Variant("automatic", lambda: sd.Automatic(0.5), lambda: sd.Automatic(HUGE, gamma=HUGE)),
-    Variant("global", lambda: sd.Global(0.5, threshold=2.0), lambda: sd.Global(float("inf"), float("inf"))),
-    Variant(
+    weighs(
+        "layerwise-groups",
+        "Layerwise",
+        lambda: sd.Layerwise({"0.": 0.5, "2.": 0.2}),
+        lambda: sd.Layerwise({"0.": HUGE, "2.": HUGE}),
+    ),
+    weighs("automatic", "Automatic", lambda: sd.Automatic(0.5), lambda: sd.Automatic(HUGE, gamma=HUGE)),
+    weighs("global", "Global", lambda: sd.Global(0.5, threshold=2.0), lambda: sd.Global(float("inf"), float("inf"))),
+    weighs(
         "scheduled",
+        "Scheduled",
         lambda: sd.Scheduled(Cosine(1.0, 0.1, 3)),
         lambda: sd.Scheduled(Cosine(HUGE, HUGE, 3)),
     ),
-    Variant(
+    weighs(
         "scheduled-log-automatic",
+        "Scheduled",
         lambda: sd.Scheduled(Logarithmic(1.0, 0.3, 4), sd.Automatic),
         lambda: sd.Scheduled(Cosine(HUGE, HUGE, 3), lambda bound: sd.Automatic(bound, gamma=HUGE)),
     ),
-    Variant(
+    weighs(
         "adaptive-quantile",
+        "AdaptiveQuantile",
         lambda: sd.AdaptiveQuantile(0.5, quantile=0.5, count_noise=1.0),
         lambda: sd.AdaptiveQuantile(HUGE, quantile=0.5, count_noise=1.0, learning_rate=0.0),
     ),
+    weighs(
+        "looks-first",
+        "any weigher that looks at the lot first",
+        MedianOfTheLot,
+        lambda: MedianOfTheLot(at_least=HUGE),
+        guarantee=False,
+        witness=Witness("one long record moves the bound of all the others", one_long_record_among_short_ones),
+        without={
+            "noise": "its scale follows the lot",
+            "divisor": "its weights follow the lot",
+            "bound": "none is declared",
+        },
+    ),
 ]
 
-BACKENDS: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
+
+NEEDS_A_WEIGHER = ("noise", "divisor", "bound")
+
+
+def rows(contract: str, *, scripted: bool = True) -> list[Variant]:
+    """The rows that a contract is run for; a row that is a sampler cannot be given scripted lots."""
+    found = [row for row in VARIANTS if contract not in row.without and not (scripted and row.sampler)]
+    if contract in NEEDS_A_WEIGHER:
+        found = [row for row in found if row.weigher]
+    return [row for row in found if row.unclipped] if contract == "plain" else found
+
+
+def rows_and_backends(contract: str, *, scripted: bool = True) -> dict[str, tuple[Variant, Backend]]:
+    """Every such row with each backend it knows, by a name for the test."""
+    return {f"{row.name}-{b}": (row, BACKENDS[b]) for row in rows(contract, scripted=scripted) for b in row.backends}
