@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sordino import events, validate
 from sordino.accounting.accountant import Accountant, Unsupported
@@ -99,6 +99,24 @@ def claim(event: Event, delta: float, accountant: Accountant, not_covered: tuple
     if not math.isfinite(epsilon):
         return NoGuarantee(f"no finite ε holds at δ={delta:g}")
     return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered)
+
+
+def table(said: Claim) -> dict[str, Any]:
+    """A claim as JSON can hold it: epsilon, delta, relation, accountant, event, not_covered; or reason alone.
+
+    >>> table(NoGuarantee("nothing was released"))
+    {'reason': 'nothing was released'}
+    """
+    if isinstance(said, NoGuarantee):
+        return {"reason": said.reason}
+    return {
+        "epsilon": said.epsilon,
+        "delta": said.delta,
+        "relation": str(said.relation),
+        "accountant": said.accountant,
+        "event": events.to_json(said.event),
+        "not_covered": list(said.not_covered),
+    }
 
 
 def describe(event: Event) -> str:

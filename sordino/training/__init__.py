@@ -1,0 +1,1 @@
+"""Training runs: recipes carried out, watched, kept and resumed."""

@@ -1,0 +1,58 @@
+"""What the last bit of a result depends on: code, libraries, processor, threads.
+
+Privacy: a crashed run is replayed with the same noise only where every bit will come out the same. Anywhere else the steps
+that may have been released are charged and left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+import sordino
+
+Environment: TypeAlias = dict[str, str | int]
+
+
+def here() -> Environment:
+    """The environment of this process."""
+    return {
+        "sordino": sordino.__version__,
+        "code": code(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "processor": processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def code() -> str:
+    """A digest of this package's own source: an edit may change a result's last bit."""
+    digest = hashlib.sha256()
+    root = Path(sordino.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def processor() -> str:
+    """The model of the processor; libraries choose their kernels by it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def difference(before: Environment, now: Environment) -> str:
+    """What is not as it was, in words; empty when a replay gives the same bits."""
+    names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
+    return ", ".join(f"{name} was {before.get(name)}, is {now.get(name)}" for name in names)
