@@ -29,7 +29,7 @@ from sordino.gradients import batch as batches
 from sordino.gradients import check
 from sordino.gradients.captured import Captured
 from sordino.gradients.chunked import Chunked, nothing
-from sordino.gradients.persample import Backend, LossFn, PerSample, trainable
+from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, trainable
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
@@ -204,6 +204,7 @@ class Private:
             "position": self._position,
             "source": self._source,
             "physical_batch": self._chunk,
+            "backend": self._backend.state_dict() if isinstance(self._backend, Resumable) else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -224,6 +225,8 @@ class Private:
         self._steps, self._phase, self._position = state["steps"], state["phase"], state["position"]
         self._source = None if state["source"] is None else (state["source"][0], state["source"][1])
         self._chunk = state["physical_batch"]
+        if state.get("backend") is not None and isinstance(self._backend, Resumable):
+            self._backend.load_state_dict(state["backend"])
         self._resuming = True
 
     def _begin(self, sampler: Sampler, n: int, chunk: int) -> None:

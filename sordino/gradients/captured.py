@@ -17,7 +17,7 @@ same (a, g), in float32 at least, and samples whose norm is not finite contribut
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from sordino.gradients import check
+from sordino.gradients import check, tune
 from sordino.gradients.batch import arguments, size
 from sordino.gradients.graph import one_loss_each, reachable, refuse_unrecorded
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
-from sordino.gradients.plan import Plan, installed, known_sample_bytes, plan_of, way_of
+from sordino.gradients.plan import Plan, forget_plans, installed, known_sample_bytes, plan_of, way_of
 from sordino.gradients.probe import settle
 from sordino.gradients.rules.compound import joined
 from sordino.gradients.rules.part import Part, full_precision
@@ -94,6 +94,19 @@ class Captured:
         """What a sample took on the first batch; before that, a guess from the parameters."""
         guess = max(1 << 12, sum(p.numel() for p in trainable(model).values()) // 8)
         return known_sample_bytes(model) or guess
+
+    def state_dict(self) -> dict[str, Any]:
+        """The formulas and memory formats that were measured to be fastest, as JSON.
+
+        They differ in rounding only, but a stopwatch may decide otherwise in the next process, so a run that is to
+        resume bit-equal takes them along. They belong to the process, not to this object.
+        """
+        return {"choices": tune.choices()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with saved choices in place of measuring; models met before are looked at again."""
+        tune.restore(state["choices"])
+        forget_plans()
 
 
 def captured(

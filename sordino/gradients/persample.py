@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +76,19 @@ class Backend(Protocol):
 
     def sample_bytes(self, model: nn.Module) -> int:
         """About how much memory one more sample takes, from which a physical batch is chosen."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A backend with choices that decide rounding: a run that is to resume bit-equal must take them along."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The choices, as JSON."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Choose the same again."""
         ...
 
 

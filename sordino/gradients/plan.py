@@ -133,6 +133,11 @@ def known_sample_bytes(model: nn.Module) -> int:
     return max((plan.sample_bytes for plan in _PLANS.get(model, {}).values()), default=0)
 
 
+def forget_plans() -> None:
+    """Look at every model again on its next batch."""
+    _PLANS.clear()
+
+
 @contextmanager
 def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None]:
     """The model with its layers run by their rules, put back as found whatever happens."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from sordino.gradients.batch import arguments, size, take
+from sordino.gradients import tune
+from sordino.gradients.batch import arguments, size, take, tensors
 from sordino.gradients.flat import forget_rows
 from sordino.gradients.graph import one_loss_each, reachable, refuse_reentrant, unrecorded
 from sordino.gradients.options import PerformanceOptions
@@ -31,6 +32,7 @@ from sordino.refusal import Refusal
 _FEW, _MORE = 2, 3  # samples in the two runs
 _TRIAL = 32  # samples a memory format is timed on
 _REPEATS = 3
+_LAST = "channels last"
 _AGREE = 2e-3
 """Relative difference allowed in float32: rounding is far below, a wrong formula far above."""
 _AGREE_LOW = 0.2
@@ -62,6 +64,9 @@ def settle(
                 plan.channels_last = options.channels_last
             elif plan.has_convolutions and options.measure and not options.two_pass:
                 plan.channels_last = _faster_format(plan, model, modules, loss_fn, batch, options, captured)
+            elif options.measure and not options.two_pass and options.verify:
+                with suppress(Checkpointed):  # layers choose on a real batch, before the check runs on three samples
+                    captured(plan, model, modules, loss_fn, take(batch, slice(0, _TRIAL)), options).norms()
             forget_rows()  # what the measurements wrote
             if options.verify:
                 _verify(plan, model, modules, loss_fn, more, options, captured)
@@ -157,6 +162,11 @@ def _faster_format(
     captured: Run,
 ) -> bool:
     """Time a whole step in both memory formats, each once untimed while its layers choose their formulas."""
+    inputs = tuple((tuple(t.shape[1:]), t.dtype, t.device) for t in tensors(batch))
+    key = ("format", plan.names, plan.shapes, model.training, inputs, torch.get_num_threads())
+    before = tune.known(key)
+    if before is not None:
+        return before == _LAST
     few = take(batch, slice(0, _TRIAL))
     ones = torch.ones(size(few), 1, device=next(iter(model.parameters())).device)
     best = {False: float("inf"), True: float("inf")}
@@ -172,13 +182,14 @@ def _faster_format(
             except RuntimeError:  # the model's own code asks for the other format, as x.view(len(x), -1) does
                 if not last:
                     raise
+                tune.remember(key, "default")
                 return False
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             elapsed = (time.perf_counter() if torch.cuda.is_available() else time.thread_time()) - start
             if repeat:
                 best[last] = min(best[last], elapsed)
-    return best[True] < best[False]
+    return tune.remember(key, _LAST if best[True] < best[False] else "default") == _LAST
 
 
 def _verify(

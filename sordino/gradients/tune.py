@@ -2,6 +2,9 @@
 
 An operation count picks wrongly for several layers, so the candidates run on a few samples of the first batch. The key
 is the shape of one sample: a Poisson batch has a new size every step, and must not be measured again.
+
+Candidates agree up to rounding only, and a stopwatch may decide otherwise in another process. So the choices are part of
+a checkpoint: a resumed run computes what the first one computed, bit by bit.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping
 import torch
 
 _CHOICES: dict[Hashable, str] = {}
+_RESTORED: dict[str, str] = {}  # by repr of the key, as a checkpoint has them
 _REPEATS = 3
 _SAMPLES = 8
 _COLD = 1 << 22
@@ -34,8 +38,19 @@ def _clock(device: torch.device) -> float:
 
 
 def known(key: Hashable) -> str | None:
-    """The choice made for this shape before, if any."""
-    return _CHOICES.get(key)
+    """The choice made for this shape before, here or in the run a checkpoint came from."""
+    choice = _CHOICES.get(key)
+    if choice is None and _RESTORED:
+        choice = _RESTORED.get(repr(key))
+        if choice is not None:
+            _CHOICES[key] = choice
+    return choice
+
+
+def remember(key: Hashable, choice: str) -> str:
+    """Keep a choice that was made elsewhere."""
+    _CHOICES[key] = choice
+    return choice
 
 
 def fastest(key: Hashable, device: torch.device, candidates: Mapping[str, Callable[[], object]]) -> str:
@@ -47,11 +62,21 @@ def fastest(key: Hashable, device: torch.device, candidates: Mapping[str, Callab
                 start = _clock(device)
                 run()
                 best[name] = min(best[name], _clock(device) - start)
-    choice = min(best, key=best.__getitem__)
-    _CHOICES[key] = choice
-    return choice
+    return remember(key, min(best, key=best.__getitem__))
+
+
+def choices() -> dict[str, str]:
+    """Every choice so far, for a checkpoint: shapes of layers and samples, nothing of the data."""
+    return {**_RESTORED, **{repr(key): choice for key, choice in _CHOICES.items()}}
+
+
+def restore(saved: Mapping[str, str]) -> None:
+    """Go on with the choices of a checkpoint; what this process measured before is dropped."""
+    forget()
+    _RESTORED.update(saved)
 
 
 def forget() -> None:
     """Drop every choice, so that the next batches are measured again."""
     _CHOICES.clear()
+    _RESTORED.clear()
