@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from sordino.version import __version__
 
 if TYPE_CHECKING:
-    from sordino import accounting, algorithms, events, gradients, sampling, schedules, weigh
+    from sordino import accounting, algorithms, events, gradients, sampling, schedules, statistics, weigh
     from sordino.algorithms.dpsgd import NoisySum
     from sordino.claims import Claim, Guarantee, NoGuarantee
+    from sordino.ledger import Ledger
     from sordino.lot import Lot
     from sordino.noise import Gaussian, Laplace
     from sordino.plan import dry_run
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sordino.refusal import Refusal
     from sordino.sampling import BallsInBins, FixedSize, Full, Poisson, Shuffle
     from sordino.sealed import Sealed
+    from sordino.statistics import ask, dry_ask
     from sordino.weigh import AdaptiveQuantile, Automatic, Flat, Global, Layerwise, Scheduled
 
 # Resolved on first use: `import sordino.events` and the accountants must not pull torch in.
@@ -29,6 +31,7 @@ _HOME = {
     "Gaussian": "noise",
     "Laplace": "noise",
     "dry_run": "plan",
+    "Ledger": "ledger",
     "Lot": "lot",
     "Private": "private",
     "Refusal": "refusal",
@@ -38,6 +41,8 @@ _HOME = {
     "Poisson": "sampling",
     "Shuffle": "sampling",
     "Sealed": "sealed",
+    "ask": "statistics",
+    "dry_ask": "statistics",
     "AdaptiveQuantile": "weigh",
     "Automatic": "weigh",
     "Flat": "weigh",
@@ -45,7 +50,7 @@ _HOME = {
     "Layerwise": "weigh",
     "Scheduled": "weigh",
 }
-_MODULES = ("accounting", "algorithms", "events", "gradients", "sampling", "schedules", "weigh")
+_MODULES = ("accounting", "algorithms", "events", "gradients", "sampling", "schedules", "statistics", "weigh")
 
 __all__ = [
     "AdaptiveQuantile",
@@ -60,6 +65,7 @@ __all__ = [
     "Guarantee",
     "Laplace",
     "Layerwise",
+    "Ledger",
     "Lot",
     "NoGuarantee",
     "NoisySum",
@@ -72,11 +78,14 @@ __all__ = [
     "__version__",
     "accounting",
     "algorithms",
+    "ask",
+    "dry_ask",
     "dry_run",
     "events",
     "gradients",
     "sampling",
     "schedules",
+    "statistics",
     "weigh",
 ]
 

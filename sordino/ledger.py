@@ -4,6 +4,9 @@ A draw is opened before anything is computed from it and charged from that momen
 if the loop left before releasing, with what would have been. All releases on one draw are composed first and then
 amplified once, by the sampler that made the draw (rule R4).
 
+Several things may be done to one dataset and be charged here together: each writes on a page of its own, with its own open
+draw and its own passes, so that what is released on one thing's draw is never amplified by another's.
+
 Privacy: nothing is ever removed. `void` records that there is no guarantee, and composition with that stays without one.
 """
 
@@ -13,6 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sordino import claims
+from sordino.accounting import PLD, Accountant
+from sordino.claims import Claim
 from sordino.events import (
     BallsInBins,
     Batch,
@@ -59,8 +65,14 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._open: _Draw | None = None
+        self._open: dict[str, _Draw] = {}  # by page
+        self._pages = 0
         self._disclosed: dict[str, None] = {}
+
+    def page(self) -> str:
+        """A new page, for one more thing that will be done to the data."""
+        self._pages += 1
+        return str(self._pages - 1)
 
     def open(
         self,
@@ -68,17 +80,23 @@ class Ledger:
         planned: Callable[[], Event],
         cover: str | None = None,
         bins: int | None = None,
+        page: str = "",
     ) -> None:
-        """A draw was made; the one before it is closed."""
-        self._close()
-        self._open = _Draw(amplify, planned, cover, bins)
+        """A draw was made; the one before it on this page is closed."""
+        self.close(page)
+        self._open[page] = _Draw(amplify, planned, None if cover is None else f"{page}/{cover}", bins)
 
-    def release(self, event: Event) -> None:
-        """Something was released on the open draw; with no draw open, on the whole data."""
-        if self._open is None:
-            self._append(Entry(canonical(event), 1))
+    def close(self, page: str = "") -> None:
+        """Nothing more will be released on the page's open draw."""
+        if page in self._open:
+            self._append(self._open.pop(page).entry())
+
+    def release(self, event: Event, page: str = "") -> None:
+        """Something was released on the page's open draw; with no draw open there, on the whole data."""
+        if page in self._open:
+            self._open[page].released.append(event)
         else:
-            self._open.released.append(event)
+            self._append(Entry(canonical(event), 1))
 
     def void(self, reason: str) -> None:
         """There is no guarantee from here on."""
@@ -97,10 +115,10 @@ class Ledger:
     @property
     def empty(self) -> bool:
         """True when nothing was drawn, released or voided."""
-        return not self._entries and self._open is None
+        return not self._entries and not self._open
 
     def event(self) -> Event:
-        """Everything so far, as one event; the open draw included."""
+        """Everything so far, as one event; open draws included."""
         passes: dict[str, list[Entry]] = {}
         parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
         for entry in self._all():
@@ -113,27 +131,30 @@ class Ledger:
                 parts.append(entry.cover)
         return compose(_pass(passes[part]) if isinstance(part, str) else part for part in parts)
 
+    def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
+        """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason."""
+        return claims.claim(self.event(), delta, PLD() if accountant is None else accountant, self.disclosed)
+
     def state_dict(self) -> dict[str, Any]:
-        """JSON; the open draw is in it as charged."""
+        """JSON; open draws are in it as charged."""
         rows = [[to_json(entry.event), entry.count, entry.cover, entry.bins] for entry in self._all()]
-        return {"entries": rows, "disclosed": list(self._disclosed)}
+        return {"entries": rows, "pages": self._pages, "disclosed": list(self._disclosed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a saved ledger. A ledger that holds something already is never overwritten."""
-        if not self.empty:
+        """Continue a saved ledger. A ledger that holds something else is never overwritten; one that holds this is left."""
+        loaded = [Entry(from_json(event), *rest) for event, *rest in state["entries"]]
+        if not self.empty and self._all() != loaded:
             raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
-        self._entries = [Entry(from_json(event), *rest) for event, *rest in state["entries"]]
-        self._disclosed = dict.fromkeys(state["disclosed"])
+        if self.empty:
+            self._entries = loaded
+        self._pages = max(self._pages, state["pages"])
+        self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}
 
     def _all(self) -> list[Entry]:
-        if self._open is None:
-            return self._entries
-        return _appended(self._entries, self._open.entry())
-
-    def _close(self) -> None:
-        if self._open is not None:
-            self._append(self._open.entry())
-            self._open = None
+        entries = self._entries
+        for draw in self._open.values():
+            entries = _appended(entries, draw.entry())
+        return entries
 
     def _append(self, entry: Entry) -> None:
         self._entries = _appended(self._entries, entry, in_place=True)

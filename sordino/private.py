@@ -42,7 +42,7 @@ from sordino.sampling.sampler import Draw, Sampler
 from sordino.sealed import Sealed
 from sordino.tripwire import Tripwire
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Private:
@@ -50,6 +50,9 @@ class Private:
 
     Without a seed all randomness comes from the operating system. A seed is for tests; the claim then says that it does
     not cover it.
+
+    Given a `ledger` that other things done to the same data are in (statistics, another run), the claim is about all of
+    them together.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Private:
         backend: Backend | None = None,
         seed: int | None = None,
         accountant: Accountant | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
@@ -73,7 +77,12 @@ class Private:
         self._model, self._loss_fn, self._query = model, loss_fn, query
         self._backend: Backend = Captured() if backend is None else backend
         self._accountant: Accountant = PLD() if accountant is None else accountant
-        self._ledger = Ledger()
+        if ledger is not None and not isinstance(ledger, Ledger):
+            raise TypeError(
+                f"ledger={ledger!r}: must be a sordino.Ledger, the one everything done to this data goes into"
+            )
+        self._ledger = Ledger() if ledger is None else ledger
+        self._page: str | None = None  # taken with the first draw: a loaded state brings its own
         self._tripwire = Tripwire(self._ledger.void)
         self._tripwire.watch(dict(model.named_parameters()))
         if seed is not None:
@@ -95,7 +104,7 @@ class Private:
 
     @property
     def event(self) -> Event:
-        """Everything done to the data so far."""
+        """Everything done to the data so far, by this and by whatever shares its ledger."""
         return self._ledger.event()
 
     def draws(
@@ -169,13 +178,13 @@ class Private:
             release, self._state = self._query(
                 Chunked(lambda: self._parts(lot, losses)), self._state, lot.expected_batch, self._noise
             )
-        self._ledger.release(release.event)
+        self._ledger.release(release.event, self._page or "")
         self._write(release, lot.expected_batch)
         return Sealed(torch.cat(losses), self._ledger)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
         """What can truly be said so far: a `Guarantee` or a `NoGuarantee` with its reason."""
-        return claims.claim(self.event, delta, accountant or self._accountant, self._ledger.disclosed)
+        return self._ledger.claim(delta, accountant=accountant or self._accountant)
 
     @contextmanager
     def public(self, name: str) -> Iterator[None]:
@@ -194,6 +203,7 @@ class Private:
         return {
             "format": _FORMAT,
             "ledger": self._ledger.state_dict(),
+            "page": self._page,
             "query": repr(self._query),
             "state": self._state,
             "root": self._root.state_dict(),
@@ -217,6 +227,7 @@ class Private:
                 f"state of format {state.get('format')!r}: need {_FORMAT}, as saved by Private.state_dict()"
             )
         self._ledger.load_state_dict(state["ledger"])
+        self._page = state["page"]
         if state["query"] == repr(self._query):  # another query begins anew; what the old one did stays in the ledger
             self._state = state["state"]
         self._root = Rng.from_state_dict(state["root"])
@@ -240,7 +251,9 @@ class Private:
         """Charge a draw and make its lot; nothing of it has been computed yet."""
         query, state = self._query, self._state
         cover = None if draw.cover is None else f"{self._phase}/{draw.cover}"
-        self._ledger.open(draw.amplify, lambda: dry_step(query, state, expected)[0], cover, draw.bins)
+        if self._page is None:
+            self._page = self._ledger.page()
+        self._ledger.open(draw.amplify, lambda: dry_step(query, state, expected)[0], cover, draw.bins, self._page)
         self._lot = Lot(self._steps, Sealed(len(draw.indices), self._ledger), expected, loads)
         self._steps += 1
         self._position += 1

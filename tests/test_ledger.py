@@ -95,6 +95,39 @@ def test_state_goes_through_json():
     other = Ledger()
     other.load_state_dict(saved)
     assert (other.event(), other.disclosed) == (ledger.event(), ("size",))
+    other.release(Gaussian(2.0))
+    with pytest.raises(ValueError, match="not empty"):
+        other.load_state_dict(saved)
+
+
+def test_pages_have_draws_of_their_own():
+    ledger = Ledger()
+    one, other = ledger.page(), ledger.page()
+    ledger.open(halved, planned, page=one)
+    ledger.open(lambda event: event, planned, page=other)
+    ledger.release(Gaussian(3.0), one)
+    ledger.release(Gaussian(2.0), other)
+    ledger.release(Gaussian(7.0))  # on the whole data
+    assert ledger.event() == Together(Gaussian(7.0), Poisson(0.5, Gaussian(3.0)), Gaussian(2.0))
+
+
+def test_passes_of_different_pages_are_different_passes():
+    ledger = Ledger()
+    for page in (ledger.page(), ledger.page()):
+        ledger.open(lambda event: event, planned, "0", page=page)
+    assert ledger.event() == Repeat(Shuffle(Gaussian(1.0)), 2)
+
+
+def test_a_state_is_loaded_once_and_a_new_page_after_it_is_new():
+    ledger = Ledger()
+    ledger.open(halved, planned, "0", page=ledger.page())
+    saved = ledger.state_dict()
+    other = Ledger()
+    other.load_state_dict(saved)
+    other.load_state_dict(saved)
+    assert other.event() == ledger.event()
+    assert other.page() == ledger.page() == "1"
+    other.release(Gaussian(2.0))
     with pytest.raises(ValueError, match="not empty"):
         other.load_state_dict(saved)
 
@@ -102,13 +135,16 @@ def test_state_goes_through_json():
 def test_there_is_no_way_to_take_an_entry_back():
     public = {name for name in dir(Ledger) if not name.startswith("_")}
     assert public == {
+        "page",
         "open",
+        "close",
         "release",
         "void",
         "disclose",
         "disclosed",
         "empty",
         "event",
+        "claim",
         "state_dict",
         "load_state_dict",
     }

@@ -76,7 +76,8 @@ class Replayer:
         here = sensitivity.scale if isinstance(sensitivity, Unproven) else noise.bound(sensitivity)
         if here != bound:
             self.mismatch = f"noise of another scale: {here} instead of {bound}"
-        moved = math.sqrt(sum(float((value[n] - there[n]).square().sum()) for n in value))
+        order = 1 if isinstance(noise, sd.Laplace) else 2
+        moved = float(torch.cat([(value[n] - there[n]).flatten() for n in value]).norm(order))
         self.worst = max(self.worst, moved / bound if math.isfinite(moved) else math.inf)
         return out
 

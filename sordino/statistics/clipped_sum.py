@@ -1,0 +1,53 @@
+"""Σ_i clip(h(x_i)): every record's vector is shortened to the bound, in the norm that the noise needs.
+
+    clip(v) = v · min(1, C / ‖v‖),   L2 for Gaussian noise, L1 for Laplace noise
+
+Privacy: ‖clip(v)‖ ≤ C, so one record there or not moves the sum by at most C. A record whose vector is not finite
+contributes nothing. Norms are taken in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.gradients.persample import flattened
+from sordino.noise import Laplace, Noise, Sensitivity
+from sordino.weigh.flat import shorten
+
+
+def identity(rows: Tensor) -> Tensor:
+    """The record itself."""
+    return rows
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """The sum of `of(x)` over the records, each shortened to `bound`."""
+
+    bound: float
+    noise: Noise
+    of: Callable[[Tensor], Tensor] = identity  # (B, …) -> (B, …), each row on its own
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound))
+        self.noise.bound(self.sensitivity)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The bound; a vector within it in L1 is within it in L2 too."""
+        return Sensitivity(l2=self.bound, l1=self.bound if isinstance(self.noise, Laplace) else None)
+
+    def total(self, rows: Tensor) -> Tensor:
+        """The clipped sum, in the shape of one record's vector."""
+        vectors = self.of(rows.to(torch.float64))
+        order = 1 if isinstance(self.noise, Laplace) else 2
+        norms = torch.linalg.vector_norm(flattened(vectors), order, dim=1)
+        weights = torch.where(torch.isfinite(norms), shorten(norms, self.bound), 0)
+        kept = torch.where(weights.view(-1, *[1] * (vectors.dim() - 1)) > 0, vectors, 0)  # 0 · nan is nan
+        summed: Tensor = torch.tensordot(weights, kept, dims=1)
+        return summed

@@ -1,0 +1,58 @@
+"""A private mean, and a private number of records.
+
+    μ̃ = (Σ_i clip(x_i) + noise) / n
+
+Privacy: one release of a clipped sum, divided by a public number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.noise import Noise
+from sordino.statistics.clipped_sum import ClippedSum
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of the records, each shortened to `bound`: in L2 for Gaussian noise, in L1 for Laplace noise."""
+
+    bound: float
+    noise: Noise
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound))
+
+    @property
+    def sums(self) -> Sequence[ClippedSum]:
+        """The sum."""
+        return (ClippedSum(self.bound, self.noise),)
+
+    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> Tensor:
+        """Divided by the public number."""
+        return noisy[0] / expected_batch
+
+
+@dataclass(frozen=True)
+class Count:
+    """The noisy number of records, a number to divide other sums by. One record moves it by 1."""
+
+    noise: Noise
+
+    @property
+    def sums(self) -> Sequence[ClippedSum]:
+        """Σ 1."""
+        return (ClippedSum(1.0, self.noise, _one),)
+
+    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> float:
+        """At least 1, so that it can be divided by."""
+        return max(1.0, float(noisy[0]))
+
+
+def _one(rows: Tensor) -> Tensor:
+    return torch.ones(len(rows), 1, dtype=rows.dtype, device=rows.device)

@@ -1,0 +1,161 @@
+"""Statistics of the data itself: bounded sums over the records, each released once through the door, in the same ledger.
+
+    mean = sd.ask(Mean(bound=1.0, noise=Gaussian(20.0)), data, ledger=ledger)
+
+A statistic is a few sums Σ_i h(x_i) with ‖h(x)‖ ≤ C for every record x, and a function of their noisy values. It is asked
+of the whole data, or of one draw of a sampler; all its sums are then on that one draw. What it gives back is public.
+
+Privacy: each sum is one Gaussian or Laplace release with sensitivity C; the ledger composes them, amplifies them once by
+the draw, and composes that with everything else done to the data. The function of the noisy sums is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino import claims, validate
+from sordino.events import Event
+from sordino.ledger import Ledger
+from sordino.loading import MapStyle, chunks, length, loader
+from sordino.noise import Noise, Sensitivity
+from sordino.refusal import Refusal
+from sordino.release import release
+from sordino.rng import Rng
+from sordino.sampling.full import Full
+from sordino.sampling.sampler import Draw, Sampler
+from sordino.sealed import Sealed
+
+V_co = TypeVar("V_co", covariant=True)
+V = TypeVar("V")
+
+
+class Sum(Protocol):
+    """A sum over records to which each contributes a bounded amount."""
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """How far one record can move it."""
+        ...
+
+    @property
+    def noise(self) -> Noise:
+        """What is added to it."""
+        ...
+
+    def total(self, rows: Tensor) -> Tensor:
+        """Σ_i h(x_i) over rows of shape (B, …), float64; each row's h looks at that row alone."""
+        ...
+
+
+class Statistic(Protocol[V_co]):
+    """Sums, and what is made of them."""
+
+    @property
+    def sums(self) -> Sequence[Sum]:
+        """What is released, one after the other, on one draw."""
+        ...
+
+    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> V_co:
+        """The result, from the noisy sums and the public number of records."""
+        ...
+
+
+def ask(
+    statistic: Statistic[V],
+    data: Tensor | MapStyle,
+    *,
+    ledger: Ledger,
+    sampler: Sampler | None = None,
+    expected_batch: float | None = None,
+    physical_batch: int = 1024,
+    seed: int | None = None,
+) -> V:
+    """Ask a statistic of a tensor of rows, or of the first column of a map-style dataset, and enter it in the ledger.
+
+    Without a sampler it is asked of all records. `expected_batch` is the public number the sums are divided by; without
+    it the sampler's expectation for N records is used, and the claim says that it does not cover the dataset's size.
+
+    >>> from sordino import Gaussian, Ledger
+    >>> from sordino.statistics import Mean
+    >>> ledger = Ledger()
+    >>> ask(Mean(bound=1.0, noise=Gaussian(5.0)), torch.rand(1000, 3), ledger=ledger, expected_batch=1000).shape
+    torch.Size([3])
+    >>> print(ledger.claim(delta=1e-5))
+    (0.726, 1e-05)-differential privacy
+      neighbours   add-or-remove-one: one record added or removed
+      accountant   PLD
+      event        Gaussian(5)
+    """
+    dataset: Any = list_of(data) if isinstance(data, Tensor) else data
+    n, sampler = length(dataset), Full() if sampler is None else sampler
+    load = loader(dataset, None)
+    expected = sampler.expected(n)
+    if expected_batch is not None:
+        expected = validate.positive("expected_batch", expected_batch)
+    elif not sampler.size_is_public:
+        ledger.disclose(claims.DATASET_SIZE)
+    if seed is not None:
+        ledger.disclose(claims.SEED)
+    rng = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+    draw, page, noise = next(sampler.draws(n, rng.child("draws"), 0)), ledger.page(), rng.child("noise")
+    _open(ledger, draw, statistic, page)
+    shape = _rows(load(np.zeros(1, dtype=np.int64)))[:0]  # of no records: where the sums begin
+    totals = [part.total(shape) for part in statistic.sums]
+    for some in chunks(draw.indices, validate.count("physical_batch", physical_batch)):
+        rows = _rows(load(some))
+        for part, total in zip(statistic.sums, totals, strict=True):
+            total += part.total(rows)
+    noisy = []
+    for part, total in zip(statistic.sums, totals, strict=True):
+        released = release(Sealed({"sum": total}, ledger), part.sensitivity, part.noise, noise)
+        ledger.release(released.event, page)
+        noisy.append(released.value["sum"])
+    ledger.close(page)
+    return statistic.value(noisy, expected)
+
+
+def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, dataset_size: int = 1) -> Event:
+    """The event of asking, by releasing the sums of no records; for calibration together with `dry_run`.
+
+    >>> from sordino import Gaussian, Poisson
+    >>> from sordino.statistics import Mean
+    >>> dry_ask(Mean(1.0, Gaussian(5.0)), Poisson(0.1))
+    Poisson(rate=0.1, event=Gaussian(multiplier=5.0))
+    """
+    ledger, chosen = Ledger(), Full() if sampler is None else sampler
+    n = validate.count("dataset_size", dataset_size)
+    _open(ledger, next(chosen.draws(n, Rng(bytes(32)), 0)), statistic, "")
+    return ledger.event()
+
+
+def _open(ledger: Ledger, draw: Draw, statistic: Statistic[object], page: str) -> None:
+    """Charge a draw with what the statistic would release on it."""
+    cover = None if draw.cover is None else str(draw.cover)
+    ledger.open(draw.amplify, lambda: _planned(statistic), cover, draw.bins, page)
+
+
+def _planned(statistic: Statistic[object]) -> Event:
+    ledger, rng = Ledger(), Rng(bytes(32))
+    for part in statistic.sums:
+        ledger.release(release(Sealed({"sum": torch.zeros(1)}), part.sensitivity, part.noise, rng).event)
+    return ledger.event()
+
+
+def list_of(data: Tensor) -> torch.utils.data.TensorDataset:
+    """The rows of a tensor as a dataset."""
+    if data.dim() == 0:
+        raise Refusal("a tensor without dimensions was given: need one row per record")
+    return torch.utils.data.TensorDataset(data)
+
+
+def _rows(batch: Any) -> Tensor:
+    """The first column of a batch."""
+    rows = batch[0] if isinstance(batch, tuple | list) else batch
+    if not isinstance(rows, Tensor):
+        raise Refusal(f"the first column of the data is a {type(rows).__name__}: need a tensor with a row per record")
+    return rows
