@@ -9,6 +9,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.events import Gaussian, Laplace, Poisson, Repeat, Together, compose
+from sordino.noise import Sensitivity
 from sordino.statistics import ClippedSum, Count, Mean, Normaliser, ask, dry_ask
 from tests.contracts.hunter import SLACK
 from tests.problems import cross_entropy, dpsgd, linear, network
@@ -47,8 +48,8 @@ class TotalOf:
     """A sum that promises a bound and does something else."""
 
     of: object
-    sensitivity: sd.noise.Sensitivity = sd.noise.Sensitivity(l2=1.0)
-    noise: sd.Gaussian = sd.Gaussian(1.0)
+    sensitivity = Sensitivity(l2=1.0)
+    noise = sd.Gaussian(1.0)
 
     def total(self, rows):
         return self.of(rows)
@@ -145,13 +146,7 @@ def test_two_trainings_on_one_ledger_keep_their_own_draws_and_passes():
     for a, b in zip(first, second, strict=True):  # both lots are open when each is used
         other.backward(b)
         one.backward(a)
-    assert (
-        sorted(map(str, ledger.event().events)) == [str(Gaussian(1.0)), str(Poisson(0.25, Gaussian(1.0)))] * 1 or True
-    )
-    epsilon = sd.accounting.PLD().epsilon(
-        compose([Repeat(Gaussian(1.0), 2), Repeat(Poisson(0.25, Gaussian(1.0)), 2)]), 1e-5
-    )
-    assert ledger.claim(1e-5).epsilon == pytest.approx(epsilon, rel=1e-4)
+    assert ledger.event() == Together(*[Poisson(0.25, Gaussian(1.0)), Gaussian(1.0)] * 2)
 
 
 def test_a_run_with_a_statistic_before_it_resumes_with_an_equal_ledger():
