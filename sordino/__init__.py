@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sordino.version import __version__
 
 if TYPE_CHECKING:
-    from sordino import accounting, algorithms, events, gradients, sampling, schedules, statistics, weigh
+    from sordino import accounting, algorithms, events, gradients, optim, sampling, schedules, statistics, weigh
     from sordino.algorithms.dpsgd import NoisySum
     from sordino.claims import Claim, Guarantee, NoGuarantee
     from sordino.ledger import Ledger
@@ -50,7 +50,7 @@ _HOME = {
     "Layerwise": "weigh",
     "Scheduled": "weigh",
 }
-_MODULES = ("accounting", "algorithms", "events", "gradients", "sampling", "schedules", "statistics", "weigh")
+_MODULES = ("accounting", "algorithms", "events", "gradients", "optim", "sampling", "schedules", "statistics", "weigh")
 
 __all__ = [
     "AdaptiveQuantile",
@@ -83,6 +83,7 @@ __all__ = [
     "dry_run",
     "events",
     "gradients",
+    "optim",
     "sampling",
     "schedules",
     "statistics",

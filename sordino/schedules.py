@@ -1,5 +1,7 @@
 """Public functions of the step, for clip bounds and learning rates. Frozen, printable, callable.
 
+A schedule of learning rates with start 1 is a factor for torch's own: LambdaLR(optimizer, Cosine(1.0, 0.0, steps)).
+
 Privacy: a schedule that does not look at the data costs nothing. Its parameters must not be tuned on the private data
 without accounting for the tuning.
 """
@@ -83,6 +85,56 @@ class Warmup:
         if step < self.steps:
             return self.then(0) * (step + 1) / (self.steps + 1)
         return self.then(step - self.steps)
+
+
+@dataclass(frozen=True)
+class RiseAndFall:
+    """From `start` up to `peak` over `rise` steps, then down to `end` at step `steps`, then constant; straight lines.
+
+    A rate that is small while the loss is steep, large in the middle, and small at the end.
+
+    >>> [RiseAndFall(0.0, 1.0, 0.0, rise=2, steps=6)(t) for t in range(8)]
+    [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+
+    start: float
+    peak: float
+    end: float
+    rise: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        _check_steps(self.steps)
+        validate.count("rise", self.rise)
+        if self.rise >= self.steps:
+            raise ValueError(f"rise={self.rise}: must be < steps={self.steps}, so that there is something to fall in")
+
+    def __call__(self, step: int) -> float:
+        """The rise, then the fall."""
+        if step < self.rise:
+            return Linear(self.start, self.peak, self.rise)(step)
+        return Linear(self.peak, self.end, self.steps - self.rise)(step - self.rise)
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """`schedule` of the epoch and not of the step: constant within each epoch of `period` steps.
+
+    The cosine per epoch lr₀ · ½(1 + cos(π E / E_max)) is Epochs(Cosine(lr₀, 0.0, E_max), period).
+
+    >>> [Epochs(Linear(1.0, 0.0, 2), period=3)(t) for t in range(7)]
+    [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.0]
+    """
+
+    schedule: Schedule
+    period: int
+
+    def __post_init__(self) -> None:
+        validate.count("period", self.period)
+
+    def __call__(self, step: int) -> float:
+        """schedule(⌊t / period⌋)."""
+        return self.schedule(step // self.period)
 
 
 @dataclass(frozen=True)

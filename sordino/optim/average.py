@@ -1,0 +1,97 @@
+"""An exponential moving average of the weights (Polyak & Juditsky 1992; for DP-SGD De et al. 2022).
+
+    θ̄ ← d_t θ̄ + (1 − d_t) θ,    d_t = min(decay, (1 + t) / (10 + t))
+
+The noise of single steps averages out, the signal does not. The decay begins small, so that the first steps are forgotten.
+
+Privacy: post-processing of released parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.gradients.persample import trainable
+
+_WARM = 10
+"""d_0 = 1/10, as in De et al. 2022 and TensorFlow's moving averages."""
+
+
+class Average:
+    """The average of a model's trainable parameters; call `update()` after every optimizer step.
+
+    >>> model = nn.Linear(1, 1)
+    >>> average = Average(model, decay=0.999)
+    >>> average.update()
+    >>> with average.swapped():
+    ...     out = model(torch.zeros(1, 1))  # with the averaged weights
+    """
+
+    def __init__(self, model: nn.Module, decay: float, *, warm: bool = True) -> None:
+        self._model, self._warm = model, warm
+        self.decay = validate.number("decay", decay)
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay={decay!r}: must lie in [0, 1); usual is 0.999 or more")
+        self.steps = 0
+        self._average: dict[str, Tensor] = {}
+        self._follow()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move towards the parameters of now."""
+        self._follow()
+        decay = min(self.decay, (1 + self.steps) / (_WARM + self.steps)) if self._warm else self.decay
+        self.steps += 1
+        for name, p in trainable(self._model).items():
+            self._average[name].lerp_(p, 1 - decay)
+
+    @torch.no_grad()
+    def copy_to(self, model: nn.Module) -> None:
+        """Write the average into a model with the same parameters."""
+        there = dict(model.named_parameters())
+        for name, value in self._average.items():
+            there[name].copy_(value)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the model's parameters and the average; twice is as before."""
+        here = dict(self._model.named_parameters())
+        for name, value in self._average.items():
+            kept = here[name].clone()
+            here[name].copy_(value)
+            value.copy_(kept)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """The model has the averaged weights inside, and its own again after it."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average by parameter name, and its age."""
+        return {"steps": self.steps, "average": {name: value.clone() for name, value in self._average.items()}}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a saved average."""
+        here = dict(self._model.named_parameters())
+        unknown = sorted(set(state["average"]) - set(here))
+        if unknown:
+            raise ValueError(f"an average of parameters the model does not have: {', '.join(unknown)}")
+        self.steps = int(state["steps"])
+        self._average = {name: value.to(here[name], copy=True) for name, value in state["average"].items()}
+
+    def _follow(self) -> None:
+        """Begin to average what has become trainable, from where it is."""
+        for name, p in trainable(self._model).items():
+            if name not in self._average:
+                self._average[name] = p.detach().clone()
