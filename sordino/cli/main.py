@@ -13,6 +13,7 @@ COMMANDS = {
     "account": ("sordino.cli.account", "epsilon of a training run, and how it came about"),
     "calibrate": ("sordino.cli.calibrate", "the noise, steps or rate that meets a target"),
     "tradeoff": ("sordino.cli.tradeoff", "what the best attack can do"),
+    "plan": ("sordino.cli.plan", "what would it cost? a page with sliders, on this machine"),
     "budget": ("sordino.cli.budget", "the privacy budget of a dataset, across runs"),
 }
 """Name, module with a dataclass `Command`, one line of help."""

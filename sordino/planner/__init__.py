@@ -1,0 +1,8 @@
+"""`sordino plan`: a what-if page on 127.0.0.1 with the exact accountant behind it; never imports torch."""
+
+from sordino.planner.answer import answer
+from sordino.planner.curves import curves
+from sordino.planner.server import Planner
+from sordino.planner.setting import Setting, parse
+
+__all__ = ["Planner", "Setting", "answer", "curves", "parse"]

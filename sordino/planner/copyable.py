@@ -1,0 +1,34 @@
+"""A setting as a command to type and as code to write; both give the ε that the page shows."""
+
+from __future__ import annotations
+
+from sordino.planner.setting import Setting
+
+
+def command(setting: Setting, multiplier: float) -> str:
+    """A command line for this setting.
+
+    >>> command(Setting(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
+    'sordino account --rate 0.05 --multiplier 1.1 --steps 20 --delta 1e-05'
+    """
+    return f"sordino account --rate {setting.rate!r} --multiplier {multiplier!r} --steps {setting.lots} --delta {setting.delta!r}"
+
+
+def code(setting: Setting, multiplier: float) -> str:
+    """The training loop for this setting, around the reader's own model, loss, optimizer and data."""
+    size = f"{setting.dataset_size:_}" if setting.dataset_size >= 10_000 else str(setting.dataset_size)
+    return f"""\
+import sordino as sd
+
+# model, optimizer, dataset, loss_fn(model, *batch) with one loss per record: yours
+# Flat(1.0): the clip bound, free to choose; it does not change the claim
+query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian({multiplier!r}))
+private = sd.Private(model, loss_fn, query)
+lots = private.draws(
+    dataset, sd.Poisson({setting.batch:.12g} / {size}), steps={setting.lots}, expected_batch={setting.batch:.12g}
+)
+for lot in lots:
+    private.backward(lot)
+    optimizer.step()
+print(private.claim(delta={setting.delta!r}))
+"""

@@ -1,0 +1,93 @@
+"""What the page asks about: data, lots, noise or a target. Everything that comes in is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sordino import validate
+from sordino.events import Event, Gaussian, Poisson, Repeat
+
+MOST_RECORDS = 10**10
+MOST_LOTS = 10**7
+"""Beyond these an answer takes minutes; `sordino account` has no such limits."""
+
+TASKS = {"mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000}
+"""Data sets that `sordino train` knows, and their training records."""
+
+LEAST_NOISE, MOST_NOISE = 0.05, 1e6
+LEAST_TARGET, MOST_TARGET = 1e-4, 1e3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run that might be: one of `multiplier` and `epsilon` is given, the other is found; `task` names a known data set."""
+
+    dataset_size: int
+    batch: float
+    epochs: float
+    delta: float
+    multiplier: float | None = None
+    epsilon: float | None = None
+    task: str | None = None
+
+    def __post_init__(self) -> None:
+        size = validate.count("dataset_size", self.dataset_size)
+        if size > MOST_RECORDS:
+            raise ValueError(f"dataset_size={size}: must be <= {MOST_RECORDS:,}")
+        if validate.positive("batch", self.batch) > size:
+            raise ValueError(f"batch={self.batch:g}: must be <= dataset_size={size}; a lot is drawn from the data")
+        validate.positive("epochs", self.epochs)
+        if self.task is not None and TASKS.get(self.task) != size:
+            raise ValueError(f"task={str(self.task)[:40]!r}: must be one of {', '.join(TASKS)} with its own dataset_size")
+        validate.fraction("delta", self.delta)
+        if (self.multiplier is None) == (self.epsilon is None):
+            raise ValueError("give either multiplier (the noise) or epsilon (the target), not both or none")
+        if self.multiplier is not None:
+            _within("multiplier", self.multiplier, LEAST_NOISE, MOST_NOISE)
+        if self.epsilon is not None:
+            _within("epsilon", self.epsilon, LEAST_TARGET, MOST_TARGET)
+        if self.epochs * size / self.batch > MOST_LOTS + 0.5:
+            raise ValueError(
+                f"epochs={self.epochs:g}: makes {self.epochs * size / self.batch:.3g} lots, at most {MOST_LOTS:,} here; "
+                "take larger lots or fewer epochs, or ask `sordino account`"
+            )
+
+    @property
+    def rate(self) -> float:
+        """The chance of each record to be in a lot."""
+        return self.batch / self.dataset_size
+
+    @property
+    def lots(self) -> int:
+        """Lots drawn, and so noisy steps made."""
+        return max(1, round(self.epochs / self.rate))
+
+    def event(self, multiplier: float, lots: int | None = None) -> Event:
+        """The run as an event."""
+        return Repeat(Poisson(self.rate, Gaussian(multiplier)), self.lots if lots is None else lots)
+
+
+def parse(data: Any) -> Setting:
+    """A setting from parsed JSON; whole numbers may be written as 60000.0, as sliders do.
+
+    >>> parse({"dataset_size": 60000.0, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}).lots
+    3516
+    """
+    names = [field.name for field in fields(Setting)]
+    if not isinstance(data, Mapping) or not set(data) <= set(names):
+        raise ValueError(f"need an object with the fields {', '.join(names)}")
+    given = {name: value for name, value in data.items() if value is not None}
+    for name in names[:4]:
+        if name not in given:
+            raise ValueError(f"{name}: is missing; give a number")
+    size = given["dataset_size"]
+    if isinstance(size, float) and size.is_integer():
+        given["dataset_size"] = int(size)
+    return Setting(**given)
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= validate.positive(name, value) <= most:
+        raise ValueError(f"{name}={value:g}: must lie between {least:g} and {most:g}")
