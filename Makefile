@@ -3,16 +3,20 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help setup train test check format lint types contracts docs bench clean
+.PHONY: help setup browser train test check format lint types contracts docs bench clean
 
 help:
-	@echo "make setup      the virtual environment in .venv, with everything"
+	@echo "make setup      the virtual environment in .venv, with everything; as root on Debian also chromium, for tests"
 	@echo "make train      set up if needed, then train privately on a small problem and print the claim"
 	@echo "make test       set up if needed, then all tests"
 	@echo "make bench      time, memory and tightness beside other libraries; tens of minutes, results in bench/results"
 	@echo "make check      format, lint, types, contracts, code blocks of the docs"
 
-setup: .venv/.ok
+setup: .venv/.ok browser
+
+# The tests of pages want a browser: Debian's, when we may install it. Without one they are skipped, and say so.
+browser:
+	@.ci/browser
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,7 +26,7 @@ setup: .venv/.ok
 train: .venv/.ok
 	$(BIN)/sordino train
 
-test: .venv/.ok
+test: .venv/.ok browser
 	$(BIN)/pytest -n $(JOBS)
 
 check: format lint types contracts docs

@@ -11,7 +11,8 @@ def command(setting: Setting, multiplier: float) -> str:
     >>> command(Setting(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
     'sordino account --rate 0.05 --multiplier 1.1 --steps 20 --delta 1e-05'
     """
-    return f"sordino account --rate {setting.rate!r} --multiplier {multiplier!r} --steps {setting.lots} --delta {setting.delta!r}"
+    run = f"--rate {setting.rate!r} --multiplier {multiplier!r} --steps {setting.lots}"
+    return f"sordino account {run} --delta {setting.delta!r}"
 
 
 def code(setting: Setting, multiplier: float) -> str:

@@ -64,7 +64,9 @@ def _noise(setting: Setting, multiplier: float, points: int) -> dict[str, list[A
     """ε around the noise asked for, which is the middle one of an odd number of points."""
     method = PLD(tolerance=3e-4)
     grid = [
-        float(s) for s in np.geomspace(multiplier / _REACH, multiplier * _REACH, points) if s >= LEAST_NOISE * (1 - 1e-9)
+        float(s)
+        for s in np.geomspace(multiplier / _REACH, multiplier * _REACH, points)
+        if s >= LEAST_NOISE * (1 - 1e-9)
     ]
     return {"x": grid, "y": [_finite(method.epsilon(setting.event(s), setting.delta)) for s in grid]}
 
@@ -75,7 +77,9 @@ def _otherwise(setting: Setting, multiplier: float) -> list[dict[str, Any]]:
     release = Gaussian(multiplier)
     ways: dict[str, Event] = {
         "Poisson: each record by its own coin": setting.event(multiplier),
-        "Balls in bins: each record in one lot per epoch, by its own choice": Repeat(BallsInBins(lots, release), passes),
+        "Balls in bins: each record in one lot per epoch, by its own choice": Repeat(
+            BallsInBins(lots, release), passes
+        ),
         "Shuffled epochs, as most data loaders draw (an upper bound: no amplification is claimed)": Repeat(
             Shuffle(Repeat(release, lots)), passes
         ),

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -49,6 +50,11 @@ class Planner(ThreadingHTTPServer):
             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that has gone is no news either; anything else is."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
     @property
     def port(self) -> int:
         """Where it listens."""
@@ -66,6 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _PATIENCE
 
     def do_GET(self) -> None:
+        """The page."""
         if not self._is_ours():
             return
         if self.path.partition("?")[0] != "/":
@@ -74,6 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
+        """A question."""
         if not self._is_ours():
             return
         question = _QUESTIONS.get(self.path)
@@ -85,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             said = question(parse(json.loads(body)))
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, f"not JSON: {error}")
         except (ValueError, TypeError, OverflowError, Unsupported) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))

@@ -22,7 +22,10 @@ LEAST_TARGET, MOST_TARGET = 1e-4, 1e3
 
 @dataclass(frozen=True)
 class Setting:
-    """A run that might be: one of `multiplier` and `epsilon` is given, the other is found; `task` names a known data set."""
+    """A run that might be: one of `multiplier` and `epsilon` is given, the other is found.
+
+    `task` names a data set that `sordino train` knows.
+    """
 
     dataset_size: int
     batch: float
@@ -40,7 +43,9 @@ class Setting:
             raise ValueError(f"batch={self.batch:g}: must be <= dataset_size={size}; a lot is drawn from the data")
         validate.positive("epochs", self.epochs)
         if self.task is not None and TASKS.get(self.task) != size:
-            raise ValueError(f"task={str(self.task)[:40]!r}: must be one of {', '.join(TASKS)} with its own dataset_size")
+            raise ValueError(
+                f"task={str(self.task)[:40]!r}: must be one of {', '.join(TASKS)} with its own dataset_size"
+            )
         validate.fraction("delta", self.delta)
         if (self.multiplier is None) == (self.epsilon is None):
             raise ValueError("give either multiplier (the noise) or epsilon (the target), not both or none")
