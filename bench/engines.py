@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +44,23 @@ def non_private(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, las
 
 
 def ours(
-    problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, chunk: int | None = None, noisy: bool = True
+    problem: Problem,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    chunk: int | None = None,
+    noisy: bool = True,
+    **options: Any,
 ) -> Step:
-    """The product as a user calls it: draw, load, norms, flat clipping, sum, secure noise, ledger, tripwire, SGD."""
+    """The product as a user calls it: draw, load, norms, flat clipping, sum, secure noise, ledger, tripwire, SGD.
+
+    Options go to `Private`.
+    """
     model = copy.deepcopy(model)
     optimizer, b = torch.optim.SGD(model.parameters(), RATE), len(x)
     query = sd.NoisySum(sd.Flat(BOUND), sd.Gaussian(MULTIPLIER if noisy else 0.0))
-    private = sd.Private(model, lambda m, a, t: problem.loss(m(a), t), query)
+    private = sd.Private(model, lambda m, a, t: problem.loss(m(a), t), query, **options)
     lots = private.draws(TensorDataset(x, y), sd.Full(), _FOREVER, expected_batch=b, physical_batch=chunk or b)
 
     def step() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sordino.ledger import Ledger
     from sordino.lot import Lot
     from sordino.noise import Gaussian, Laplace
+    from sordino.penalty import L2
     from sordino.plan import dry_run
     from sordino.private import Private
     from sordino.refusal import Refusal
@@ -30,6 +31,7 @@ _HOME = {
     "NoGuarantee": "claims",
     "Gaussian": "noise",
     "Laplace": "noise",
+    "L2": "penalty",
     "dry_run": "plan",
     "Ledger": "ledger",
     "Lot": "lot",
@@ -53,6 +55,7 @@ _HOME = {
 _MODULES = ("accounting", "algorithms", "events", "gradients", "optim", "sampling", "schedules", "statistics", "weigh")
 
 __all__ = [
+    "L2",
     "AdaptiveQuantile",
     "Automatic",
     "BallsInBins",

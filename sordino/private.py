@@ -26,7 +26,7 @@ from sordino.algorithms.dpsgd import Query
 from sordino.claims import Claim
 from sordino.events import Event
 from sordino.gradients import batch as batches
-from sordino.gradients import check
+from sordino.gradients import check, shifted
 from sordino.gradients.captured import Captured
 from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, trainable
@@ -34,6 +34,7 @@ from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
 from sordino.memory import physical_batch as fitting
+from sordino.penalty import L2
 from sordino.plan import dry_step
 from sordino.refusal import Refusal
 from sordino.release import Release
@@ -51,6 +52,8 @@ class Private:
     Without a seed all randomness comes from the operating system. A seed is for tests; the claim then says that it does
     not cover it.
 
+    A `penalty` joins every gradient before it is weighed: L2(λ) makes it g + λθ. Decoupled decay stays in torch.optim.
+
     Given a `ledger` that other things done to the same data are in (statistics, another run), the claim is about all of
     them together.
     """
@@ -61,6 +64,7 @@ class Private:
         loss_fn: LossFn,
         query: Query,
         *,
+        penalty: L2 | None = None,
         backend: Backend | None = None,
         seed: int | None = None,
         accountant: Accountant | None = None,
@@ -76,6 +80,12 @@ class Private:
         check.structure(model)
         self._model, self._loss_fn, self._query = model, loss_fn, query
         self._backend: Backend = Captured() if backend is None else backend
+        if penalty is not None:
+            if not isinstance(penalty, L2):
+                raise TypeError(f"penalty={penalty!r}: must be a penalty, such as L2(0.01)")
+            penalty.of(list(trainable(model)))  # refuses names that are not there
+            self._backend = shifted.prepared(self._backend)
+        self._penalty = penalty
         self._accountant: Accountant = PLD() if accountant is None else accountant
         if ledger is not None and not isinstance(ledger, Ledger):
             raise TypeError(
@@ -268,6 +278,8 @@ class Private:
         for batch in lot.batches():
             part = self._backend.per_sample(self._model, self._loss_fn, batches.to(batch, self._device()))
             losses.append(part.losses)
+            if self._penalty is not None:
+                part = self._penalty.shifted(part, parameters)
             yield part
             del part  # or it would live on beside the next one
         if not losses:

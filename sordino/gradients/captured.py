@@ -53,6 +53,8 @@ class Captured:
     """
 
     options: PerformanceOptions = field(default_factory=PerformanceOptions)
+    inner: bool = False
+    """Find the inner products of the gradients with their parameters too, for a penalty inside the clip."""
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Forward and pruned backward; norms and sums are computed when asked for."""
@@ -67,12 +69,12 @@ class Captured:
         if plan.layouts is None or not plan.trusted:
             settle(plan, model, modules, loss_fn, batch, self.options, captured)
         if plan.stream or self.options.two_pass:
-            return streamed(plan, model, modules, loss_fn, batch, self.options)
+            return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
         try:
-            return captured(plan, model, modules, loss_fn, batch, self.options, like=like)
+            return captured(plan, model, modules, loss_fn, batch, self.options, like=like, inner=self.inner)
         except Checkpointed:
             plan.stream = True
-            return streamed(plan, model, modules, loss_fn, batch, self.options)
+            return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
 
     def norms(self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int = 256) -> Norms:
         """The norms of every sample of a dataset, or of an iterable of batches; nothing else is computed or kept.
@@ -118,13 +120,15 @@ def captured(
     options: PerformanceOptions,
     scale: Tensor | None = None,
     like: list[nn.Parameter] | None = None,
+    inner: bool = False,
 ) -> Taken:
-    """One pass; `scale` multiplies each sample's loss."""
+    """One pass; `scale` multiplies each sample's loss; `inner` asks for ⟨g_i, θ⟩ as well."""
     like = list(trainable(model).values()) if like is None else like
-    tape = Tape(size(batch), Mode.KEEP, frozenset(plan.columns), plan.layouts or {}, plan.channels_last)
+    tape = Tape(size(batch), Mode.KEEP, frozenset(plan.columns), plan.layouts or {}, plan.channels_last, inner)
     with torch.enable_grad(), installed(plan, modules, tape):
         losses = one_loss_each(loss_fn(model, *arguments(batch)), tape.size)
     parts: list[list[Part]] = [[] for _ in like]
+    products = torch.zeros(tape.size, len(like), dtype=torch.float64, device=losses.device) if inner else None
     if losses.requires_grad:
         nodes = reachable(losses)
         refuse_unrecorded(nodes, plan.columns, plan.names)
@@ -136,8 +140,12 @@ def captured(
             plan.sample_bytes = max(1, held // tape.size)
         with torch.no_grad(), full_precision(losses.device):
             for use, g in zip(uses, grads, strict=True):
-                for p, part in use.resolve(g).items():
+                found = use.resolve(g)
+                for p, part in found.items():
                     parts[plan.columns[id(p)]].append(part)
+                if products is not None:
+                    for p, product in use.inner(g, found).items():
+                        products[:, plan.columns[id(p)]] += product
     with torch.no_grad():
         whole = [joined(each) if each else None for each in parts]
-    return Taken(losses.detach(), whole, plan.names, like, options, plan.pool)
+    return Taken(losses.detach(), whole, plan.names, like, options, plan.pool, products)

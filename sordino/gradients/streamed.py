@@ -35,6 +35,7 @@ class Streamed:
     _like: list[nn.Parameter]
     _plan: Plan
     _options: PerformanceOptions = field(default_factory=PerformanceOptions)
+    inner: Tensor | None = None  # ⟨g_i, θ⟩, if asked for
 
     def norms(self) -> Norms:
         """From the first pass."""
@@ -79,6 +80,7 @@ def streamed(
     batch: Any,
     options: PerformanceOptions,
     scale: Tensor | None = None,
+    inner: bool = False,
 ) -> Streamed:
     """The first pass, and the means for the second."""
     like = list(trainable(model).values())
@@ -95,9 +97,12 @@ def streamed(
     columns = [p.new_zeros(size(batch), dtype=accumulation_dtype(p.dtype)) for p in like]
     waiting: dict[int, list[Part]] = {}
     uses: dict[int, int] = {}
+    products = torch.zeros(size(batch), len(like), dtype=torch.float64, device=like[0].device) if inner else None
 
     def measure(column: int, part: Part) -> None:
         uses[column] = uses.get(column, 0) + 1
+        if products is not None:
+            products[:, column] += part.dot(like[column].detach())
         if column in plan.single:
             columns[column] = part.squared(options)
         else:  # the norm of a sum has cross terms: wait for all uses
@@ -109,11 +114,13 @@ def streamed(
     if any(uses.get(column, 0) > 1 for column in surprises):  # measured as if used once: measure again
         uses.clear()
         waiting.clear()
+        if products is not None:
+            products.zero_()
         again(measure)
     with torch.no_grad(), full_precision(losses.device):
         for column, parts in waiting.items():
             columns[column] = joined(parts).squared(options)
-    return Streamed(losses, Norms(torch.stack(columns, 1), plan.names), again, like, plan, options)
+    return Streamed(losses, Norms(torch.stack(columns, 1), plan.names), again, like, plan, options, products)
 
 
 def _pass(

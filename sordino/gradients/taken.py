@@ -24,8 +24,9 @@ class Taken:
         like: Sequence[Tensor],
         options: PerformanceOptions,
         pool: Pool,
+        inner: Tensor | None = None,
     ) -> None:
-        """Take one part per parameter, None for a parameter the losses do not use."""
+        """Take one part per parameter, None for a parameter the losses do not use; `inner` is ⟨g_i, θ⟩ if asked for."""
         self.losses = losses
         self._parts = list(parts)
         self._names = names
@@ -33,6 +34,7 @@ class Taken:
         self._options = options
         self._pool = pool
         self._norms: Norms | None = None
+        self.inner = inner
 
     def norms(self) -> Norms:
         """Squared norms, (B, P), each layer by its fastest formula."""

@@ -14,7 +14,7 @@ logs shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -23,12 +23,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sordino.gradients.rules.compound import Frames
+from sordino.gradients.rules.euler import Euler
 from sordino.gradients.rules.part import Part, Rows, lift
 from sordino.gradients.rules.registry import Rule
 from sordino.refusal import Refusal
 
 Parts = Callable[[tuple[Tensor, ...], Tensor], Mapping[Tensor, Part | Tensor]]
 """From what a rule saved and the gradient at its output to one entry per parameter."""
+
+
+_EXACT = (torch.float32, torch.float64)
+"""In half precision an output has lost more than an inner product may; the product with θ is taken in float32."""
 
 
 class Mode(Enum):
@@ -61,6 +66,22 @@ class Use:
     versions: tuple[int, ...]
     parts: Parts
     frames: int
+    output: Tensor | None = None
+    version: int = 0
+    euler: Euler | None = None
+
+    def inner(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
+        """⟨g_i, θ⟩ for each parameter of this use, (B,): from the output where that is what it was."""
+        of = () if self.euler is None else tuple(p for p in self.euler.of if p is not None)
+        dear = of[0] if self.output is not None and of and all(p in parts for p in of) else None
+        if self.output is not None and self.output._version != self.version:  # an in-place operation came after
+            dear = None
+        found = {p: part.dot(p.detach()).double() for p, part in parts.items() if p is not dear}
+        if dear is not None and self.euler is not None and self.output is not None:
+            whole = self.euler.rows(g, self.output).double()
+            whole = whole if self.frames == 1 else whole.view(-1, self.frames).sum(1)
+            found[dear] = whole - sum(found[p] for p in of[1:])
+        return found
 
     def resolve(self, g: Tensor) -> dict[Tensor, Part]:
         """The parts, once the gradient at the output is known."""
@@ -121,6 +142,7 @@ class Tape:
     trainable: frozenset[int]  # ids of the parameters wanted
     layouts: Mapping[Hashable, Sequence[Layout | None]] = field(default_factory=dict)  # by module, by call
     channels_last: bool = False
+    outputs: bool = False  # Keep: hold the outputs too, for inner products with the parameters
     uses: list[Use] = field(default_factory=list)
     shapes: list[tuple[Hashable, torch.Size]] = field(default_factory=list)  # Probe: (module, shape of its input)
     sink: Callable[[Use, Tensor], None] | None = None  # Stream: called during the backward pass
@@ -226,7 +248,15 @@ class Tape:
             proxy.requires_grad_()
         return proxy
 
-    def record(self, y: Tensor, saved: tuple[Tensor, ...], parts: Parts, *, frames: int | None = None) -> Tensor:
+    def record(
+        self,
+        y: Tensor,
+        saved: tuple[Tensor, ...],
+        parts: Parts,
+        *,
+        frames: int | None = None,
+        euler: Euler | None = None,
+    ) -> Tensor:
         """Take down a use; y comes back, and is what the layer must return (or compute on)."""
         if self.mode is Mode.PROBE:
             return y
@@ -238,7 +268,10 @@ class Tape:
                 y = _Carry.apply(y, self.path)  # type: ignore[no-untyped-call]
             held = tuple(t.detach() for t in saved)
             versions = tuple(t._version for t in held)
-            self.uses.append(Use(self.name, get_gradient_edge(y), held, versions, parts, k))
+            use = Use(self.name, get_gradient_edge(y), held, versions, parts, k)
+            if self.outputs and euler is not None and y.dtype in _EXACT:
+                use = replace(use, output=y.detach(), version=y._version, euler=euler)
+            self.uses.append(use)
             return y
         use = Use(self.name, get_gradient_edge(self.path), (), (), parts, k)
         if not self.closed:  # a checkpoint's second forward only provides saved tensors

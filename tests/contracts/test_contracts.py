@@ -51,7 +51,9 @@ def test_without_bound_and_noise_it_is_plain_sgd(variant, backend):
     for lot in LOTS:
         x, y = (column[list(lot)] for column in dataset.tensors)
         optimizer.zero_grad()
-        (squared_error(model, x, y).sum() / 5.0).backward()
+        penalty = variant.options["penalty"].of([n for n, _ in model.named_parameters()]) if variant.options else {}
+        each = sum(penalty.get(name, 0.0) / 2 * p.square().sum() for name, p in model.named_parameters())
+        ((squared_error(model, x, y) + each).sum() / 5.0).backward()
         optimizer.step()
     plain = torch.cat([p.detach().flatten() for p in model.parameters()])
     torch.testing.assert_close(private, plain, rtol=1e-6, atol=1e-6)  # 1e9 is not quite infinity
@@ -179,6 +181,8 @@ def test_the_divisor_is_public_whatever_the_size_of_the_lot(variant, backend):
         weigher = variant.weigher()
         rule = weigher.rule(weigher.init(), list)
         grads = Loop().per_sample(model, squared_error, tuple(column[list(lot)] for column in dataset.tensors))
+        if variant.options:
+            grads = variant.options["penalty"].shifted(grads, dict(model.named_parameters()))
         clipped = grads.weighted_sum(rule.weights(grads.norms()))
         for drawn in private.draws(dataset, Scripted((lot,)), steps=1, expected_batch=7.0):
             private.backward(drawn)

@@ -122,6 +122,14 @@ VARIANTS = [
         lambda: sd.AdaptiveQuantile(0.5, quantile=0.5, count_noise=1.0),
         lambda: sd.AdaptiveQuantile(HUGE, quantile=0.5, count_noise=1.0, learning_rate=0.0),
     ),
+    weighs("l2", "L2", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf")), options={"penalty": sd.L2(0.3)}),
+    weighs(
+        "l2-groups-automatic",
+        "L2",
+        lambda: sd.Automatic(0.5),
+        lambda: sd.Automatic(HUGE, gamma=HUGE),
+        options={"penalty": sd.L2({"0.": 0.3, "2.weight": 2.0})},
+    ),
     weighs(
         "looks-first",
         "any weigher that looks at the lot first",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.rules.convolution import Convolution
+from sordino.gradients.rules.euler import Euler, each
 from sordino.gradients.rules.part import Part, lift
 from sordino.gradients.rules.patches import Geometry
 from sordino.gradients.rules.registry import rule
@@ -57,7 +58,7 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
             found[bias] = g32.flatten(2).sum(2)
         return found
 
-    return tape.record(y, (x,), parts)
+    return tape.record(y, (x,), parts, euler=Euler((weight, bias), each))
 
 
 @rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -108,4 +109,4 @@ def transposed(
             found[bias] = g32.flatten(2).sum(2)
         return found
 
-    return tape.record(y, (input,), parts)
+    return tape.record(y, (input,), parts, euler=Euler((weight, bias), each))

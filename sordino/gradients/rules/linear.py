@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.rules.compound import Block
+from sordino.gradients.rules.euler import Euler
 from sordino.gradients.rules.matmul import Matmul
 from sordino.gradients.rules.part import Part, Rows, lift
 from sordino.gradients.rules.registry import rule
@@ -55,7 +56,10 @@ def affine(
             return dict(found)
         return {p: Block(part, *block, p.shape) for p, part in found.items()}
 
-    y = tape.record(y, (x,), parts, frames=1)
+    def rows(g: Tensor, y: Tensor) -> Tensor:
+        return samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
+
+    y = tape.record(y, (x,), parts, frames=1, euler=Euler((weight, bias), rows))
     return y if x.dim() == 2 else y.view(*lead, -1)
 
 

@@ -1,0 +1,61 @@
+"""A penalty inside the clipped gradient: the L2 term as the sources have it.
+
+    g_i = ∇ℓ(θ, x_i) + λθ,  then clipped, then summed, then noise
+
+Not decoupled weight decay, θ ← (1 − ηλ)θ − ηg̃, which torch.optim has and which needs nothing here. The two differ: with
+ℓ = ½(θ − θ*)², θ* = 3.8, bound 1 and λ = 0.5, decoupled decay rests at 1/λ = 2, this at θ*/(1 + λ) = 2.5333.
+
+Privacy: θ is public at every step, so the weigher's proof holds for g_i + λθ as it does for g_i; the event is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sordino import validate
+from sordino.gradients.persample import PerSample
+from sordino.gradients.shifted import Shifted
+
+
+@dataclass(frozen=True, init=False)
+class L2:
+    """λ for all parameters, or a mapping from the beginnings of parameter names to λ; names under none have λ = 0.
+
+    >>> L2({"conv": 0.1, "fc": 0.01}).of(["conv.weight", "fc.weight", "norm.weight"])
+    {'conv.weight': 0.1, 'fc.weight': 0.01}
+    """
+
+    strength: tuple[tuple[str, float], ...]
+
+    def __init__(self, strength: float | Mapping[str, float]) -> None:
+        if isinstance(strength, Mapping):
+            if not strength:
+                raise ValueError("strength={}: need at least one beginning of a parameter name")
+            checked = tuple((str(k), validate.non_negative(f"strength[{k!r}]", v)) for k, v in strength.items())
+        else:
+            checked = (("", validate.non_negative("strength", strength)),)
+        object.__setattr__(self, "strength", checked)
+
+    def of(self, names: list[str]) -> dict[str, float]:
+        """λ by parameter name, where it is not 0."""
+        for prefix, _ in self.strength:
+            if not any(name.startswith(prefix) for name in names):
+                raise ValueError(
+                    f"strength[{prefix!r}]: no trainable parameter begins so; there are {', '.join(names)}"
+                )
+        found = {}
+        for name in names:
+            under = [(prefix, strength) for prefix, strength in self.strength if name.startswith(prefix)]
+            if len(under) > 1:
+                raise ValueError(f"parameter {name!r} begins with {len(under)} of the keys of `strength`: need one")
+            if under and under[0][1]:
+                found[name] = under[0][1]
+        return found
+
+    def shifted(self, grads: PerSample, parameters: Mapping[str, Tensor]) -> PerSample:
+        """The gradients with the penalty's own added to each."""
+        factors = self.of(list(parameters))
+        return Shifted(grads, parameters, factors) if factors else grads
