@@ -24,7 +24,7 @@ browser:
 	@touch $@
 
 train: .venv/.ok
-	$(BIN)/sordino train
+	$(BIN)/sordino train spiral
 
 test: .venv/.ok browser
 	$(BIN)/pytest -n $(JOBS)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sordino.sampling import BallsInBins, FixedSize, Full, Poisson, Shuffle
     from sordino.sealed import Sealed
     from sordino.statistics import ask, dry_ask
+    from sordino.training.fit import fit
     from sordino.weigh import AdaptiveQuantile, Automatic, Flat, Global, Layerwise, Scheduled
 
 # Resolved on first use: `import sordino.events` and the accountants must not pull torch in.
@@ -33,6 +34,7 @@ _HOME = {
     "Laplace": "noise",
     "L2": "penalty",
     "dry_run": "plan",
+    "fit": "training.fit",
     "Ledger": "ledger",
     "Lot": "lot",
     "Private": "private",
@@ -85,6 +87,7 @@ __all__ = [
     "dry_ask",
     "dry_run",
     "events",
+    "fit",
     "gradients",
     "optim",
     "sampling",

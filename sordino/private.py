@@ -250,6 +250,15 @@ class Private:
             self._backend.load_state_dict(state["backend"])
         self._resuming = True
 
+    def renew_noise(self, lineage: int) -> None:
+        """Noise that was never used before: for a run that goes on after steps whose noise may have been seen.
+
+        A saved state holds the position of its noise. When steps after it were released and cannot be repeated bit by bit,
+        their noise must not hide anything else.
+        """
+        self._noise = self._root.child("noise", "lineage", lineage)
+        self._forward = self._root.child("forward", "lineage", lineage)
+
     def _begin(self, sampler: Sampler, n: int, chunk: int) -> None:
         """A new phase of draws, or the rest of the one a loaded state was saved in."""
         source = (repr(sampler), n)

@@ -9,6 +9,8 @@ from sordino.version import __version__
 
 COMMANDS = {
     "train": ("sordino.cli.train", "train a model privately and print what can be claimed"),
+    "resume": ("sordino.cli.resume", "go on with a run that was stopped, killed or failed"),
+    "recipes": ("sordino.cli.recipes", "what can be trained, with measured accuracy, epsilon and time"),
     "data": ("sordino.cli.data", "get, list and check data sets"),
     "account": ("sordino.cli.account", "epsilon of a training run, and how it came about"),
     "calibrate": ("sordino.cli.calibrate", "the noise, steps or rate that meets a target"),
@@ -52,3 +54,7 @@ def _help() -> str:
     rows = [f"  {name:<{width}}  {about}" for name, (_, about) in COMMANDS.items()]
     head = ["sordino: private training whose claims are true", "", "usage: sordino COMMAND [options]", ""]
     return "\n".join([*head, *rows, "", "sordino COMMAND --help says more; --version prints the version."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,135 +1,126 @@
-"""`sordino train`: a small generated problem, trained privately, with ε ticking and the claim at the end."""
+"""`sordino train RECIPE`: train privately by a recipe, with ε ticking, and leave a run directory with the claim."""
 
 from __future__ import annotations
 
-import json
-import math
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+import tyro
 
-import sordino as sd
-from sordino import validate
-from sordino.claims import rounded_up
+from sordino.cli.outcome import finish, guarded
+from sordino.training.fit import carry_out
+from sordino.training.live import watching
+from sordino.training.settings import read, settle
 
-TICKS = 10
-"""Times that ε and the accuracy are shown in a run."""
+_OWN = ("config", "parameter", "budget_stop", "out", "json", "recipe")
 
 
 @dataclass(frozen=True)
 class Command:
-    """Train a small network on a generated spiral, privately."""
+    """Train by a recipe; any of its fields can be given by flag or in a TOML file."""
 
-    records: int = 4000
-    """Private records to generate."""
-    rate: float = 0.05
-    """Poisson rate: the chance of each record to be in a lot."""
-    bound: float = 1.0
-    """Clip bound on each record's gradient."""
-    multiplier: float = 1.5
-    """Noise multiplier; 0 trains without noise, and without a guarantee."""
-    steps: int = 600
-    """Lots to draw."""
-    learning_rate: float = 0.02
-    """Adam's."""
-    delta: float = 1e-5
+    recipe: Annotated[str | None, tyro.conf.Positional] = None
+    """A name that `sordino recipes` lists; may be left out when --config names it."""
+    config: str | None = None
+    """A TOML file of fields, such as the config.toml of another run; flags win over it."""
+    epsilon: float | None = None
+    """Privacy budget: the noise is calibrated so that the whole run keeps to it."""
+    noise_multiplier: float | None = None
+    """The noise itself, instead of epsilon."""
+    delta: float | None = None
     """The δ of the claim."""
+    budget_stop: bool = False
+    """With both --epsilon and --noise-multiplier: stop before ε is exceeded."""
+    non_private: bool = False
+    """The baseline: no bound, no noise, no guarantee."""
+    method: str | None = None
+    """The private gradient: `sordino recipes --methods` lists them."""
+    parameter: tuple[str, ...] = ()
+    """Parameters of the method, as in threshold=2.0."""
+    sampler: str | None = None
+    """poisson, balls-in-bins, shuffle, fixed-size or full; the method's own if not given."""
+    steps: int | None = None
+    """Lots to draw."""
+    rate: float | None = None
+    """Chance of each record to be in a lot."""
+    bound: float | None = None
+    """Clip bound on each record's gradient."""
+    learning_rate: float | None = None
+    """Of the optimizer."""
+    optimizer: str | None = None
+    """sgd, adam or adamw."""
+    momentum: float | None = None
+    """SGD's; Adam's first moment."""
+    weight_decay: float | None = None
+    """Decoupled, after the noise."""
+    penalty: float | None = None
+    """L2 penalty inside each record's gradient."""
+    schedule: str | None = None
+    """Of the learning rate: constant, linear or cosine."""
+    ema: float | None = None
+    """Decay of the average of the weights."""
+    dataset: str | None = None
+    """Of `sordino data list`, or digits or spiral."""
+    features: str | None = None
+    """Frozen feature map."""
+    normalise: float | None = None
+    """Noise multiplier of the private normalisation of features."""
+    model: str | None = None
+    """A model of sordino.nn."""
+    name: str | None = None
+    """Of a recipe of your own."""
+    tuned: str | None = None
+    """How its fields were found."""
+    records: int | None = None
+    """Train on the first so many records only."""
+    evaluate_every: int | None = None
+    """Steps between evaluations."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints."""
+    physical_batch: int | None = None
+    """Records processed at once."""
+    init_seed: int | None = None
+    """Of the initial weights, which are public."""
+    show_private: bool = False
+    """Show the training loss, marked; the claim then does not cover it."""
     seed: int | None = None
     """For tests only: the claim then does not cover it."""
+    out: str | None = None
+    """The run directory, new or empty; otherwise one in `runs`."""
     json: bool = False
-    """End with one JSON object instead of words."""
+    """End with one JSON object on the last line."""
 
     def run(self) -> int:
         """Train, evaluate, claim."""
-        train, test = spiral(validate.count("records", self.records)), spiral(2000, seed=1)
-        torch.manual_seed(0)  # the initial weights are public
-        model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
-        query = sd.NoisySum(sd.Flat(self.bound), sd.Gaussian(self.multiplier))
-        private = sd.Private(model, cross_entropy, query, seed=self.seed)
-        optimizer = torch.optim.Adam(model.parameters(), lr=validate.positive("learning_rate", self.learning_rate))
-        lots = private.draws(train, sd.Poisson(self.rate), self.steps, expected_batch=self.rate * self.records)
-        private.claim(self.delta)  # refuse a δ that cannot be before training, not after
-        start = time.perf_counter()
-        for _ in _shown(self, lots, private, model, test):
-            optimizer.step()
-        seconds = time.perf_counter() - start
-        accuracy, claim = evaluate(model, test), private.claim(self.delta)
-        if self.json:
-            print(json.dumps({"test_accuracy": accuracy, "claim": _plain(claim), "seconds": seconds}))
-        else:
-            print(f"\ntest accuracy {accuracy:.1%} after {private.steps} lots in {seconds:.1f} s\n\n{claim}")
-        return 0
+        config = None if self.config is None else read(self.config)
+        given: dict[str, Any] = {} if config is None else dict(config.fields)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in _OWN and value is not None and value is not False:
+                _refuse_contradiction(given, field.name)
+                given[field.name] = value
+        parameters: dict[str, Any] = {} if config is None else dict(config.parameters)
+        parameters.update(_parsed(self.parameter))
+        settings = settle(self.recipe, given, parameters, budget_stop=self.budget_stop)
+        view = watching(quiet=self.json)
+        return guarded("train", lambda: finish(carry_out(settings, self.out, view), as_json=self.json))
 
 
-def spiral(n: int, *, classes: int = 3, seed: int = 0) -> TensorDataset:
-    """Three arms of a spiral with some noise."""
-    generator = torch.Generator().manual_seed(seed)
-    label = torch.randint(classes, (n,), generator=generator)
-    radius = torch.rand(n, generator=generator).sqrt()
-    angle = 2 * math.pi * (label / classes + 0.6 * radius) + 0.15 * torch.randn(n, generator=generator)
-    return TensorDataset(torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1) * 2, label)
+def _refuse_contradiction(given: dict[str, Any], name: str) -> None:
+    """A flag for one of ε and σ takes the place of the other one in a file."""
+    other = {"epsilon": "noise_multiplier", "noise_multiplier": "epsilon"}.get(name)
+    if other is not None:
+        given.pop(other, None)
 
 
-def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """One loss per record."""
-    return nn.functional.cross_entropy(model(x), y, reduction="none")
-
-
-def evaluate(model: nn.Module, test: TensorDataset) -> float:
-    """The share of public test records classified rightly."""
-    x, y = test.tensors
-    with torch.no_grad():
-        return float((model(x).argmax(dim=1) == y).float().mean())
-
-
-def _shown(
-    command: Command, lots: Iterator[sd.Lot], private: sd.Private, model: nn.Module, test: TensorDataset
-) -> Iterator[None]:
-    """Go through the lots, and now and then say how it goes: a bar on a terminal, lines elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=command.json)
-    bar = Progress(
-        TextColumn("lot"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    every, live = max(1, command.steps // TICKS), sd.accounting.Live()
-    with bar:
-        task = bar.add_task("", total=command.steps, said="")
-        for lot in lots:
-            private.backward(lot)
-            yield
-            bar.advance(task)
-            if private.steps % every == 0:
-                said = f"{_spent(private.claim(command.delta, accountant=live))}  test accuracy {evaluate(model, test):.1%}"
-                bar.update(task, said=said)
-                if not console.is_terminal and not command.json:
-                    print(f"lot {private.steps:>5}/{command.steps}  {said}", flush=True)
-
-
-def _spent(claim: sd.Claim) -> str:
-    return f"ε {rounded_up(claim.epsilon)}" if isinstance(claim, sd.Guarantee) else "no guarantee"
-
-
-def _plain(claim: sd.Claim) -> dict[str, Any]:
-    if isinstance(claim, sd.NoGuarantee):
-        return asdict(claim)
-    return {
-        "epsilon": claim.epsilon,
-        "delta": claim.delta,
-        "relation": str(claim.relation),
-        "accountant": claim.accountant,
-        "event": claim.event.to_json(),
-        "not_covered": list(claim.not_covered),
-    }
+def _parsed(parameters: tuple[str, ...]) -> dict[str, float]:
+    result = {}
+    for text in parameters:
+        name, equals, value = text.partition("=")
+        try:
+            result[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise ValueError(f"parameter {text!r}: need name=number, as in threshold=2.0")
+    return result

@@ -10,12 +10,14 @@ a checkpoint: a resumed run computes what the first one computed, bit by bit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
 _CHOICES: dict[Hashable, str] = {}
 _RESTORED: dict[str, str] = {}  # by repr of the key, as a checkpoint has them
+_fixed = False
 _REPEATS = 3
 _SAMPLES = 8
 _COLD = 1 << 22
@@ -37,8 +39,21 @@ def _clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
+@contextmanager
+def fixed() -> Iterator[None]:
+    """Nothing is measured or remembered while this lasts: the first candidate is taken, the same in every process."""
+    global _fixed
+    before, _fixed = _fixed, True
+    try:
+        yield
+    finally:
+        _fixed = before
+
+
 def known(key: Hashable) -> str | None:
     """The choice made for this shape before, here or in the run a checkpoint came from."""
+    if _fixed:
+        return None
     choice = _CHOICES.get(key)
     if choice is None and _RESTORED:
         choice = _RESTORED.get(repr(key))
@@ -55,6 +70,8 @@ def remember(key: Hashable, choice: str) -> str:
 
 def fastest(key: Hashable, device: torch.device, candidates: Mapping[str, Callable[[], object]]) -> str:
     """The name of the fastest candidate, remembered under `key`."""
+    if _fixed:
+        return next(iter(candidates))
     best = dict.fromkeys(candidates, float("inf"))
     if len(candidates) > 1:
         for _ in range(_REPEATS):  # interleaved, so that a slow moment hits all of them

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from sordino import validate
+from sordino.recipes.generated import GENERATED
 from sordino.recipes.recipe import Recipe
 
 DELTA = 1e-5
@@ -63,6 +64,7 @@ RECIPES: tuple[Recipe, ...] = (
     _opacus(1, 45, 0.25, 0.7, 1.5),
     _opacus(2, 60, 0.15, 1.1, 1.0),
     _opacus(3, 15, 0.25, 1.3, 1.5),
+    *GENERATED,
 )
 
 NAMES = tuple(dict.fromkeys(recipe.name for recipe in RECIPES))

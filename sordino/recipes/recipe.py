@@ -30,7 +30,7 @@ FEATURES = ("none", "scattering", "efficientnet-lite0")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "linear", "cosine")
 
-_MEASURED = ("accuracy", "spread", "seeds", "seconds")
+MEASURED = ("accuracy", "spread", "seeds", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class Recipe:
             if changes.get(given) is not None and other not in changes:
                 changes[other] = None
         changed = replace(self, **changes)
-        if changed == self or any(name in changes for name in _MEASURED):
+        if changed == self or any(name in changes for name in MEASURED):
             return changed
         return replace(changed, accuracy=None, spread=None, seeds=None, seconds=None)
 

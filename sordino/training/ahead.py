@@ -44,7 +44,12 @@ class Ahead:
         self.closed = True
         self.environment: dict[str, Any] = {}
         self._digests: dict[tuple[int, int], str] = {}
-        self._file = open(self.path, "x+b" if new else "r+b", buffering=0)  # noqa: SIM115
+        if new:
+            self.path.touch()
+        try:
+            self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115 (held for the life of the run)
+        except FileNotFoundError:
+            raise ValueError(f"{self.path}: missing; what was released is not known, so the run cannot go on") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

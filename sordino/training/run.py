@@ -1,8 +1,8 @@
 """The run directory: all that is left of a training run, for people, for `sordino report` and for `sordino resume`.
 
-    config.toml          what was run: [recipe] every field; [options] how; [method] its parameters; [resolved] what was
+    config.toml          what was run: [recipe] every field; [options] how; [parameters] of the method; [resolved] what was
                          calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,
-                         parameters, classes, started; [versions]
+                         sampler, trainable, classes, started; [versions]
     metrics.jsonl        one object per evaluation, oldest first: step, epoch, epsilon (null: no guarantee), delta,
                          test_accuracy, test_loss, learning_rate, seconds
     privacy.json         the claim as data, see `statement`
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,12 +70,13 @@ class Run:
         """A new one; a folder that holds something already is refused."""
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and any(path.name != CHECKPOINTS or any(path.iterdir()) for path in folder.iterdir()):
             raise ValueError(
                 f"out={str(folder)!r}: holds something already; need a new or empty folder, or `sordino resume {folder}`"
             )
         try:
-            (folder / CHECKPOINTS).mkdir(parents=True, mode=0o700)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / CHECKPOINTS).mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise ValueError(f"out={str(folder)!r}: cannot be written to ({error.strerror})") from error
         return Run(folder)
@@ -85,6 +87,12 @@ class Run:
         if not (folder / CONFIG).is_file():
             raise ValueError(f"{str(folder)!r}: not a run directory (it has no {CONFIG})")
         return Run(folder)
+
+    def discard(self) -> None:
+        """Nothing was begun: leave no trace of it."""
+        with suppress(OSError):
+            self.checkpoints.rmdir()
+            self.folder.rmdir()
 
     @property
     def checkpoints(self) -> Path:

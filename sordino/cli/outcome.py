@@ -1,0 +1,63 @@
+"""How a training command ends: the claim and where everything is, or one line about what went wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+from sordino import claims
+from sordino.accounting import BudgetExhausted
+from sordino.training.fit import Failed, History
+from sordino.training.run import FINISHED
+
+STOPPED = 130
+FAILED = 1
+
+
+def finish(history: History, *, as_json: bool) -> int:
+    """Print what a run came to; 130 when it was asked to stop."""
+    stopped = history.status != FINISHED
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "status": history.status,
+                    "test_accuracy": history.test_accuracy,
+                    "claim": claims.table(history.claim),
+                    "seconds": history.seconds,
+                    "run": str(history.run),
+                }
+            )
+        )
+    else:
+        accuracy = "" if history.test_accuracy is None else f"test accuracy {history.test_accuracy:.2%}, "
+        steps = history.rows[-1].step if history.rows else 0
+        print(
+            f"\n{accuracy}{history.seconds:.1f} s of training"
+            + (f", last evaluated at step {steps}" if stopped else "")
+        )
+        print(f"\n{history.claim}\n")
+        report = history.run / "report.html"
+        print(f"run directory  {history.run}")
+        if report.exists():
+            print(f"report         {report}")
+    if stopped:
+        print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
+    return STOPPED if stopped else 0
+
+
+def guarded(name: str, work: Callable[[], int]) -> int:
+    """Failures of the machine or of the training as one line; bad input is the caller's to tell."""
+    try:
+        return work()
+    except Failed as error:
+        print(f"sordino {name}: {error}", file=sys.stderr)
+        return FAILED
+    except BudgetExhausted as error:
+        print(f"sordino {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"sordino {name}: {where}{error.strerror or error}", file=sys.stderr)
+        return FAILED

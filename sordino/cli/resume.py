@@ -1,0 +1,27 @@
+"""`sordino resume RUN`: go on with a run that was stopped, killed or failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from sordino.cli.outcome import finish, guarded
+from sordino.training.fit import resume
+from sordino.training.live import watching
+
+
+@dataclass(frozen=True)
+class Command:
+    """Go on with a run where its last whole checkpoint is."""
+
+    folder: Annotated[str, tyro.conf.Positional]
+    """The run directory."""
+    json: bool = False
+    """End with one JSON object on the last line."""
+
+    def run(self) -> int:
+        """The rest of the run."""
+        view = watching(quiet=self.json)
+        return guarded("resume", lambda: finish(resume(self.folder, view), as_json=self.json))

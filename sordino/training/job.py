@@ -1,0 +1,164 @@
+"""Everything a run needs, made from its settings: data, model, sampler, noise, number of steps. Nothing is released yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino import claims, events, validate
+from sordino.accounting import PLD
+from sordino.algorithms.dpsgd import Query
+from sordino.claims import Claim
+from sordino.events import Event
+from sordino.plan import dry_run
+from sordino.recipes import Problem, build
+from sordino.sampling import Sampler
+from sordino.training.cost import noise_for, steps_for
+from sordino.training.data import Records, Say, records
+from sordino.training.environment import here
+from sordino.training.methods import Setting, method, plain
+from sordino.training.samplers import sampler
+from sordino.training.settings import Settings
+
+_MEMORY = 1 << 29
+_HELD = 4
+"""Activations, their gradients and two temporaries, each about as large as the outputs of the layers."""
+_LEAST, _MOST = 16, 4096
+_TIMES = 20
+"""Evaluations and checkpoints in a run, unless asked otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run that could begin."""
+
+    settings: Settings
+    records: Records
+    problem: Problem
+    sampler: Sampler
+    multiplier: float
+    steps: int
+    physical_batch: int
+    started: str
+
+    @property
+    def expected_batch(self) -> float:
+        """The public number that sums are divided by."""
+        return self.sampler.expected(len(self.records.prepared.train))
+
+    @property
+    def evaluate_every(self) -> int:
+        """Steps."""
+        return self.settings.options.evaluate_every or max(1, self.steps // _TIMES)
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps."""
+        return self.settings.options.checkpoint_every or max(1, self.steps // _TIMES)
+
+    def query(self) -> Query:
+        """What is asked of each lot."""
+        return _query(self.settings, self.problem.model, self.multiplier, self.expected_batch)
+
+    def event(self) -> Event:
+        """What the whole run will have done to the data."""
+        return _event(self.settings, self.records, self.sampler, self.query(), self.steps)
+
+    def planned(self) -> Claim:
+        """What can be claimed when all of it is done."""
+        return claims.claim(self.event(), self.settings.recipe.delta, PLD())
+
+    def resolved(self) -> dict[str, Any]:
+        """What was calibrated and counted, for config.toml."""
+        prepared = self.records.prepared
+        return {
+            "noise_multiplier": self.multiplier,
+            "steps": self.steps,
+            "dataset_size": len(prepared.train),
+            "test_size": len(prepared.test),
+            "generated": self.records.generated,
+            "expected_batch": self.expected_batch,
+            "physical_batch": self.physical_batch,
+            "sampler": str(self.sampler),
+            "trainable": sum(p.numel() for p in self.problem.model.parameters() if p.requires_grad),
+            "classes": prepared.classes,
+            "query": repr(self.query()),
+            "started": self.started,
+        }
+
+    def config(self) -> dict[str, Any]:
+        """config.toml."""
+        versions = {name: value for name, value in here().items() if name in ("sordino", "python", "torch", "numpy")}
+        return {**self.settings.table(), "resolved": self.resolved(), "versions": versions}
+
+
+def assemble(settings: Settings, say: Say, before: Mapping[str, Any] | None = None) -> Job:
+    """The job; `before` is what an earlier process resolved, which is then not calibrated again."""
+    recipe, options = settings.recipe, settings.options
+    loaded = records(recipe, options.records, say)
+    problem = build(recipe, loaded.prepared, options.init_seed)
+    n, chosen = len(loaded.prepared.train), method(recipe.method)
+    drawn = sampler(options.sampler or chosen.sampler, recipe.rate, n)
+    expected = drawn.expected(n)
+
+    def event_of(multiplier: float, steps: int) -> Event:
+        return _event(settings, loaded, drawn, _query(settings, problem.model, multiplier, expected), steps)
+
+    if before is not None:
+        multiplier = validate.non_negative("noise_multiplier", before.get("noise_multiplier"))
+        steps = validate.count("steps", before.get("steps"))
+        physical = validate.count("physical_batch", before.get("physical_batch"))
+        return Job(settings, loaded, problem, drawn, multiplier, steps, physical, str(before.get("started")))
+    if recipe.noise_multiplier is not None:
+        multiplier = recipe.noise_multiplier
+    else:
+        assert recipe.epsilon is not None  # a recipe has one of the two
+        say(f"calibrating the noise to ε = {recipe.epsilon:g}")
+        multiplier = noise_for(lambda s: event_of(s, recipe.steps), recipe.epsilon, recipe.delta)
+    steps = recipe.steps
+    if options.budget is not None:
+        steps = steps_for(lambda count: event_of(multiplier, count), steps, options.budget, recipe.delta)
+    physical = options.physical_batch or fitting(problem.model, loaded.prepared.train.tensors[0])
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
+
+
+def _query(settings: Settings, model: nn.Module, multiplier: float, expected_batch: float) -> Query:
+    recipe = settings.recipe
+    if settings.options.non_private:
+        return plain()
+    tensors = sum(p.requires_grad for p in model.parameters())
+    setting = Setting(recipe.bound, multiplier, recipe.rate, recipe.steps, expected_batch, tensors)
+    chosen = method(recipe.method)
+    return chosen.query(setting, chosen.complete(setting, settings.parameters))
+
+
+def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, steps: int) -> Event:
+    before = [] if settings.recipe.normalise is None else [events.Gaussian(settings.recipe.normalise)]
+    n = len(loaded.prepared.train)
+    return events.compose([*before, dry_run(query, drawn, n, steps, drawn.expected(n))])
+
+
+def fitting(model: nn.Module, inputs: Tensor) -> int:
+    """Records processed at once: by the size of the layers' outputs, so that it is the same in every process."""
+    total = 0
+
+    def count(module: nn.Module, given: Any, output: Any) -> None:
+        nonlocal total
+        total += output.numel() * output.element_size() if isinstance(output, Tensor) else 0
+
+    hooks = [module.register_forward_hook(count) for module in model.modules()]
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros_like(inputs[:1]))
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return int(min(_MOST, max(_LEAST, _MEMORY // max(1, _HELD * total))))
