@@ -9,7 +9,7 @@ from sordino.version import __version__
 
 if TYPE_CHECKING:
     from sordino import accounting, algorithms, events, gradients, optim, sampling, schedules, statistics, weigh
-    from sordino.algorithms.dpsgd import NoisySum
+    from sordino.algorithms import NoisyLookahead, NoisySum, OptimisticLookahead, Projected
     from sordino.claims import Claim, Guarantee, NoGuarantee
     from sordino.ledger import Ledger
     from sordino.lot import Lot
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 # Resolved on first use: `import sordino.events` and the accountants must not pull torch in.
 _HOME = {
-    "NoisySum": "algorithms.dpsgd",
+    "NoisyLookahead": "algorithms",
+    "NoisySum": "algorithms",
+    "OptimisticLookahead": "algorithms",
+    "Projected": "algorithms",
     "Claim": "claims",
     "Guarantee": "claims",
     "NoGuarantee": "claims",
@@ -73,9 +76,12 @@ __all__ = [
     "Ledger",
     "Lot",
     "NoGuarantee",
+    "NoisyLookahead",
     "NoisySum",
+    "OptimisticLookahead",
     "Poisson",
     "Private",
+    "Projected",
     "Refusal",
     "Scheduled",
     "Sealed",

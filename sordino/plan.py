@@ -7,14 +7,16 @@ from itertools import islice
 from sordino import validate
 from sordino.algorithms.dpsgd import NO_NORMS, Query
 from sordino.events import Event
+from sordino.gradients.chunked import Chunked
 from sordino.gradients.persample import Materialised
 from sordino.ledger import Ledger
 from sordino.rng import Rng
 from sordino.sampling.sampler import Sampler
 from sordino.weigh.weigher import State
 
-NO_GRADIENTS = Materialised({}, NO_NORMS.squared.sum(dim=1))
-"""The gradients of no samples in no parameters."""
+_NOTHING = (Materialised({}, NO_NORMS.squared.sum(dim=1)),)
+NO_GRADIENTS = Chunked(lambda: _NOTHING, lambda _: _NOTHING)
+"""The gradients of no samples in no parameters, wherever they are."""
 
 
 def dry_step(query: Query, state: State, expected_batch: float) -> tuple[Event, State]:

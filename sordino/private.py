@@ -11,8 +11,8 @@ it. Everything written to `.grad` has passed the door; everything after it is po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -29,6 +29,7 @@ from sordino.gradients import batch as batches
 from sordino.gradients import check, shifted
 from sordino.gradients.captured import Captured
 from sordino.gradients.chunked import Chunked, nothing
+from sordino.gradients.displaced import displaced
 from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, trainable
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
@@ -184,10 +185,9 @@ class Private:
         check.statistics(self._model)
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
-        with self._own_randomness():
-            release, self._state = self._query(
-                Chunked(lambda: self._parts(lot, losses)), self._state, lot.expected_batch, self._noise
-            )
+        with self._own_randomness(), ExitStack() as put_back:
+            grads = Chunked(lambda: self._parts(lot, losses), partial(self._parts_at, lot, losses, put_back))
+            release, self._state = self._query(grads, self._state, lot.expected_batch, self._noise)
         self._ledger.release(release.event, self._page or "")
         self._write(release, lot.expected_batch)
         return Sealed(torch.cat(losses), self._ledger)
@@ -295,6 +295,22 @@ class Private:
             part = nothing(parameters)
             losses.append(part.losses)
             yield part
+
+    def _parts_at(
+        self, lot: Lot, losses: list[Tensor], put_back: ExitStack, by: Mapping[str, Tensor]
+    ) -> Iterator[PerSample]:
+        """The same with the parameters moved; they are put back after the last part, or when the query is left.
+
+        The losses handed to the user are those of the first pass, wherever it was made.
+        """
+
+        def parts() -> Generator[PerSample, None, None]:
+            with displaced(self._model, by):
+                yield from self._parts(lot, [] if losses else losses)
+
+        made = parts()
+        put_back.callback(made.close)
+        return made
 
     def _write(self, release: Release, expected: float) -> None:
         """Divide by the public number and hand the gradient to the optimizer."""

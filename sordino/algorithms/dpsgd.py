@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.persample import Norms, PerSample
+from sordino.gradients.persample import Grads, Norms, PerSample
 from sordino.noise import Noise, Sensitivity
 from sordino.release import Release, Unproven, release
 from sordino.rng import Rng
@@ -45,6 +46,16 @@ class _Look:
         if self.taken and isinstance(sensitivity, Sensitivity):
             return Unproven("the weigher looked at the lot's norms before it chose its rule", sensitivity.l2)
         return sensitivity
+
+
+def weighed(
+    weigher: Weigher, state: State, grads: PerSample
+) -> tuple[Grads, Sealed[Tensor] | None, Sensitivity | Unproven]:
+    """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
+    look = _Look(grads.norms)
+    rule = weigher.rule(state, look)
+    total, tally = weigh(grads if isinstance(grads, Chunked) else (grads,), rule)
+    return total, None if tally is None else Sealed(tally), look.judged(rule.sensitivity)
 
 
 class Query(Protocol):
@@ -83,11 +94,7 @@ class NoisySum:
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """One DP-SGD release."""
-        look = _Look(grads.norms)
-        rule = self.weigher.rule(state, look)
-        total, tally = weigh(grads if isinstance(grads, Chunked) else (grads,), rule)
-        sensitivity = look.judged(rule.sensitivity)
+        total, tally, sensitivity = weighed(self.weigher, state, grads)
         released = release(Sealed(total), sensitivity, self.noise, rng)
-        sealed_tally = None if tally is None else Sealed(tally)
-        spent, state = self.weigher.advance(state, sealed_tally, expected_batch, rng)
+        spent, state = self.weigher.advance(state, tally, expected_batch, rng)
         return Release(released.value, compose([released.event, *spent])), state

@@ -1,7 +1,8 @@
 """A lot larger than memory, as a sequence of parts that are made one at a time.
 
 The parts can be gone through again: a rule that is fixed beforehand needs them once, whoever looks at the norms of the
-whole lot first pays for a second pass. Chunked or whole, the sums are the same up to rounding.
+whole lot first pays for a second pass. Chunked or whole, the sums are the same up to rounding. They can also be asked for
+at other parameters: the same samples, another θ.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.persample import Grads, Materialised, Norms, PerSample
+from sordino.refusal import Refusal
 
 
 def nothing(parameters: Mapping[str, Tensor]) -> Materialised:
@@ -23,9 +25,13 @@ def nothing(parameters: Mapping[str, Tensor]) -> Materialised:
 
 @dataclass(frozen=True)
 class Chunked:
-    """`parts()` gives the parts of the lot, from the first, each time it is called; at least one."""
+    """`parts()` gives the parts of the lot, from the first, each time it is called; at least one.
+
+    `parts_at(by)` gives them for a model whose parameters are moved by `by`.
+    """
 
     parts: Callable[[], Iterable[PerSample]]
+    parts_at: Callable[[Mapping[str, Tensor]], Iterable[PerSample]] | None = None
 
     def __iter__(self) -> Iterator[PerSample]:
         return iter(self.parts())
@@ -53,3 +59,13 @@ class Chunked:
             start += rows
         assert total is not None, "a lot has at least one part"
         return total
+
+
+def moved(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
+    """The gradients of the same samples at θ + by; one pass over the lot when they are asked for."""
+    if not isinstance(grads, Chunked) or grads.parts_at is None:
+        raise Refusal(
+            f"gradients at other parameters were asked of a {type(grads).__name__}: need the lot that Private hands a query"
+        )
+    at = grads.parts_at
+    return Chunked(lambda: at(by))

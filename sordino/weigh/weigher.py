@@ -28,7 +28,8 @@ from sordino.rng import Rng
 from sordino.sealed import Sealed
 
 State: TypeAlias = Any
-"""A weigher's public state: None, a number, or a list or dict of such, so that it goes into a JSON checkpoint."""
+"""Public state: None, a number, text, a tensor that was released, or a list or dict of such, so that a checkpoint of JSON
+and named tensors holds it."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,6 +92,40 @@ def one_long_record_among_short_ones() -> tuple[World, World]:
     return World(dataset, Scripted((everyone,))), World(dataset, Scripted((everyone[:10],)))
 
 
+def kinks_between_two_virtual_points() -> tuple[World, World]:
+    """Twenty losses |θ − k| with the kink k between where the lot leads with and without one more record.
+
+    At θ = 0 every gradient is −½ after clipping; half a step of rate 0.05 over L = 4 leads to n/320. With 21 records that
+    is past k = 20.5/320, and the twenty turn round; with 20 it is not.
+    """
+    kink, past = 20.5 / 320, torch.arange(21, dtype=torch.float64).eq(20).unsqueeze(1)
+
+    def losses(model: torch.nn.Module, last: torch.Tensor) -> torch.Tensor:
+        theta = model(torch.ones_like(last))
+        return torch.where(last > 0, -theta, (theta - kink).abs()).squeeze(1)
+
+    def model() -> torch.nn.Module:
+        one = torch.nn.Linear(1, 1, bias=False).double()
+        torch.nn.init.zeros_(one.weight)
+        return one
+
+    dataset, everyone = TensorDataset(past.double()), tuple(range(21))
+    here, there = (Scripted((lot,)) for lot in (everyone, everyone[:20]))
+    return World(dataset, here, model=model, loss=losses), World(dataset, there, model=model, loss=losses)
+
+
+def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> Variant:
+    """A row for a query that takes virtual steps; without steps, bound and noise it is plain SGD."""
+
+    def query(multiplier: float = 1.0) -> Query:
+        return make(sd.Flat(0.5), sd.Gaussian(multiplier), learning_rate=0.05)
+
+    def plain() -> Query:
+        return make(sd.Flat(float("inf")), sd.Gaussian(0.0), learning_rate=0.0)
+
+    return Variant(name, noun, query, plain, **more)
+
+
 VARIANTS = [
     weighs("flat", "Flat", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf"))),
     weighs(
@@ -129,6 +164,29 @@ VARIANTS = [
         lambda: sd.Automatic(0.5),
         lambda: sd.Automatic(HUGE, gamma=HUGE),
         options={"penalty": sd.L2({"0.": 0.3, "2.weight": 2.0})},
+    ),
+    lookahead("noisy-lookahead", "NoisyLookahead", sd.NoisyLookahead),
+    lookahead(
+        "noisy-lookahead-rounds",
+        "NoisyLookahead",
+        partial(sd.NoisyLookahead, rho=1.5, rounds=2),
+        backends=("captured",),
+    ),
+    Variant(
+        "noisy-lookahead-adaptive",
+        "NoisyLookahead",
+        lambda multiplier=1.0: sd.NoisyLookahead(
+            sd.AdaptiveQuantile(0.5, quantile=0.5, count_noise=1.0), [sd.Gaussian(multiplier)] * 2, Cosine(0.1, 0.0, 5)
+        ),
+        backends=("captured",),
+    ),
+    lookahead("optimistic-lookahead", "OptimisticLookahead", sd.OptimisticLookahead),
+    lookahead(
+        "projected",
+        "Projected",
+        sd.Projected,
+        guarantee=False,
+        witness=Witness("one record turns the gradients of all the others round", kinks_between_two_virtual_points),
     ),
     weighs(
         "looks-first",

@@ -1,0 +1,53 @@
+"""Optimistic lookahead (Popov 1980): the gradient is taken where the last released one leads.
+
+    θ̄_t = θ_t − (η/ρ) g̃_{t−1},    g̃_t = (S(θ̄_t) + noise) / L
+
+Lookahead with one access to the data a step: the virtual step repeats the last update instead of asking for a new one.
+
+Privacy: θ̄_t is a function of what was released, so this is DP-SGD at another public point, with DP-SGD's event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sordino import validate
+from sordino.algorithms.dpsgd import NoisySum
+from sordino.algorithms.virtual_steps import add, checked_rate, rate
+from sordino.gradients.chunked import moved
+from sordino.gradients.persample import PerSample
+from sordino.noise import Noise
+from sordino.release import Release
+from sordino.rng import Rng
+from sordino.schedules import Schedule
+from sordino.weigh.weigher import State, Weigher
+
+
+@dataclass(frozen=True)
+class OptimisticLookahead:
+    """DP-SGD at the point where the last released gradient leads; its state holds that gradient, by parameter.
+
+    `learning_rate` is that of the virtual step; the optimizer's, as a rule. `rho` is the part of it that is taken: 1/ρ.
+    """
+
+    weigher: Weigher
+    noise: Noise
+    learning_rate: float | Schedule
+    rho: float = 1.0
+
+    def __post_init__(self) -> None:
+        checked_rate(self.learning_rate)
+        validate.positive("rho", self.rho, infinite=True)
+        NoisySum(self.weigher, self.noise)
+
+    def init(self) -> State:
+        """No steps, the weigher's state, nothing released yet."""
+        return {"step": 0, "weigher": self.weigher.init(), "released": {}}
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """One DP-SGD release, elsewhere."""
+        eta = rate(self.learning_rate, state["step"]) / self.rho
+        by = {name: value * -eta for name, value in state["released"].items()}
+        released, inner = NoisySum(self.weigher, self.noise)(moved(grads, by), state["weigher"], expected_batch, rng)
+        mean = add({}, released.value, 1 / expected_batch)
+        return released, {"step": state["step"] + 1, "weigher": inner, "released": mean}

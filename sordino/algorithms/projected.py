@@ -1,0 +1,66 @@
+"""ProjectedDPSGD as published: virtual steps with the lot's clipped gradients as they are, noise once at the end.
+
+    θ_k = θ_{k−1} − η w_k S(θ_{k−1}) / L,    update Σ_k w_k S(θ_{k−1}) + N(0, σ²C²),    all on one lot
+
+Without clipping and noise, Projected(Flat(inf), Gaussian(0.0), …), it is ProjectedSGD.
+
+Privacy: none. Where the second gradients are taken depends on every record of the lot, so one record changes what all the
+others contribute: with kinked losses all n of them can turn round, and the sum moves by C + 2n(1 − 1/ρ)C where the noise
+was scaled to C. `NoisyLookahead` is the form with a guarantee.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sordino.algorithms.dpsgd import NoisySum, weighed
+from sordino.algorithms.virtual_steps import add, checked_rate, proportions, rate
+from sordino.events import compose
+from sordino.gradients.chunked import moved
+from sordino.gradients.persample import PerSample
+from sordino.noise import Noise, Sensitivity
+from sordino.release import Release, Unproven, release
+from sordino.rng import Rng
+from sordino.schedules import Schedule
+from sordino.sealed import Sealed
+from sordino.weigh.weigher import State, Weigher
+
+REASON = (
+    "ProjectedDPSGD takes its second gradients where the lot's own gradients lead, so one record changes what all the "
+    "others contribute; NoisyLookahead is the form with a guarantee"
+)
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Lookahead without noise on the way. `learning_rate` is that of the virtual steps; the optimizer's, as a rule."""
+
+    weigher: Weigher
+    noise: Noise
+    learning_rate: float | Schedule
+    rho: float = 2.0
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        checked_rate(self.learning_rate)
+        proportions(self.rho, self.rounds)
+        NoisySum(self.weigher, self.noise)  # refuses a noise whose norm the weigher does not bound
+
+    def init(self) -> State:
+        """No steps, and the weigher's."""
+        return {"step": 0, "weigher": self.weigher.init()}
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """The parts, by one rule, then one noise; the weigher learns from the first."""
+        eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
+        update, learnt, sensitivity = weighed(self.weigher, inner, grads)
+        first, *others = proportions(self.rho, self.rounds)
+        update = add({}, update, first)  # private, and so is every point on the way
+        for weight in others:
+            total, _, sensitivity = weighed(self.weigher, inner, moved(grads, add({}, update, -eta / expected_batch)))
+            update = add(update, total, weight)
+            scale = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
+            sensitivity = Unproven(REASON, scale)
+        released = release(Sealed(update), sensitivity, self.noise, rng)
+        spent, inner = self.weigher.advance(inner, learnt, expected_batch, rng)
+        return Release(released.value, compose([released.event, *spent])), {"step": state["step"] + 1, "weigher": inner}
