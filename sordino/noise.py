@@ -10,7 +10,7 @@ A multiplier of 0 adds nothing, and the event says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,9 +66,10 @@ class Gaussian:
         return sensitivity.l2
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
-        """One vector of normal values, added block by block while it is in cache."""
-        total = sum(tensor.numel() for tensor in value.values())
-        _spread(rng.normal_blocks(total, scale, _drawn_in(value)), value)
+        """One vector of normal values, added in one pass by the compiled kernel, or block by block while it is in cache."""
+        targets = _targets(value)
+        if targets and not rng.add_normal_(targets, scale):
+            _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
 
     def event(self, estimate: Exact) -> Event:
         """Gaussian(multiplier)."""
@@ -95,8 +96,8 @@ class Laplace:
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
         """One vector of Laplace values."""
-        total = sum(tensor.numel() for tensor in value.values())
-        _spread(iter([rng.laplace(total).mul_(scale)]), value)
+        targets = _targets(value)
+        _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
 
     def event(self, estimate: Exact) -> Event:
         """Laplace(scale = multiplier)."""
@@ -107,15 +108,18 @@ def _no_noise() -> Event:
     return events.NonPrivate("the noise multiplier is 0: sums of private gradients were released as they are")
 
 
-def _drawn_in(value: Mapping[str, Tensor]) -> torch.dtype:
+def _drawn_in(targets: Sequence[Tensor]) -> torch.dtype:
     """float32, or float64 if a tensor is."""
-    wide = any(tensor.dtype == torch.float64 for tensor in value.values())
+    wide = any(tensor.dtype == torch.float64 for tensor in targets)
     return torch.float64 if wide else torch.float32
 
 
-def _spread(blocks: Iterator[Tensor], value: Mapping[str, Tensor]) -> None:
+def _targets(value: Mapping[str, Tensor]) -> list[Tensor]:
+    return [_flat(tensor) for tensor in value.values() if tensor.numel()]
+
+
+def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
     """Add consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
-    targets = [_flat(tensor) for tensor in value.values() if tensor.numel()]
     current, filled = 0, 0
     for block in blocks:
         here, noise, taken = [], [], 0

@@ -3,8 +3,7 @@
 Every draw has its own number, and the number is the cipher's nonce: draw k is a pure function of (key, k). So a stream
 is resumed by its counter, and two streams never overlap. Keys of children are derived by keyed BLAKE2b.
 
-Normal variates by Box–Muller, r = √(−2 ln u), over cache-sized blocks. u has 31 random bits for float32 (63 for float64)
-and its smallest value is half a step, so |z| ≤ 6.66 (9.42): the mass beyond, 3e-11 (5e-21) a value, is missing.
+Normal values are made in normals.py, or by the compiled kernel of kernels/, which gives the same bits.
 
 Privacy: without a seed the key is 32 bytes from the operating system. With one, whoever knows the seed knows the noise.
 """
@@ -12,81 +11,54 @@ Privacy: without a seed the key is 32 bytes from the operating system. With one,
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, CipherContext, algorithms
 from numpy.typing import NDArray
 from torch import Tensor
 
-BLOCK = 1 << 18
-"""Values made at once: the block and its temporaries stay in the processor's cache."""
+from sordino import normals
+from sordino.kernels import kernel
+from sordino.keystream import KEY_BYTES, KeyStream
 
-_KEY_BYTES = 32
-
-
-class _Scratch:
-    """Memory for one block of normal values, kept warm: fresh memory costs more than the values."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        word, self.bits = (torch.int64, 63) if dtype == torch.float64 else (torch.int32, 31)
-        raw = bytearray(BLOCK * (self.bits + 1) // 8)
-        self.zeros, self.buffer = memoryview(bytes(len(raw))), memoryview(raw)
-        self.words = torch.frombuffer(raw, dtype=word)
-        self.out = torch.empty(BLOCK, dtype=dtype)
-        self.radius, self.angle, self.cosine = torch.empty(3, BLOCK // 2, dtype=dtype).unbind()
-
-
-_warm = threading.local()
-
-
-def _scratch(dtype: torch.dtype) -> _Scratch:
-    """The calling thread's own."""
-    kept: dict[torch.dtype, _Scratch] = _warm.__dict__.setdefault("kept", {})
-    if dtype not in kept:
-        kept[dtype] = _Scratch(dtype)
-    return kept[dtype]
+_LONGEST = 1 << 34  # values of one draw: their words stay below those of the tails, and below the cipher's last block
 
 
 class Rng:
     """A stream of random values."""
 
     def __init__(self, key: bytes, counter: int = 0) -> None:
-        if len(key) != _KEY_BYTES:
-            raise ValueError(f"key of {len(key)} bytes: needs {_KEY_BYTES}")
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"key of {len(key)} bytes: needs {KEY_BYTES}")
         self._key = key
         self.counter = counter
 
     @staticmethod
     def from_entropy() -> Rng:
         """A stream nobody can repeat."""
-        return Rng(secrets.token_bytes(_KEY_BYTES))
+        return Rng(secrets.token_bytes(KEY_BYTES))
 
     @staticmethod
     def from_seed(seed: int) -> Rng:
         """A stream for tests: the same seed gives the same values."""
-        return Rng(hashlib.blake2b(f"sordino seed {int(seed)}".encode(), digest_size=_KEY_BYTES).digest())
+        return Rng(hashlib.blake2b(f"sordino seed {int(seed)}".encode(), digest_size=KEY_BYTES).digest())
 
     def child(self, *labels: str | int) -> Rng:
         """An independent stream for a purpose; the same labels give the same stream."""
         text = "/".join(map(str, labels)).encode()
-        return Rng(hashlib.blake2b(text, key=self._key, digest_size=_KEY_BYTES).digest())
+        return Rng(hashlib.blake2b(text, key=self._key, digest_size=KEY_BYTES).digest())
 
     def fill(self, buffer: bytearray) -> None:
         """Overwrite a buffer with key stream: one draw."""
-        self._stream().update_into(bytes(len(buffer)), buffer)
+        self._stream().into(buffer)
 
-    def _stream(self) -> AEADEncryptionContext | CipherContext:
+    def _stream(self) -> KeyStream:
         """The key stream of the next draw."""
-        # The first four bytes of the nonce are the block counter, the other twelve the draw's number.
-        nonce = bytes(4) + self.counter.to_bytes(12, "little")
         self.counter += 1
-        return Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
+        return KeyStream(self._key, self.counter - 1)
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """N uniform 64-bit words."""
@@ -122,21 +94,25 @@ class Rng:
 
         The blocks share their memory: each is valid until the next, so that adding them up stays in cache.
         """
-        scratch, stream = _scratch(dtype), self._stream()
-        bits = scratch.bits
-        for start in range(0, n, BLOCK):
-            count = min(BLOCK, n - start)
-            half = (count + 1) // 2
-            length = 2 * half * scratch.words.element_size()
-            stream.update_into(scratch.zeros[:length], scratch.buffer[:length])
-            radius, angle, cosine = scratch.radius[:half], scratch.angle[:half], scratch.cosine[:half]
-            # u ∈ (0, 1): the sign bit is dropped so that small values keep all their bits in the conversion.
-            radius.copy_(scratch.words[:half].bitwise_and_(2**bits - 1)).add_(0.5).mul_(2.0**-bits)
-            radius.log_().mul_(-2.0 * scale * scale).sqrt_()
-            angle.copy_(scratch.words[half : 2 * half]).mul_(math.pi * 2.0**-bits)  # [-π, π)
-            torch.mul(radius, torch.cos(angle, out=cosine), out=scratch.out[:half])
-            torch.mul(radius, angle.sin_(), out=scratch.out[half : 2 * half])
-            yield scratch.out[:count]
+        if n > _LONGEST:
+            raise ValueError(f"n={n} values: one draw has at most {_LONGEST}")
+        make = normals.double_blocks if dtype == torch.float64 else normals.blocks
+        for block in make(self._stream(), n, scale):
+            yield torch.from_numpy(block)
+
+    def add_normal_(self, targets: Sequence[Tensor], scale: float) -> bool:
+        """Add the values of `normal_blocks` to 1-D tensors laid end to end, in one compiled pass: one draw.
+
+        Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
+        """
+        compiled, sizes = kernel(), [tensor.numel() for tensor in targets]
+        if compiled is None or sum(sizes) > _LONGEST or not all(sizes):
+            return False
+        if any(t.dtype != torch.float32 or t.device.type != "cpu" or not t.is_contiguous() for t in targets):
+            return False
+        addresses = [tensor.data_ptr() for tensor in targets]
+        compiled.add_normal(self._stream(), scale, addresses, sizes, torch.get_num_threads())
+        return True
 
     def laplace(self, n: int) -> Tensor:
         """N independent standard Laplace values, float64: sign · −ln u."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sordino
+from sordino import kernels
 from sordino.cli.train import Command
 from sordino.recipes import Recipe
 from sordino.recipes.recipe import MEASURED
@@ -60,7 +61,7 @@ def test_every_field_has_its_flag():
 
 def test_help_and_version():
     assert "train" in run("--help").stdout
-    assert run("--version").stdout == f"sordino {sordino.__version__}\n"
+    assert run("--version").stdout == f"sordino {sordino.__version__} (noise: {kernels.status()})\n"
     assert run().returncode == 2
 
 

@@ -8,6 +8,8 @@ import torch
 from scipy import stats
 
 import sordino as sd
+from sordino import normals
+from sordino.keystream import KeyStream
 from sordino.noise import Sensitivity
 from sordino.release import choose, release
 from sordino.rng import Rng
@@ -27,10 +29,8 @@ def test_normal_values_are_normal(dtype):
 
 
 def test_the_two_values_of_a_pair_and_neighbouring_blocks_are_uncorrelated():
-    from sordino.rng import BLOCK
-
-    z = Rng.from_seed(2).normal(2 * BLOCK).double()
-    limit = stats.norm.isf(ALPHA / 2) / math.sqrt(BLOCK / 2)
+    z = Rng.from_seed(2).normal(2 * normals.BLOCK).double()
+    limit = stats.norm.isf(ALPHA / 2) / math.sqrt(normals.BLOCK / 2)
     halves = z.view(4, -1)
     for i in range(4):
         for j in range(i):
@@ -38,16 +38,45 @@ def test_the_two_values_of_a_pair_and_neighbouring_blocks_are_uncorrelated():
             assert abs((halves[i].square() * halves[j].square()).mean() - 1) < 3 * limit
 
 
-def test_float32_tails_reach_six_and_a_half_deviations(monkeypatch):
-    """A key stream of zeros gives the largest radius, √(2·32·ln 2) = 6.66; 24-bit uniforms would stop at 5.9."""
+def test_single_and_double_tails_end_at_nine_and_a_half_deviations():
+    """The smallest u is half of 2⁻⁶³, so the largest radius √(2·64·ln 2) = 9.42; 31 bits alone would stop at 6.66."""
+    cosine, sine = np.empty((2, 1), dtype=np.float32)
+    u = np.array([normals.refined(0, 0)])
+    normals.box_muller(u, np.zeros(1, dtype=np.uint32), 1.0, cosine, sine)
+    assert cosine[0] == pytest.approx(math.sqrt(2 * 64 * math.log(2)), rel=1e-6)
+    assert sine[0] == 0
 
     class Zeros:
-        def update_into(self, data, buffer):
+        def into(self, buffer):
             buffer[:] = bytes(len(buffer))
 
-    monkeypatch.setattr(Rng, "_stream", lambda self: Zeros())
-    assert Rng(bytes(32)).normal(2)[0].item() == pytest.approx(6.66, abs=0.01)
-    assert Rng(bytes(32)).normal(2, torch.float64)[0].item() == pytest.approx(9.42, abs=0.01)
+    assert next(normals.double_blocks(Zeros(), 2, 1.0))[0] == pytest.approx(math.sqrt(2 * 64 * math.log(2)), rel=1e-6)
+
+
+def test_rare_radius_words_become_uniform_values_without_gaps():
+    """Every word that takes more bits, once: the mass beyond 4.7 deviations is spread as it should be."""
+    words = np.arange(normals.RARE, dtype=np.uint32)
+    stream = KeyStream(bytes(32), 1)
+    u = normals.uniforms(words, stream, 0).astype(np.float64) * 2.0**-31
+    assert (u > 0).all()
+    few = words < 2**10  # beyond these float32 itself has fewer than 14 further bits
+    assert stats.kstest((u * 2.0**31 - words)[few], "uniform").pvalue > ALPHA
+    assert (np.diff(u) > 0).all()
+
+
+def test_single_precision_values_are_box_muller_to_rounding():
+    """Against float64 for the same u and angles: five roundings of a value of size r."""
+    rng = np.random.default_rng(0)
+    k = np.concatenate([rng.integers(0, 2**31, 200_000), 2 ** np.arange(31), 2**31 - 2 ** np.arange(31)])
+    v = k.astype(np.float32) + np.float32(0.5)
+    angles = rng.integers(0, 2**32, len(v)).astype(np.uint32)
+    angles[:16] = np.arange(16, dtype=np.uint32) << np.uint32(28)  # the corners
+    cosine, sine = np.empty((2, len(v)), dtype=np.float32)
+    normals.box_muller(v, angles, 1.0, cosine, sine)
+    r = np.sqrt(-2 * np.log(v.astype(np.float64) * 2.0**-31))
+    theta = angles.astype(np.float64) * (2 * math.pi / 2**32)
+    assert (np.abs(cosine - r * np.cos(theta)) <= 3e-7 * r + 1e-12).all()
+    assert (np.abs(sine - r * np.sin(theta)) <= 3e-7 * r + 1e-12).all()
 
 
 def test_laplace_values_are_laplace():

@@ -30,7 +30,9 @@ def main(argv: list[str] | None = None) -> int:
         print(_help())
         return 0 if arguments else USAGE
     if arguments[0] in ("-V", "--version"):
-        print(f"sordino {__version__}")
+        from sordino import kernels
+
+        print(f"sordino {__version__} (noise: {kernels.status()})")
         return 0
     name, *rest = arguments
     if name not in COMMANDS:

@@ -1,0 +1,38 @@
+"""Compiles the noise kernel when the package is installed or a wheel is made; without a compiler it stays pure Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
+    """Runs sordino/kernels/build.py, which imports nothing of the package."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Before the files are collected."""
+        if self.target_name != "wheel":  # an editable install is a wheel too
+            return
+        kernels = _loaded(Path(self.root) / "sordino" / "kernels" / "build.py")
+        problem = kernels.build()
+        if problem is not None:
+            self.app.display_warning(f"the noise kernel was not compiled, numpy makes the noise: {problem}")
+            return
+        build_data["artifacts"].append("sordino/kernels/noise.so")  # git ignores it
+        build_data["pure_python"] = False
+        # It is loaded by ctypes: any Python, this platform.
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def _loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sordino_kernels_build", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

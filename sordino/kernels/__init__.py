@@ -1,0 +1,141 @@
+"""The compiled kernel of the noise, if there is one: loaded by ctypes, and used only after it gave the slow path's values.
+
+It adds nothing but speed: sordino/normals.py makes the same values, bit for bit. It is left alone when the library is
+missing or older than its source, when the environment has SORDINO_KERNELS=0, or when it does not pass the check.
+
+    $ sordino --version
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino import normals
+from sordino.kernels import build
+from sordino.keystream import KeyStream
+
+LEVELS = ("portable", "AVX2", "AVX-512")
+_BEST = len(LEVELS) - 1
+
+_SPLIT = 1 << 16  # values; fewer are not worth a second thread
+_PAIRS = 1 << 12  # threads begin at multiples of this many pairs
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The library's functions at one level of the processor's abilities."""
+
+    library: ctypes.CDLL
+    level: int
+
+    def keystream(self, stream: KeyStream, first: int, blocks: int) -> NDArray[np.uint32]:
+        """Blocks first, first + 1, … of a key stream: sixteen words each."""
+        out = np.empty((blocks, 16), dtype=np.uint32)
+        self.library.sordino_keystream(self.level, _at(stream.state()), first, blocks, _at(out))
+        return out
+
+    def add_normal(
+        self, stream: KeyStream, scale: float, addresses: Sequence[int], sizes: Sequence[int], threads: int = 1
+    ) -> None:
+        """Add N(0, scale²) to float32 arrays laid end to end; none may be empty."""
+        ends = list(accumulate(sizes))
+        tensors, bounds = (ctypes.c_void_p * len(sizes))(*addresses), (ctypes.c_uint64 * len(sizes))(*ends)
+        state = stream.state()
+        pairs = _pairs(ends[-1])
+
+        def part(begin: int, end: int) -> None:
+            self.library.sordino_add_normal(
+                self.level,
+                _at(state),
+                scale,
+                begin,
+                end,
+                ctypes.addressof(tensors),
+                ctypes.addressof(bounds),
+                len(sizes),
+            )
+
+        if threads == 1 or ends[-1] < _SPLIT:
+            part(0, pairs)
+        else:  # a thread per range of pairs; ctypes lets go of the interpreter during a call
+            cuts = [round(pairs * k / threads / _PAIRS) * _PAIRS for k in range(threads)] + [pairs]
+            list(_pool(os.getpid(), threads).map(part, cuts[:-1], cuts[1:]))
+
+
+def _at(array: NDArray[np.uint32]) -> int:
+    return array.ctypes.data
+
+
+def _pairs(n: int) -> int:
+    whole, rest = divmod(n, normals.BLOCK)
+    return whole * (normals.BLOCK // 2) + (rest + 1) // 2
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="sordino-noise")
+
+
+@cache
+def kernel() -> Kernel | None:
+    """The kernel that is used, or None."""
+    return _found()[0]
+
+
+def status() -> str:
+    """Which code makes the noise, and why."""
+    found, reason = _found()
+    return f"compiled, {LEVELS[found.level]}" if found is not None else f"numpy: {reason}"
+
+
+@cache
+def _found() -> tuple[Kernel | None, str]:
+    if os.environ.get("SORDINO_KERNELS") == "0":
+        return None, "SORDINO_KERNELS=0"
+    if not build.LIBRARY.exists():
+        return None, "no library was built at install"
+    try:
+        library = opened(build.LIBRARY)
+        stamp = (ctypes.c_char * 64).in_dll(library, "sordino_source").value.decode()
+    except (OSError, ValueError, AttributeError) as error:
+        return None, f"the library cannot be loaded: {error}"
+    if stamp != build.source_hash():
+        return None, f"the library is older than its source; python {build.__file__} makes it anew"
+    made = Kernel(library, int(library.sordino_level(_BEST)))
+    return (made, "") if agrees(made) else (None, "the library does not give the values it should")
+
+
+def opened(path: Path) -> ctypes.CDLL:
+    """The library with the types of its functions."""
+    library = ctypes.CDLL(str(path))
+    level, size, pointer = ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p
+    library.sordino_keystream.argtypes = [level, pointer, size, size, pointer]
+    library.sordino_add_normal.argtypes = [level, pointer, ctypes.c_float, size, size, pointer, pointer, size]
+    library.sordino_keystream.restype = library.sordino_add_normal.restype = None
+    return library
+
+
+def agrees(made: Kernel, n: int = 4999) -> bool:
+    """Whether the kernel's key stream is ChaCha20's and its values those of the slow path."""
+
+    def stream() -> KeyStream:
+        return KeyStream(bytes(range(32)), 2**70 + 5)
+
+    wanted = bytearray(64 * 35)
+    stream().into(wanted)
+    if made.keystream(stream(), 0, 35).astype("<u4").tobytes() != bytes(wanted):
+        return False
+    got = np.zeros(n, dtype=np.float32)
+    made.add_normal(stream(), 1.5, [got.ctypes.data, got.ctypes.data + 4 * 777], [777, n - 777])
+    slow = np.concatenate([block.copy() for block in normals.blocks(stream(), n, 1.5)])
+    return bool(np.array_equal(got, slow))

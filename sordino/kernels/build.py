@@ -1,0 +1,68 @@
+"""Compiles noise.c into a library beside it: at install, or by `python sordino/kernels/build.py` in a source tree.
+
+It needs a C compiler (cc, gcc or clang; CC names another) and nothing else: no headers of Python or torch. Without one the
+package works all the same. The flags are safe on any machine: the code looks up at run time what the processor can do.
+Nothing here imports the package, because it runs before its dependencies are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCES = ("noise.c", "lanes.h")
+LIBRARY = HERE / "noise.so"
+
+FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math")
+SAME_BITS = ("-ffp-contract=off",)
+"""No fused multiply-add: it rounds once where the slow path rounds twice."""
+
+
+def source_hash() -> str:
+    """Of the sources and the flags: a library that does not carry it is stale."""
+    digest = hashlib.sha256(" ".join((*FLAGS, *SAME_BITS)).encode())
+    for name in SOURCES:
+        digest.update((HERE / name).read_bytes())
+    return digest.hexdigest()
+
+
+def compiler() -> list[str] | None:
+    """The command of a C compiler."""
+    if os.environ.get("CC"):
+        return shlex.split(os.environ["CC"])
+    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    return None if found is None else [found]
+
+
+def build() -> str | None:
+    """Compile; None when it worked, or why it did not. A library in use is replaced, not written over."""
+    command = compiler()
+    if command is None:
+        return "there is no C compiler"
+    with tempfile.TemporaryDirectory(dir=HERE) as scratch:
+        made = Path(scratch) / LIBRARY.name
+        stamp = f'-DSORDINO_SOURCE="{source_hash()}"'
+        try:
+            done = subprocess.run(
+                [*command, *FLAGS, *SAME_BITS, stamp, str(HERE / "noise.c"), "-o", str(made)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except OSError as error:
+            return f"{command[0]} could not be run: {error}"
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[0]
+            return f"{command[0]} failed: {said}"
+        os.replace(made, LIBRARY)
+    return None
+
+
+if __name__ == "__main__":
+    raise SystemExit(build())

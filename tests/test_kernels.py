@@ -1,0 +1,159 @@
+"""The compiled noise kernel: the RFC's key stream, the slow path's bits, and when it is left alone."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sordino
+import sordino as sd
+from sordino import kernels, normals
+from sordino.kernels import build
+from sordino.keystream import KeyStream
+from sordino.noise import Sensitivity
+from sordino.release import release
+from sordino.rng import Rng
+from sordino.sealed import Sealed
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The kernel of these very sources, built apart: nothing need be installed."""
+    if build.compiler() is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("kernels")
+    for name in ("build.py", *build.SOURCES):
+        shutil.copy(Path(build.__file__).parent / name, folder)
+    subprocess.run([sys.executable, str(folder / "build.py")], check=True)
+    return kernels.opened(folder / "noise.so")
+
+
+@pytest.fixture(params=range(len(kernels.LEVELS)), ids=kernels.LEVELS)
+def compiled(request, library):
+    if library.sordino_level(request.param) != request.param:
+        pytest.skip("this processor has no such instructions")
+    return kernels.Kernel(library, request.param)
+
+
+def slow(stream, n, scale):
+    return np.concatenate([block.copy() for block in normals.blocks(stream, n, scale)])
+
+
+def test_the_key_stream_is_that_of_the_rfc(compiled):
+    """RFC 8439, section 2.3.2: key 00..1f, nonce 00:00:00:09:00:00:00:4a:00:00:00:00, block 1."""
+    stream = KeyStream(bytes(range(32)), int.from_bytes(bytes.fromhex("000000090000004a00000000"), "little"))
+    wanted = (
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+    assert compiled.keystream(stream, 1, 1).astype("<u4").tobytes().hex() == wanted
+    assert stream.word(16) == int.from_bytes(bytes.fromhex(wanted)[:4], "little")
+
+
+@pytest.mark.parametrize("blocks", [1, 7, 8, 16, 17, 64, 100])
+def test_the_key_stream_is_that_of_the_slow_path(compiled, blocks):
+    stream, wanted = KeyStream(b"k" * 32, 2**95 + 3), bytearray(64 * (blocks + 5))
+    stream.into(wanted)
+    assert compiled.keystream(stream, 5, blocks).astype("<u4").tobytes() == bytes(wanted)[5 * 64 :]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 31, 4096, 5001, normals.BLOCK, normals.BLOCK + 1, 3 * normals.BLOCK + 12_345])
+def test_its_values_are_those_of_the_slow_path_to_the_bit(compiled, n):
+    """Some of the longer ones hold radius words that take further bits: one in 2¹⁶ does."""
+    got = np.zeros(n, dtype=np.float32)
+    compiled.add_normal(KeyStream(b"x" * 32, n), 0.7, [got.ctypes.data], [n])
+    assert np.array_equal(got, slow(KeyStream(b"x" * 32, n), n, 0.7))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_tensors_and_threads_do_not_change_the_values(compiled, threads):
+    sizes = [1, 300_000, 7, 2, 100_000, normals.BLOCK // 2 + 1, 999]
+    got = [np.ones(size, dtype=np.float32) for size in sizes]
+    compiled.add_normal(KeyStream(bytes(32), 1), 2.0, [a.ctypes.data for a in got], sizes, threads)
+    assert np.array_equal(np.concatenate(got), np.float32(1) + slow(KeyStream(bytes(32), 1), sum(sizes), 2.0))
+
+
+def test_rare_words_were_among_those_compared():
+    """The comparison above means something for the tails: its longest draw holds at least one word of each kind."""
+    n = 3 * normals.BLOCK + 12_345
+    buffer = bytearray(4 * n)
+    KeyStream(b"x" * 32, n).into(buffer)
+    radii = np.frombuffer(buffer, dtype="<u4")[: 3 * normals.BLOCK].reshape(3, 2, -1)[:, 0]
+    assert ((radii & np.uint32(2**31 - 1)) < normals.RARE).any()
+
+
+def test_release_gives_the_same_bits_with_and_without_the_kernel(library, monkeypatch):
+    def noised(kernel):
+        monkeypatch.setattr("sordino.rng.kernel", lambda: kernel)
+        value = {"a": torch.ones(30, 17), "b": torch.zeros(2, 3, 5, 5).to(memory_format=torch.channels_last)}
+        rng = Rng.from_seed(4)
+        out = [
+            release(Sealed({k: v.clone() for k, v in value.items()}), Sensitivity(1.0), sd.Gaussian(1.5), rng)
+            for _ in "ab"
+        ]
+        return [torch.cat([tensor.flatten() for tensor in each.value.values()]) for each in out], rng.counter
+
+    (fast, counter), (plain, same) = noised(kernels.Kernel(library, library.sordino_level(2))), noised(None)
+    assert counter == same == 2
+    assert all(torch.equal(a, b) for a, b in zip(fast, plain, strict=True))
+    assert not torch.equal(fast[0], fast[1])
+
+
+def test_a_wrong_kernel_is_not_trusted(compiled):
+    class Wrong(kernels.Kernel):
+        def add_normal(self, stream, scale, addresses, sizes, threads=1):
+            super().add_normal(stream, scale * (1 + 2e-7), addresses, sizes, threads)
+
+    assert kernels.agrees(compiled)
+    assert not kernels.agrees(Wrong(compiled.library, compiled.level))
+
+
+def status(folder: Path, **environment: str) -> str:
+    code = "from sordino import kernels; print(kernels.status())"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder)} | environment,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return ran.stdout.strip()
+
+
+def test_when_the_kernel_is_left_alone(tmp_path):
+    """Missing, built, switched off, older than its source, not a library: each said, none an error."""
+    package = tmp_path / "sordino"
+    for path in Path(sordino.__file__).parent.rglob("*"):
+        if path.suffix in (".py", ".c", ".h"):
+            (package / path.relative_to(Path(sordino.__file__).parent)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, package / path.relative_to(Path(sordino.__file__).parent))
+    assert status(tmp_path) == "numpy: no library was built at install"
+    made = subprocess.run(
+        [sys.executable, str(package / "kernels" / "build.py")], check=False, capture_output=True, text=True
+    )
+    if build.compiler() is None:
+        assert "there is no C compiler" in made.stderr
+        return
+    assert status(tmp_path).startswith("compiled, ")
+    assert status(tmp_path, SORDINO_KERNELS="0") == "numpy: SORDINO_KERNELS=0"
+    source = package / "kernels" / "noise.c"
+    source.write_text(source.read_text() + "\n")
+    assert status(tmp_path).startswith("numpy: the library is older than its source")
+    (package / "kernels" / "noise.so").write_bytes(b"not a library")
+    assert status(tmp_path).startswith("numpy: the library cannot be loaded")
+
+
+def test_a_build_without_a_compiler_says_so(tmp_path):
+    for name in ("build.py", *build.SOURCES):
+        shutil.copy(Path(build.__file__).parent / name, tmp_path)
+    for environment, reason in (
+        ({"PATH": ""}, "no C compiler"),
+        ({"PATH": "", "CC": "no-such-cc -m64"}, "could not be run"),
+    ):
+        ran = subprocess.run(
+            [sys.executable, str(tmp_path / "build.py")], env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 1
+        assert reason in ran.stderr
+    assert not (tmp_path / "noise.so").exists()
