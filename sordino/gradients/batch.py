@@ -18,7 +18,8 @@ def arguments(batch: Any) -> tuple[Any, ...]:
 
 def tensors(batch: Any) -> list[Tensor]:
     """Every tensor of a batch; anything that is not a tensor is refused, by its kind and not by its content."""
-    leaves, _ = tree_flatten(batch)
+    plain = isinstance(batch, tuple | list) and all([isinstance(leaf, Tensor) for leaf in batch])
+    leaves = list(batch) if plain else tree_flatten(batch)[0]  # the common case, without a tree
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise Refusal(
@@ -32,7 +33,11 @@ def tensors(batch: Any) -> list[Tensor]:
 
 def size(batch: Any) -> int:
     """The number of samples B. Private under Poisson sampling: never printed, never in a message."""
-    leaves = tensors(batch)
+    return rows_of(tensors(batch))
+
+
+def rows_of(leaves: list[Tensor]) -> int:
+    """The number of samples in the tensors of one batch."""
     if any(leaf.dim() == 0 for leaf in leaves):
         raise Refusal(
             "an input has no batch dimension (it is a scalar): need every tensor to have one row per sample; "

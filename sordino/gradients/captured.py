@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from sordino.gradients import check, tune
-from sordino.gradients.batch import arguments, size
-from sordino.gradients.graph import one_loss_each, reachable, refuse_unrecorded
+from sordino.gradients.batch import arguments, rows_of, size, tensors
+from sordino.gradients.graph import one_loss_each, recorded_only
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
-from sordino.gradients.plan import Plan, forget_plans, installed, known_sample_bytes, plan_of, way_of
+from sordino.gradients.plan import Plan, forget_plans, installed, known_sample_bytes, modules_of, plan_of, way_of
 from sordino.gradients.probe import settle
 from sordino.gradients.rules.compound import joined
 from sordino.gradients.rules.part import Part, full_precision
@@ -58,10 +58,11 @@ class Captured:
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Forward and pruned backward; norms and sums are computed when asked for."""
-        b = size(batch)
-        modules = list(model.modules())
-        plan, like = plan_of(model, modules, way_of(model, loss_fn, batch))
-        check.statistics(model)
+        inputs = tensors(batch)
+        b = rows_of(inputs)
+        modules = modules_of(model)
+        plan, like = plan_of(model, modules, way_of(model, loss_fn, inputs))
+        check.statistics(model, modules)
         if not like:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:
@@ -71,7 +72,7 @@ class Captured:
         if plan.stream or self.options.two_pass:
             return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
         try:
-            return captured(plan, model, modules, loss_fn, batch, self.options, like=like, inner=self.inner)
+            return captured(plan, model, modules, loss_fn, batch, self.options, like=like, inner=self.inner, b=b)
         except Checkpointed:
             plan.stream = True
             return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
@@ -120,18 +121,32 @@ def captured(
     options: PerformanceOptions,
     scale: Tensor | None = None,
     like: list[nn.Parameter] | None = None,
-    inner: bool = False,
+    b = size(batch) if b is None else b
+    tape = Tape(b, Mode.KEEP, plan.trainable, plan.layouts or {}, plan.channels_last, inner)
+    with torch.enable_grad(), installed(plan, modules, tape):
+        losses = one_loss_each(loss_fn(model, *arguments(batch)), tape.size)
+    whole: list[Part | None] = [None] * len(like)
+    products = torch.zeros(b, len(like), dtype=torch.float64, device=losses.device) if inner else None
 ) -> Taken:
     """One pass; `scale` multiplies each sample's loss; `inner` asks for ⟨g_i, θ⟩ as well."""
     like = list(trainable(model).values()) if like is None else like
-    tape = Tape(size(batch), Mode.KEEP, frozenset(plan.columns), plan.layouts or {}, plan.channels_last, inner)
-    with torch.enable_grad(), installed(plan, modules, tape):
-        losses = one_loss_each(loss_fn(model, *arguments(batch)), tape.size)
-    parts: list[list[Part]] = [[] for _ in like]
-    products = torch.zeros(tape.size, len(like), dtype=torch.float64, device=losses.device) if inner else None
+                found = use.resolve(g)
+                for p, part in found.items():
+                    column = plan.columns[id(p)]
+                    if whole[column] is None:
+                        whole[column] = part
+                    else:
+                        again.setdefault(column, []).append(part)
+                if products is not None:
+                    for p, product in use.inner(g, found).items():
+                        products[:, plan.columns[id(p)]] += product
+            for column, others in again.items():
+                first = whole[column]
+                assert first is not None
+                whole[column] = joined([first, *others])
+    return Taken(losses.detach(), whole, plan.names, like, options, plan.pool, products)
     if losses.requires_grad:
-        nodes = reachable(losses)
-        refuse_unrecorded(nodes, plan.columns, plan.names)
+        nodes = recorded_only(losses, plan.columns, plan.names)
         uses = [use for use in tape.uses if use.edge.node in nodes]
         upstream = torch.ones_like(losses) if scale is None else scale.to(losses)
         grads = torch.autograd.grad(losses, [use.edge for use in uses], upstream) if uses else ()
@@ -139,13 +154,5 @@ def captured(
             held = sum(t.nbytes for use in uses for t in use.saved) + sum(g.nbytes for g in grads)
             plan.sample_bytes = max(1, held // tape.size)
         with torch.no_grad(), full_precision(losses.device):
+            again: dict[int, list[Part]] = {}
             for use, g in zip(uses, grads, strict=True):
-                found = use.resolve(g)
-                for p, part in found.items():
-                    parts[plan.columns[id(p)]].append(part)
-                if products is not None:
-                    for p, product in use.inner(g, found).items():
-                        products[:, plan.columns[id(p)]] += product
-    with torch.no_grad():
-        whole = [joined(each) if each else None for each in parts]
-    return Taken(losses.detach(), whole, plan.names, like, options, plan.pool, products)

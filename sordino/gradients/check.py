@@ -10,7 +10,7 @@ names only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,9 +59,9 @@ def structure(model: nn.Module) -> None:
             raise Refusal(f"parameter {name!r} is complex: need real parameters; hold real and imaginary parts apart")
 
 
-def statistics(model: nn.Module) -> None:
+def statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
     """Refuse modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
-    for module in model.modules():
+    for module in model.modules() if modules is None else modules:
         if isinstance(module, _BatchNorm | _InstanceNorm):
             _refuse_statistics(model, module)
 

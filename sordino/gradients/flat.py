@@ -23,14 +23,23 @@ class Pool:
     """Buffers for tensors of the given shapes; one per model."""
 
     buffers: list[Tensor] = field(default_factory=list)
+    _shapes: tuple[torch.Size, ...] = ()
+    _places: list[tuple[torch.Size, tuple[int, ...], int]] = field(default_factory=list)  # shape, strides, start
+    _length: int = 0
 
     def views(self, shapes: Sequence[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
         """Tensors of these shapes, all views of one buffer (see `flat`), holding whatever was there before."""
-        starts = [0]
+        if tuple(shapes) != self._shapes:
+            self._place(tuple(shapes))
+        buffer = self._take(self._length, dtype, device)
+        return [torch.as_strided(buffer, shape, strides, start) for shape, strides, start in self._places]
+
+    def _place(self, shapes: tuple[torch.Size, ...]) -> None:
+        self._shapes, self._places, self._length = shapes, [], 0
         for shape in shapes:
-            starts.append(starts[-1] + -(-shape.numel() // _ALIGNMENT) * _ALIGNMENT)
-        buffer = self._take(starts[-1], dtype, device)
-        return [buffer[start : start + shape.numel()].view(shape) for start, shape in zip(starts, shapes, strict=False)]
+            strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+            self._places.append((shape, strides, self._length))
+            self._length += -(-shape.numel() // _ALIGNMENT) * _ALIGNMENT
 
     def _take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         for buffer in self.buffers:

@@ -16,6 +16,10 @@ from sordino.gradients.check import one_loss
 from sordino.refusal import Refusal
 
 
+_LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
+_TELLING = {_LEAF, _REENTRANT}
+
+
 def one_loss_each(losses: Tensor, b: int) -> Tensor:
     """The losses, shape (B,); anything else is refused."""
     if b == 1 or not isinstance(losses, Tensor) or losses.dim() == 0:
@@ -34,23 +38,32 @@ def reachable(losses: Tensor) -> set[Any]:
     stack = [losses.grad_fn]
     while stack:
         node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        stack.extend([n for n, _ in node.next_functions if n is not None])
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [n for n, _ in node.next_functions]
     return seen
 
 
 def unrecorded(nodes: set[Any], columns: Mapping[int, int]) -> bool:
     """Is a trainable parameter used outside the recorded layers?"""
-    return any(type(node).__name__ == "AccumulateGrad" and id(node.variable) in columns for node in nodes)
+    return any(type(node).__name__ == _LEAF and id(node.variable) in columns for node in nodes)
 
 
-def refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
-    """Raise if a trainable parameter is used outside the recorded layers."""
+def recorded_only(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:
+    """Every node the losses depend on; raises if a trainable parameter is used outside the recorded layers."""
+    nodes = reachable(losses)
+    kinds = {type(node) for node in nodes}  # a few, where there may be many nodes
+    for name in {kind.__name__ for kind in kinds} & _TELLING:
+        if name == _LEAF:
+            _refuse_unrecorded(nodes, columns, names)
+        else:
+            refuse_reentrant(nodes)
+    return nodes
+
+
+def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
     for node in nodes:
-        kind = type(node).__name__
-        if kind == "AccumulateGrad" and id(node.variable) in columns:
+        if type(node).__name__ == _LEAF and id(node.variable) in columns:
             raise Refusal(
                 f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's "
                 "input has no batch "
@@ -60,13 +73,12 @@ def refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[
                 "(they are public: "
                 "use weight decay), or use Loop()"
             )
-    refuse_reentrant(nodes)
 
 
 def refuse_reentrant(nodes: set[Any]) -> None:
     """Raise if layers are hidden in a reentrant checkpoint."""
     for node in nodes:
-        if type(node).__name__ == "CheckpointFunctionBackward":
+        if type(node).__name__ == _REENTRANT:
             raise Refusal(
                 "torch.utils.checkpoint with use_reentrant=True hides its layers from autograd; need the other kind; "
                 "pass use_reentrant=False"

@@ -14,10 +14,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from sordino.gradients.batch import tensors
 from sordino.gradients.flat import Pool
 from sordino.gradients.persample import LossFn, trainable
 from sordino.gradients.raw import RawParameters
@@ -40,6 +39,7 @@ class Plan:
     mark: tuple[Hashable, ...]
     names: tuple[str, ...]
     columns: dict[int, int]  # id of a parameter -> its column
+    trainable: frozenset[int]  # the same ids
     shapes: tuple[torch.Size, ...]
     rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
     raw: bool  # some parameters belong to no layer with a rule
@@ -57,10 +57,25 @@ _PLANS: WeakKeyDictionary[nn.Module, dict[Hashable, Plan]] = WeakKeyDictionary()
 _MOST = 16  # ways of using one model that are remembered
 
 
-def way_of(model: nn.Module, loss_fn: LossFn, batch: Any) -> Hashable:
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """As `list(model.modules())`, in the same order, without a generator per module: this is asked every step."""
+    seen: set[nn.Module] = set()
+    found: list[nn.Module] = []
+    stack = [model]
+    while stack:
+        module = stack.pop()
+        if module not in seen:
+            seen.add(module)
+            found.append(module)
+            if module._modules:
+                stack += [m for m in reversed(module._modules.values()) if m is not None]
+    return found
+
+
+def way_of(model: nn.Module, loss_fn: LossFn, inputs: list[Tensor]) -> Hashable:
     """What a plan was made for: another loss, mode or kind of input may use the layers in another way."""
     code = getattr(loss_fn, "__code__", None) or id(loss_fn)  # a lambda written in a loop is a new object every time
-    return code, model.training, tuple([(t.dim(), t.dtype) for t in tensors(batch)])
+    return code, model.training, tuple([(t.dim(), t.dtype) for t in inputs])
 
 
 def plan_of(model: nn.Module, modules: list[nn.Module], way: Hashable) -> tuple[Plan, list[nn.Parameter]]:
@@ -117,10 +132,12 @@ def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
                 done.update(id(m) for m in below)
             else:
                 raw = True
+    columns = {id(p): column for column, p in enumerate(parameters.values())}
     return Plan(
         mark,
         tuple(parameters),
-        {id(p): column for column, p in enumerate(parameters.values())},
+        columns,
+        frozenset(columns),
         tuple(p.shape for p in parameters.values()),
         tuple(rules),
         raw,

@@ -118,7 +118,7 @@ def _compared(
     names = {position: name for position, name, _ in plan.rules}
     logs, loose = [], False
     for n in (_FEW, _MORE):
-        tape = Tape(n, Mode.PROBE, frozenset(plan.columns), known)
+        tape = Tape(n, Mode.PROBE, plan.trainable, known)
         with torch.enable_grad(), installed(plan, modules, tape):
             losses = one_loss_each(loss_fn(model, *arguments(take(more, slice(0, n)))), n)
         nodes = reachable(losses)

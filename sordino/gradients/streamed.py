@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.batch import arguments, size
-from sordino.gradients.graph import one_loss_each, reachable, refuse_unrecorded
+from sordino.gradients.graph import one_loss_each, recorded_only
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import Grads, LossFn, Norms, accumulation_dtype, trainable
 from sordino.gradients.plan import Plan, installed
@@ -132,7 +132,7 @@ def _pass(
     scale: Tensor | None,
     take: Callable[[int, Part], None],
 ) -> Tensor:
-    tape = Tape(size(batch), Mode.STREAM, frozenset(plan.columns), plan.layouts or {}, plan.channels_last)
+    tape = Tape(size(batch), Mode.STREAM, plan.trainable, plan.layouts or {}, plan.channels_last)
 
     def sink(use: Use, g: Tensor) -> None:
         tape.idle = True
@@ -148,7 +148,7 @@ def _pass(
         losses = one_loss_each(loss_fn(model, *arguments(batch)), tape.size)
         tape.closed = True
         if losses.requires_grad:
-            refuse_unrecorded(reachable(losses), plan.columns, plan.names)
+            recorded_only(losses, plan.columns, plan.names)
             upstream = torch.ones_like(losses) if scale is None else scale.to(losses)
             torch.autograd.grad(losses, [tape.path], upstream, allow_unused=True)  # unused: no recorded layer at all
     return losses.detach()

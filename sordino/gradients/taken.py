@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ class Taken:
         """Squared norms, (B, P), each layer by its fastest formula."""
         if self._norms is None:
             b = self.losses.shape[0]
-            with full_precision(self.losses.device):
+            with torch.no_grad(), full_precision(self.losses.device):
                 columns = [
                     p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) if part is None else part.squared(self._options)
                     for part, p in zip(self._parts, self._like, strict=True)
@@ -61,28 +62,33 @@ class Taken:
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Σ_i w_i g_i, as views of one flat buffer (see `flat`); `into` adds to an earlier result instead."""
+        with torch.no_grad():
+            return self._weighted_sum(weights, into)
+
+    def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
         total = buffers(self._names, self._like, self._pool) if into is None else into
-        finite = self.norms().squared.isfinite().all(dim=1)  # (B,)
-        whole = bool(finite.all())
+        squared, beta = self.norms().squared, 0 if into is None else 1
+        # A sum of squares that is finite has finite terms; if it is not, look closer.
+        finite = None if isfinite(squared.sum()) else squared.isfinite().all(dim=1)  # (B,)
         columns = weights.unbind(1)
-        for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
-            if part is None:
-                if into is None:
-                    total[name].zero_()
-                continue
-            w = columns[k if len(columns) > 1 else 0]
-            kept = part if whole else part.without((w == 0) & ~finite)  # 0 · nan is nan
-            with full_precision(w.device):
-                kept.add_to(total[name], w, 0 if into is None else 1)
+        with full_precision(weights.device):
+            for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
+                if part is None:
+                    if into is None:
+                        total[name].zero_()
+                    continue
+                w = columns[k if len(columns) > 1 else 0]
+                kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
+                kept.add_to(total[name], w, beta)
         return total
 
 
 def buffers(names: tuple[str, ...], like: Sequence[Tensor], pool: Pool) -> Grads:
     """Room for a sum, not cleared: one flat buffer where all parameters share a dtype and a device."""
-    kinds = {(accumulation_dtype(p.dtype), p.device) for p in like}
+    kinds = {(p.dtype, p.device) for p in like}
     if len(kinds) == 1:
         dtype, device = kinds.pop()
-        return dict(zip(names, pool.views([p.shape for p in like], dtype, device), strict=True))
+        return dict(zip(names, pool.views([p.shape for p in like], accumulation_dtype(dtype), device), strict=True))
     return {
         name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
         for name, p in zip(names, like, strict=True)

@@ -56,7 +56,7 @@ class Layout:
     k: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Use:
     """One recorded use."""
 
@@ -149,7 +149,7 @@ class Tape:
     closed: bool = False
     sharing: bool = False  # inside a layer whose input no sample owns
     idle: bool = False  # layers run by their own code, as inside a part's computation
-    path: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
+    _path: Tensor | None = None
     name: str = ""
     index: int = -1
     original: Rule = field(default=lambda: None)
@@ -178,6 +178,13 @@ class Tape:
             return original(*args, **kwargs)
         finally:
             self.sharing = outer
+
+    @property
+    def path(self) -> Tensor:
+        """A leaf to which gradients can flow where a layer's input has none; made when first asked for."""
+        if self._path is None:
+            self._path = torch.zeros((), requires_grad=True)
+        return self._path
 
     @property
     def probing(self) -> bool:
@@ -266,11 +273,11 @@ class Tape:
                 raise Checkpointed
             if not y.requires_grad:
                 y = _Carry.apply(y, self.path)  # type: ignore[no-untyped-call]
-            held = tuple(t.detach() for t in saved)
-            versions = tuple(t._version for t in held)
+            held = tuple([t.detach() for t in saved])
+            versions = tuple([t._version for t in held])
             use = Use(self.name, get_gradient_edge(y), held, versions, parts, k)
             if self.outputs and euler is not None and y.dtype in _EXACT:
-                use = replace(use, output=y.detach(), version=y._version, euler=euler)
+                use.output, use.version, use.euler = y.detach(), y._version, euler
             self.uses.append(use)
             return y
         use = Use(self.name, get_gradient_edge(self.path), (), (), parts, k)

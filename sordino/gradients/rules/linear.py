@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sordino.gradients.rules.compound import Block
 from sordino.gradients.rules.euler import Euler
 from sordino.gradients.rules.matmul import Matmul
-from sordino.gradients.rules.part import Part, Rows, lift
+from sordino.gradients.rules.part import Part, Rows, Squares, lift
 from sordino.gradients.rules.registry import rule
 
 if TYPE_CHECKING:
@@ -22,6 +22,19 @@ def samples_first(x: Tensor, dim: int, size: int) -> Tensor:
     if dim:
         x = x.movedim(dim, 0)
     return x.reshape(size, -1, x.shape[-1])
+
+
+def _one_position(
+    tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None
+) -> dict[Tensor, Part | Tensor]:
+    """The parts of y_i = W a_i + b: both norms contain ‖g_i‖²."""
+    squares = Squares(g)
+    found: dict[Tensor, Part | Tensor] = {}
+    if tape.wants(weight):
+        found[weight] = Matmul(a, g, None, squares)
+    if bias is not None and tape.wants(bias):
+        found[bias] = Rows(g, squares)
+    return found
 
 
 def affine(
@@ -44,8 +57,11 @@ def affine(
     # through.
     y = torch.nn.functional.linear(x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x, w, b)
     lead, size = x.shape[:-1], tape.size
+    plain = x.dim() == 2 and lead[0] == size and block is None  # one position each: nothing to arrange
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        if plain:
+            return _one_position(tape, lift(saved[0], g), lift(g), weight, bias)
         rows = samples_first(lift(g).view(*lead, -1), dim, size)  # (B, T, p)
         found: dict[Tensor, Part] = {}
         if tape.wants(weight):

@@ -22,7 +22,7 @@ from sordino.gradients import tune
 from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.compound import joiner
-from sordino.gradients.rules.part import Part, blank, per_pass, pieces, square_sum
+from sordino.gradients.rules.part import Part, Squares, blank, per_pass, pieces, square_sum
 
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
@@ -63,15 +63,18 @@ class OutputGram:
 class Matmul:
     """The weight of a linear map."""
 
-    __slots__ = ("a", "g", "kept", "output")
+    __slots__ = ("a", "g", "kept", "output", "squares")
 
-    def __init__(self, a: Tensor, g: Tensor, output: OutputGram | None = None) -> None:
-        """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both."""
+    def __init__(
+        self, a: Tensor, g: Tensor, output: OutputGram | None = None, squares: Squares | None = None
+    ) -> None:
+        """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both, and then `squares` may give ‖g‖²."""
         if a.dim() == 3 and a.shape[1] == 1:
             a, g = a[:, 0], g[:, 0]
         self.a = a
         self.g = g
         self.output = output if a.dim() == 3 else None
+        self.squares = squares
         self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
 
     def squared(self, options: PerformanceOptions) -> Tensor:
@@ -79,7 +82,7 @@ class Matmul:
         if self.kept is not None:
             return square_sum(self.kept)
         if self.a.dim() == 2:
-            return square_sum(self.a) * square_sum(self.g)
+            return square_sum(self.a) * (square_sum(self.g) if self.squares is None else self.squares())
         b, t, d = self.a.shape
         p = self.g.shape[2]
         if not b or not t:
@@ -146,6 +149,10 @@ class Matmul:
         w = weights.to(out.dtype)
         if self.kept is not None:
             out.view(-1).addmv_(self.kept.flatten(1).t(), w, beta=beta)
+        elif self.a.dim() == 2:
+            a, g, spread = self.a, self.g, w.unsqueeze(1)
+            a, g = (a * spread, g) if a.shape[1] < g.shape[1] else (a, g * spread)  # scale the narrower factor
+            out.addmm_(g.t(), a, beta=beta)
         else:
             a, g = self.a, self.g
             spread = w.view(-1, *[1] * (a.dim() - 1))

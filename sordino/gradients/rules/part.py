@@ -85,7 +85,7 @@ def square_sum(rows: Tensor) -> Tensor:
 
     The fused norm reads low over long rows (1e-5 at 2.4M elements), so they go in short runs whose squares are added.
     """
-    flat = two_dimensional(rows)
+    flat = rows if rows.dim() == 2 else two_dimensional(rows)
     n = flat.shape[1]
     if n <= _RUN:
         return _length(flat, 1).square_()
@@ -93,6 +93,23 @@ def square_sum(rows: Tensor) -> Tensor:
     runs = flat[:, :whole].view(flat.shape[0], -1, _RUN)
     total = _length(runs, 2).square_().sum(1)
     return total if whole == n else total + _length(flat[:, whole:], 1).square_()
+
+
+class Squares:
+    """Σ x² per row, computed once for all parameters whose norms contain it."""
+
+    __slots__ = ("found", "rows")
+
+    def __init__(self, rows: Tensor) -> None:
+        """Take rows (B, …)."""
+        self.rows = rows
+        self.found: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        """(B,)."""
+        if self.found is None:
+            self.found = square_sum(self.rows)
+        return self.found
 
 
 def blank(tensor: Tensor, gone: Tensor) -> Tensor:
@@ -122,10 +139,11 @@ class Rows:
     """Gradients held in full: biases, norm layers, small or unusual parameters."""
 
     grads: Tensor  # (B, *shape)
+    squares: Squares | None = None  # its squared norms, where another parameter needs them too
 
     def squared(self, options: PerformanceOptions) -> Tensor:
         """Σ of squares."""
-        return square_sum(self.grads)
+        return square_sum(self.grads) if self.squares is None else self.squares()
 
     def dot(self, u: Tensor) -> Tensor:
         """Rows times a vector."""
