@@ -24,9 +24,7 @@ def samples_first(x: Tensor, dim: int, size: int) -> Tensor:
     return x.reshape(size, -1, x.shape[-1])
 
 
-def _one_position(
-    tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None
-) -> dict[Tensor, Part | Tensor]:
+def _one_position(tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None) -> dict[Tensor, Part | Tensor]:
     """The parts of y_i = W a_i + b: both norms contain ‖g_i‖²."""
     squares = Squares(g)
     found: dict[Tensor, Part | Tensor] = {}

@@ -65,9 +65,7 @@ class Matmul:
 
     __slots__ = ("a", "g", "kept", "output", "squares")
 
-    def __init__(
-        self, a: Tensor, g: Tensor, output: OutputGram | None = None, squares: Squares | None = None
-    ) -> None:
+    def __init__(self, a: Tensor, g: Tensor, output: OutputGram | None = None, squares: Squares | None = None) -> None:
         """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both, and then `squares` may give ‖g‖²."""
         if a.dim() == 3 and a.shape[1] == 1:
             a, g = a[:, 0], g[:, 0]
