@@ -18,7 +18,7 @@ def arguments(batch: Any) -> tuple[Any, ...]:
 
 def tensors(batch: Any) -> list[Tensor]:
     """Every tensor of a batch; anything that is not a tensor is refused, by its kind and not by its content."""
-    plain = isinstance(batch, tuple | list) and all([isinstance(leaf, Tensor) for leaf in batch])
+    plain = isinstance(batch, tuple | list) and all(isinstance(leaf, Tensor) for leaf in batch)
     leaves = list(batch) if plain else tree_flatten(batch)[0]  # the common case, without a tree
     for leaf in leaves:
         if not isinstance(leaf, Tensor):

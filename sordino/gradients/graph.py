@@ -15,7 +15,6 @@ from torch import Tensor
 from sordino.gradients.check import one_loss
 from sordino.refusal import Refusal
 
-
 _LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
 _TELLING = {_LEAF, _REENTRANT}
 
