@@ -121,15 +121,28 @@ def captured(
     options: PerformanceOptions,
     scale: Tensor | None = None,
     like: list[nn.Parameter] | None = None,
-    b = size(batch) if b is None else b
-    tape = Tape(b, Mode.KEEP, plan.trainable, plan.layouts or {}, plan.channels_last, inner)
-    with torch.enable_grad(), installed(plan, modules, tape):
-        losses = one_loss_each(loss_fn(model, *arguments(batch)), tape.size)
-    whole: list[Part | None] = [None] * len(like)
-    products = torch.zeros(b, len(like), dtype=torch.float64, device=losses.device) if inner else None
+    inner: bool = False,
+    b: int | None = None,
 ) -> Taken:
     """One pass; `scale` multiplies each sample's loss; `inner` asks for ⟨g_i, θ⟩ as well."""
     like = list(trainable(model).values()) if like is None else like
+    b = size(batch) if b is None else b
+    tape = Tape(b, Mode.KEEP, plan.trainable, plan.layouts or {}, plan.channels_last, inner)
+    with torch.enable_grad(), installed(plan, modules, tape):
+        losses = one_loss_each(loss_fn(model, *arguments(batch)), b)
+    whole: list[Part | None] = [None] * len(like)
+    products = torch.zeros(b, len(like), dtype=torch.float64, device=losses.device) if inner else None
+    if losses.requires_grad:
+        nodes = recorded_only(losses, plan.columns, plan.names)
+        uses = [use for use in tape.uses if use.edge.node in nodes]
+        upstream = torch.ones_like(losses) if scale is None else scale.to(losses)
+        grads = torch.autograd.grad(losses, [use.edge for use in uses], upstream) if uses else ()
+        if not plan.sample_bytes:
+            held = sum(t.nbytes for use in uses for t in use.saved) + sum(g.nbytes for g in grads)
+            plan.sample_bytes = max(1, held // b)
+        with torch.no_grad(), full_precision(losses.device):
+            again: dict[int, list[Part]] = {}
+            for use, g in zip(uses, grads, strict=True):
                 found = use.resolve(g)
                 for p, part in found.items():
                     column = plan.columns[id(p)]
@@ -145,14 +158,3 @@ def captured(
                 assert first is not None
                 whole[column] = joined([first, *others])
     return Taken(losses.detach(), whole, plan.names, like, options, plan.pool, products)
-    if losses.requires_grad:
-        nodes = recorded_only(losses, plan.columns, plan.names)
-        uses = [use for use in tape.uses if use.edge.node in nodes]
-        upstream = torch.ones_like(losses) if scale is None else scale.to(losses)
-        grads = torch.autograd.grad(losses, [use.edge for use in uses], upstream) if uses else ()
-        if not plan.sample_bytes:
-            held = sum(t.nbytes for use in uses for t in use.saved) + sum(g.nbytes for g in grads)
-            plan.sample_bytes = max(1, held // tape.size)
-        with torch.no_grad(), full_precision(losses.device):
-            again: dict[int, list[Part]] = {}
-            for use, g in zip(uses, grads, strict=True):
