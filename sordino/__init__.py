@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Any
 from sordino.version import __version__
 
 if TYPE_CHECKING:
-    from sordino import accounting, algorithms, events, gradients, optim, sampling, schedules, statistics, weigh
-    from sordino.algorithms import NoisyLookahead, NoisySum, OptimisticLookahead, Projected
+    from sordino import (
+        accounting,
+        algorithms,
+        diagnostics,
+        events,
+        gradients,
+        optim,
+        sampling,
+        schedules,
+        statistics,
+        weigh,
+    )
+    from sordino.algorithms import NoisyLookahead, NoisySum, OptimisticLookahead, PrivateQuantile, Projected
     from sordino.claims import Claim, Guarantee, NoGuarantee
+    from sordino.diverged import Diverged
     from sordino.ledger import Ledger
     from sordino.lot import Lot
     from sordino.noise import Gaussian, Laplace
@@ -18,11 +30,11 @@ if TYPE_CHECKING:
     from sordino.plan import dry_run
     from sordino.private import Private
     from sordino.refusal import Refusal
-    from sordino.sampling import BallsInBins, FixedSize, Full, Poisson, Shuffle
+    from sordino.sampling import BallsInBins, ByLength, FixedSize, Full, Poisson, Shuffle, Sorted, Threshold
     from sordino.sealed import Sealed
     from sordino.statistics import ask, dry_ask
     from sordino.training.fit import fit
-    from sordino.weigh import AdaptiveQuantile, Automatic, Flat, Global, Layerwise, Scheduled
+    from sordino.weigh import AdaptiveQuantile, Automatic, BatchStatistic, Flat, Global, Layerwise, Scheduled
 
 # Resolved on first use: `import sordino.events` and the accountants must not pull torch in.
 _HOME = {
@@ -30,6 +42,8 @@ _HOME = {
     "NoisySum": "algorithms",
     "OptimisticLookahead": "algorithms",
     "Projected": "algorithms",
+    "PrivateQuantile": "algorithms",
+    "Diverged": "diverged",
     "Claim": "claims",
     "Guarantee": "claims",
     "NoGuarantee": "claims",
@@ -43,28 +57,46 @@ _HOME = {
     "Private": "private",
     "Refusal": "refusal",
     "BallsInBins": "sampling",
+    "ByLength": "sampling",
     "FixedSize": "sampling",
     "Full": "sampling",
     "Poisson": "sampling",
     "Shuffle": "sampling",
+    "Sorted": "sampling",
+    "Threshold": "sampling",
     "Sealed": "sealed",
     "ask": "statistics",
     "dry_ask": "statistics",
     "AdaptiveQuantile": "weigh",
     "Automatic": "weigh",
+    "BatchStatistic": "weigh",
     "Flat": "weigh",
     "Global": "weigh",
     "Layerwise": "weigh",
     "Scheduled": "weigh",
 }
-_MODULES = ("accounting", "algorithms", "events", "gradients", "optim", "sampling", "schedules", "statistics", "weigh")
+_MODULES = (
+    "accounting",
+    "algorithms",
+    "diagnostics",
+    "events",
+    "gradients",
+    "optim",
+    "sampling",
+    "schedules",
+    "statistics",
+    "weigh",
+)
 
 __all__ = [
     "L2",
     "AdaptiveQuantile",
     "Automatic",
     "BallsInBins",
+    "BatchStatistic",
+    "ByLength",
     "Claim",
+    "Diverged",
     "FixedSize",
     "Flat",
     "Full",
@@ -81,15 +113,19 @@ __all__ = [
     "OptimisticLookahead",
     "Poisson",
     "Private",
+    "PrivateQuantile",
     "Projected",
     "Refusal",
     "Scheduled",
     "Sealed",
     "Shuffle",
+    "Sorted",
+    "Threshold",
     "__version__",
     "accounting",
     "algorithms",
     "ask",
+    "diagnostics",
     "dry_ask",
     "dry_run",
     "events",

@@ -11,7 +11,8 @@ from sordino.gradients.chunked import Chunked
 from sordino.gradients.persample import Materialised
 from sordino.ledger import Ledger
 from sordino.rng import Rng
-from sordino.sampling.sampler import Sampler
+from sordino.sampling.records import alike
+from sordino.sampling.sampler import Sampler, drawn
 from sordino.weigh.weigher import State
 
 _NOTHING = (Materialised({}, NO_NORMS.squared.sum(dim=1)),)
@@ -37,8 +38,11 @@ def dry_run(
     n = validate.count("dataset_size", dataset_size)
     expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
     ledger, state = Ledger(), query.init()
-    for draw in islice(sampler.draws(n, Rng(bytes(32)), 0), validate.count("steps", steps)):
+    for draw in islice(drawn(sampler, alike(n), Rng(bytes(32)), 0), validate.count("steps", steps)):
         event, state = dry_step(query, state, expected)
+        ledger.close()
+        for spent in draw.spent:
+            ledger.release(spent)  # no draw is open: of the whole data
         ledger.open(draw.amplify, lambda event=event: event, _name(draw.cover), draw.bins)  # type: ignore[misc]
     return ledger.event()
 

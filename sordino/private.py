@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from sordino import claims, validate
 from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
+from sordino.asking import asked, labels_of, lengths_of
 from sordino.claims import Claim
-from sordino.events import Event
+from sordino.diverged import Diverged, not_finite
+from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
 from sordino.gradients import check, shifted
 from sordino.gradients.captured import Captured
@@ -40,7 +42,8 @@ from sordino.plan import dry_step
 from sordino.refusal import Refusal
 from sordino.release import Release
 from sordino.rng import Rng
-from sordino.sampling.sampler import Draw, Sampler
+from sordino.sampling.records import Label
+from sordino.sampling.sampler import Draw, Informed, Sampler, drawn
 from sordino.sealed import Sealed
 from sordino.tripwire import Tripwire
 
@@ -107,11 +110,18 @@ class Private:
         self._source: tuple[str, int] | None = None  # sampler and size of the phase
         self._resuming = False
         self._chunk: int | None = None
+        self._memory: Callable[[], Any] | None = None  # what an informed sampler left behind
+        self._diverged: Diverged | None = None
 
     @property
     def steps(self) -> int:
         """Lots drawn so far, used or not."""
         return self._steps
+
+    @property
+    def diverged(self) -> Diverged | None:
+        """The step at which training left the finite numbers, if it did; no lot is drawn after it."""
+        return self._diverged
 
     @property
     def event(self) -> Event:
@@ -145,6 +155,11 @@ class Private:
         expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
         if expected_batch is not None:
             expected = validate.positive("expected_batch", expected_batch)
+        if workers and isinstance(sampler, Informed):
+            raise Refusal(
+                f"workers={workers}: {type(sampler).__name__} asks the records at the model of the moment, so its lots "
+                "cannot be loaded ahead; use workers=0"
+            )
         check.structure(self._model)
         load = loader(dataset, collate)
         some = torch.arange(check.PROBE).remainder(n).numpy()
@@ -156,15 +171,21 @@ class Private:
         def lots() -> Iterator[Lot]:
             self._begin(sampler, n, chunk)
             stream, start = self._root.child("draws", self._phase), self._position
+            memory = None if self._memory is None else self._memory()
+            records = asked(n, load, chunk, self._gradients)
 
             def made() -> Iterator[Draw]:
-                return islice(sampler.draws(n, stream, start), steps)
+                return islice(drawn(sampler, records, stream, start, memory), steps)
 
             prefetch = None
             if workers:
                 seed = int(self._root.child("workers", self._phase, start).words(1)[0] >> 1)
                 prefetch = Prefetch(dataset, made, chunk, workers, collate, seed)
-            for k, draw in enumerate(made()):
+            lots = enumerate(made())
+            while not self._left_the_finite():  # before the next lot is drawn, and after the last
+                k, draw = next(lots, (-1, None))
+                if draw is None:
+                    return
                 prefetched = None if prefetch is None else partial(prefetch.take, k)
                 yield self._drawn(draw, Batches(draw.indices, chunk, load, prefetched), expected)
 
@@ -178,10 +199,8 @@ class Private:
         if not isinstance(lot, Lot):
             self._ledger.void("private.backward was given a batch that no sampler drew")
             lot = Lot(-1, Sealed(0), float(max(1, batches.size(lot))), partial(iter, [lot]))
-        elif lot is not self._lot:
-            raise Refusal(
-                "this lot is not the one drawn last: a lot can be used until the next is drawn, by the Private that drew it"
-            )
+        else:
+            self._refuse_old(lot)
         check.statistics(self._model)
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
@@ -189,8 +208,24 @@ class Private:
             grads = Chunked(lambda: self._parts(lot, losses), partial(self._parts_at, lot, losses, put_back))
             release, self._state = self._query(grads, self._state, lot.expected_batch, self._noise)
         self._ledger.release(release.event, self._page or "")
-        self._write(release, lot.expected_batch)
+        # A bounded sum is finite, so only what has no proof is looked at. What is not finite is not handed on.
+        bad = not_finite(release.value) if isinstance(release.event, NonPrivate) else None
+        if bad is None:
+            self._write(release, lot.expected_batch)
+        else:
+            self._diverged = Diverged(lot.step, f"the gradient of parameter {bad!r}")
         return Sealed(torch.cat(losses), self._ledger)
+
+    def lengths(self, lot: Lot) -> Sealed[Tensor]:
+        """The gradient lengths of a lot's samples at the current model, sealed; one more pass over the lot."""
+        self._refuse_old(lot)
+        return Sealed(lengths_of(self._gradients(batch) for batch in lot.batches()), self._ledger)
+
+    def labels(self, lot: Lot, label: Label | None = None) -> Sealed[Tensor]:
+        """The classes of a lot's samples, sealed: what `label` makes of a batch's columns, by default the last."""
+        self._refuse_old(lot)
+        found = [labels_of(batch, label) for batch in lot.batches()]
+        return Sealed(torch.cat(found) if found else torch.zeros(0, dtype=torch.long), self._ledger)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
         """What can truly be said so far: a `Guarantee` or a `NoGuarantee` with its reason."""
@@ -224,6 +259,8 @@ class Private:
             "position": self._position,
             "source": self._source,
             "physical_batch": self._chunk,
+            "memory": None if self._memory is None else self._memory(),
+            "diverged": None if self._diverged is None else [self._diverged.step, self._diverged.what],
             "backend": self._backend.state_dict() if isinstance(self._backend, Resumable) else None,
         }
 
@@ -246,6 +283,9 @@ class Private:
         self._steps, self._phase, self._position = state["steps"], state["phase"], state["position"]
         self._source = None if state["source"] is None else (state["source"][0], state["source"][1])
         self._chunk = state["physical_batch"]
+        memory = state.get("memory")
+        self._memory = None if memory is None else lambda: memory
+        self._diverged = Diverged(*state["diverged"]) if state.get("diverged") else None
         if state.get("backend") is not None and isinstance(self._backend, Resumable):
             self._backend.load_state_dict(state["backend"])
         self._resuming = True
@@ -263,7 +303,7 @@ class Private:
         """A new phase of draws, or the rest of the one a loaded state was saved in."""
         source = (repr(sampler), n)
         if not (self._resuming and source == self._source):
-            self._phase, self._position = self._phase + 1, 0
+            self._phase, self._position, self._memory = self._phase + 1, 0, None
         self._resuming, self._source, self._chunk = False, source, chunk
 
     def _drawn(self, draw: Draw, loads: Batches, expected: float) -> Lot:
@@ -272,11 +312,41 @@ class Private:
         cover = None if draw.cover is None else f"{self._phase}/{draw.cover}"
         if self._page is None:
             self._page = self._ledger.page()
+        self._ledger.close(self._page)
+        for event in draw.spent:
+            self._ledger.release(event, self._page)  # no draw is open: of the whole data
         self._ledger.open(draw.amplify, lambda: dry_step(query, state, expected)[0], cover, draw.bins, self._page)
         self._lot = Lot(self._steps, Sealed(len(draw.indices), self._ledger), expected, loads)
         self._steps += 1
         self._position += 1
+        self._memory = draw.memory
         return self._lot
+
+    def _left_the_finite(self) -> bool:
+        """Is training over because a parameter, which is public, is not finite any more?"""
+        if self._diverged is None:
+            bad = not_finite((name, p) for name, p in self._model.named_parameters() if p.is_floating_point())
+            if bad is not None and not self._steps:
+                raise Refusal(f"parameter {bad!r} is not finite before the first step: look at how it was initialised")
+            self._diverged = None if bad is None else Diverged(self._steps - 1, f"parameter {bad!r}")
+        return self._diverged is not None
+
+    def _refuse_old(self, lot: Lot) -> None:
+        if lot is not self._lot:
+            raise Refusal(
+                "this lot is not the one drawn last: a lot can be used until the next is drawn, by the Private that drew it"
+            )
+
+    def _gradients(self, batch: Any) -> PerSample:
+        """Of a batch, at the current model, to be asked for norms; with random numbers of our own."""
+        with self._own_randomness():
+            return self._part(batch, trainable(self._model))[0]
+
+    def _part(self, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
+        """A batch's per-sample gradients, the penalty in them, and its losses."""
+        part = self._backend.per_sample(self._model, self._loss_fn, batches.to(batch, self._device()))
+        losses = part.losses
+        return part if self._penalty is None else self._penalty.shifted(part, parameters), losses
 
     def _parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
         """The lot's per-sample gradients, chunk by chunk; one empty part for an empty lot."""
@@ -285,10 +355,8 @@ class Private:
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
         for batch in lot.batches():
-            part = self._backend.per_sample(self._model, self._loss_fn, batches.to(batch, self._device()))
-            losses.append(part.losses)
-            if self._penalty is not None:
-                part = self._penalty.shifted(part, parameters)
+            part, loss = self._part(batch, parameters)
+            losses.append(loss)
             yield part
             del part  # or it would live on beside the next one
         if not losses:

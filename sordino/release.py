@@ -2,6 +2,7 @@
 
     release(S, Δ, noise)     S + noise of scale multiplier × Δ, and the event that this is
     choose(u, Δ, ε)          an index, with probability ∝ exp(ε u / 2Δ) (McSherry & Talwar 2007), by Gumbel noise
+    choose_between(u, Δ, ε)  the same on a line: a number, with density ∝ exp(ε u(x) / 2Δ), u a step function
 
 A value brings its event (rule R3): nobody computes the event anywhere else.
 
@@ -55,17 +56,23 @@ class Tap(Protocol):
         ...
 
 
+TAPPED = "the door was tapped"
 _taps: list[Tap] = []
+_choice_taps: list[ChoiceTap] = []
 
 
 @contextmanager
-def tapped(tap: Tap) -> Iterator[None]:
+def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
     """Watch the door, for the neighbour hunter and audits. What is released meanwhile has no guarantee."""
     _taps.append(tap)
+    if choices is not None:
+        _choice_taps.append(choices)
     try:
         yield
     finally:
         _taps.remove(tap)
+        if choices is not None:
+            _choice_taps.remove(choices)
 
 
 def release(
@@ -85,11 +92,9 @@ def release(
     for tap in _taps:
         seen = tap(bare, sensitivity, noise)
         if seen is not None:
-            return Release(
-                {name: tensor.clone() for name, tensor in seen.items()}, events.NonPrivate("the door was tapped")
-            )
+            return Release({name: tensor.clone() for name, tensor in seen.items()}, events.NonPrivate(TAPPED))
     if _taps:
-        event = events.NonPrivate("the door was tapped")
+        event = events.NonPrivate(TAPPED)
     return Release(_noised(bare, noise, bound, rng), event)
 
 
@@ -103,11 +108,65 @@ def _noised(value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng) -
     return summed
 
 
+@dataclass(frozen=True)
+class Steps:
+    """A step function on a line: `heights[i]` from `edges[i]` to `edges[i + 1]`. The ends of the line are public."""
+
+    edges: Tensor  # (m + 1,), ascending
+    heights: Tensor  # (m,)
+
+
+class ChoiceTap(Protocol):
+    """Sees the scores of a choice, and may decide it."""
+
+    def __call__(self, scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
+        """What to choose; None lets the door choose."""
+        ...
+
+
 def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng) -> tuple[int, Event]:
     """The index of a high score, ε-DP when one record moves each score by at most `sensitivity`."""
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     bare = unseal(scores).to(torch.float64)
-    gumbel = -torch.from_numpy(rng.uniform(bare.numel())).log().neg().log()
-    chosen = int(torch.argmax(bare * (epsilon / (2 * sensitivity)) + gumbel))
-    return chosen, events.Exponential(epsilon)
+    decided = _decided(bare, sensitivity, epsilon)
+    chosen = _likely(bare * (epsilon / (2 * sensitivity)), rng) if decided is None else int(decided)
+    return chosen, _exponential(epsilon)
+
+
+GRID = 2.0**-20
+"""A number chosen on a line is rounded to this part of its length: its last bits would tell which interval it is from."""
+
+
+def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, rng: Rng) -> tuple[float, Event]:
+    """A number where the function is high, ε-DP when one record moves it by at most `sensitivity` at every place."""
+    epsilon = validate.positive("epsilon", epsilon)
+    sensitivity = validate.positive("sensitivity", sensitivity)
+    steps = unseal(utility)
+    decided = _decided(steps, sensitivity, epsilon)
+    if decided is not None:
+        return float(decided), _exponential(epsilon)
+    width = steps.edges.diff()  # an interval of width 0 has a weight of log 0 and is never chosen
+    i = _likely(width.log() + steps.heights * (epsilon / (2 * sensitivity)), rng)
+    place = float(steps.edges[i] + width[i] * float(rng.uniform(1)[0]))
+    first, last = float(steps.edges[0]), float(steps.edges[-1])
+    step = (last - first) * GRID
+    return min(last, first + round((place - first) / step) * step), _exponential(epsilon)
+
+
+def _likely(log_weights: Tensor, rng: Rng) -> int:
+    """An index with probability ∝ exp(log_weights): the largest after Gumbel noise."""
+    gumbel = -torch.from_numpy(rng.uniform(log_weights.numel())).log().neg().log()
+    return int(torch.argmax(log_weights + gumbel))
+
+
+def _decided(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
+    for tap in _choice_taps:
+        decided = tap(scores, sensitivity, epsilon)
+        if decided is not None:
+            return decided
+    return None
+
+
+def _exponential(epsilon: float) -> Event:
+    return events.NonPrivate(TAPPED) if _taps or _choice_taps else events.Exponential(epsilon)

@@ -4,5 +4,6 @@ from sordino.algorithms.dpsgd import NoisySum, Query
 from sordino.algorithms.noisy_lookahead import NoisyLookahead
 from sordino.algorithms.optimistic_lookahead import OptimisticLookahead
 from sordino.algorithms.projected import Projected
+from sordino.algorithms.quantile import PrivateQuantile
 
-__all__ = ["NoisyLookahead", "NoisySum", "OptimisticLookahead", "Projected", "Query"]
+__all__ = ["NoisyLookahead", "NoisySum", "OptimisticLookahead", "PrivateQuantile", "Projected", "Query"]

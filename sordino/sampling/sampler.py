@@ -1,19 +1,26 @@
 """Who is in a lot, and what the draw is worth. A sampler states its own amplification; nothing guesses it from a rate.
 
-Draw k of a sampler is a pure function of the random stream and k, so a run resumes at a number.
+Draw k of a sampler is a pure function of the random stream and k, so a run resumes at a number. An `Informed` sampler also
+asks the records (see `records`): its draws are made one at a time, at the model of the moment, and carry what it must
+remember to go on from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.events import Event
+from sordino.events import Event, NonPrivate, compose
 from sordino.rng import Rng
+from sordino.sampling.records import Records
+
+LOOKED = (  # printed with the claim
+    "the sampler ranked the records by their gradients before it drew, so whether one is in a lot depends on the others"
+)
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,18 @@ class Draw:
     amplify: Callable[[Event], Event]  # from what is released on the draw to what that is worth
     cover: int | None = None  # draws of one cover, or pass, touch disjoint records; None when draws are independent
     bins: int | None = None  # how many draws a pass has, if every record chose its own independently
+    spent: tuple[Event, ...] = ()  # what was released of all records in order to make it
+    memory: Callable[[], Any] | None = None  # what an informed sampler knows after it, as JSON; as secret as the data
 
 
 def unamplified(event: Event) -> Event:
     """What a draw is worth that hides nobody."""
     return event
+
+
+def unproven(event: Event) -> Event:
+    """What a draw is worth that was made after a look at the records."""
+    return compose([NonPrivate(LOOKED), event])
 
 
 @runtime_checkable
@@ -47,3 +61,24 @@ class Sampler(Protocol):
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Draws number start, start + 1, … of n records, without end."""
         ...
+
+
+@runtime_checkable
+class Informed(Sampler, Protocol):
+    """A sampler that asks the records. Without any, as in a dry run, `draws` takes them all to be alike."""
+
+    def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
+        """Draws number start, start + 1, …, without end, each made when it is asked for.
+
+        `memory` is what the draw before `start` left, None for the first.
+        """
+        ...
+
+
+def drawn(sampler: Sampler, records: Records, rng: Rng, start: int, memory: Any = None) -> Iterator[Draw]:
+    """The draws of any sampler. One made after a look at the records has no guarantee, whatever the sampler says."""
+    if not isinstance(sampler, Informed):
+        yield from sampler.draws(len(records), rng, start)
+        return
+    for draw in sampler.draws_from(records, rng, start, memory):
+        yield replace(draw, amplify=unproven) if records.looked else draw

@@ -2,10 +2,21 @@
 
 from sordino.weigh.adaptive_quantile import AdaptiveQuantile
 from sordino.weigh.automatic import Automatic
+from sordino.weigh.batch_statistic import BatchStatistic
 from sordino.weigh.flat import Flat
 from sordino.weigh.global_rule import Global
 from sordino.weigh.layerwise import Layerwise
 from sordino.weigh.scheduled import Scheduled
 from sordino.weigh.weigher import Rule, Weigher
 
-__all__ = ["AdaptiveQuantile", "Automatic", "Flat", "Global", "Layerwise", "Rule", "Scheduled", "Weigher"]
+__all__ = [
+    "AdaptiveQuantile",
+    "Automatic",
+    "BatchStatistic",
+    "Flat",
+    "Global",
+    "Layerwise",
+    "Rule",
+    "Scheduled",
+    "Weigher",
+]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -178,4 +179,33 @@ BROKEN: dict[str, Callable[[], Any]] = {
     **{f.__name__: lambda f=f: BrokenQuery(f) for f in BROKEN_ASKS},
     "bound_and_noise_out_of_step": lambda: sd.NoisySum(BoundAndNoiseOutOfStep(), sd.Gaussian(1.0)),
     "bound_from_the_raw_count": lambda: sd.NoisySum(BoundFromTheRawCount(), sd.Gaussian(1.0)),
+}
+
+
+def twice_as_likely_above_the_median(lengths: np.ndarray) -> np.ndarray:
+    return np.where(lengths >= np.median(lengths), 0.8, 0.4)
+
+
+def a_share_of_the_total_length(lengths: np.ndarray) -> np.ndarray:
+    return 2 * lengths / max(lengths.sum(), 1e-30)
+
+
+@dataclass(frozen=True)
+class HalfTheSensitivity(sd.PrivateQuantile):
+    """A private quantile that takes one record to count a half."""
+
+    @property
+    def sensitivity(self) -> float:
+        return 0.5 * max(self.quantile, 1 - self.quantile)
+
+
+def threshold_of_half_the_sensitivity() -> sd.Threshold:
+    return sd.Threshold(HalfTheSensitivity(0.75, ceiling=5.0, epsilon=1.0), 0.2, 0.8)
+
+
+BROKEN_SAMPLERS: dict[str, Callable[[], Any]] = {
+    "compares_a_record_with_the_median": lambda: sd.ByLength(twice_as_likely_above_the_median, most=0.8),
+    "divides_by_the_total": lambda: sd.ByLength(a_share_of_the_total_length, most=0.8),
+    "releases_a_threshold_too_dear": threshold_of_half_the_sensitivity,
+    "takes_the_longest": lambda: sd.Sorted.top_k(4),
 }

@@ -1,8 +1,10 @@
 """The neighbour hunter: looks for two neighbouring datasets whose sums differ by more than was declared.
 
-World A runs the real code and records every value at the door before noise. World B, one record fewer in every lot,
-runs the same code but is handed A's outputs. At every door the two values are compared with the declared sensitivity;
-at every step the gradients written must be the same, because all that may differ went through the door.
+World A runs the real code and records every value at the door before noise, and the scores of every choice. World B, one
+record fewer in every lot, runs the same code but is handed A's outputs. At every door the two values are compared with the
+declared sensitivity; at every step the gradients written must be the same, because all that may differ went through the
+door. A sampler whose coins depend on the records is run on the records themselves in both worlds, one fewer in B, where
+every other record has the coins it had in A.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.gradients.persample import Backend, Grads, LossFn
 from sordino.noise import Noise, Sensitivity
-from sordino.release import Unproven, tapped
+from sordino.release import Steps, Unproven, tapped
 from sordino.rng import Rng
-from sordino.sampling.sampler import Draw, Sampler
+from sordino.sampling import Records
+from sordino.sampling.sampler import Draw, Sampler, drawn
 
 SLACK = 1e-9  # float64 throughout
 INPUTS, CLASSES = 5, 3
@@ -50,6 +53,7 @@ class Recorder:
 
     generator: torch.Generator
     doors: list[tuple[Grads, float, Grads]] = field(default_factory=list)
+    choices: list[tuple[Tensor | Steps, float]] = field(default_factory=list)
 
     def __call__(self, value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads:
         bound = sensitivity.scale if isinstance(sensitivity, Unproven) else noise.bound(sensitivity)
@@ -57,14 +61,27 @@ class Recorder:
         self.doors.append(({n: v.clone() for n, v in value.items()}, bound, out))
         return out
 
+    def choose(self, scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float:
+        """Anything that could be chosen."""
+        u = float(torch.rand((), generator=self.generator))
+        if isinstance(scores, Steps):
+            chosen = float(scores.edges[0] + u * (scores.edges[-1] - scores.edges[0]))
+        else:
+            chosen = int(u * len(scores))
+        self.choices.append((scores, chosen))
+        return chosen
+
 
 @dataclass
 class Replayer:
     """World B: compare with A, hand out what A got."""
 
     doors: list[tuple[Grads, float, Grads]]
+    choices: list[tuple[Tensor | Steps, float]]
     worst: float = 0.0
     passed: int = 0
+    chosen: int = 0
+    worst_choice: float = 0.0
     mismatch: str = ""
 
     def __call__(self, value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads:
@@ -81,6 +98,33 @@ class Replayer:
         self.worst = max(self.worst, moved / bound if math.isfinite(moved) else math.inf)
         return out
 
+    def choose(self, scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float:
+        if self.chosen >= len(self.choices):
+            self.mismatch = "a choice that the neighbour did not make"
+            return 0
+        there, chosen = self.choices[self.chosen]
+        self.chosen += 1
+        moved = difference(there, scores)
+        self.worst_choice = max(self.worst_choice, moved / sensitivity)
+        return chosen
+
+
+def difference(one: Tensor | Steps, other: Tensor | Steps) -> float:
+    """The largest difference of two score functions."""
+    if not isinstance(one, Steps) or not isinstance(other, Steps):
+        assert isinstance(one, Tensor), "two choices of one kind"
+        assert isinstance(other, Tensor), "two choices of one kind"
+        return float((one - other).abs().max()) if one.shape == other.shape else math.inf
+    edges = torch.cat([one.edges, other.edges]).unique()
+    middles = (edges[1:] + edges[:-1]) / 2
+
+    def at(steps: Steps) -> Tensor:
+        return steps.heights[
+            torch.searchsorted(steps.edges, middles, right=True).sub(1).clamp(0, len(steps.heights) - 1)
+        ]
+
+    return float((at(one) - at(other)).abs().max())
+
 
 @dataclass
 class Catch:
@@ -88,10 +132,11 @@ class Catch:
 
     worst: float = 0.0
     told: str = ""
+    worst_choice: float = 0.0
 
     @property
     def broken(self) -> bool:
-        return self.worst > 1 + SLACK or bool(self.told)
+        return max(self.worst, self.worst_choice) > 1 + SLACK or bool(self.told)
 
 
 def network() -> nn.Module:
@@ -166,6 +211,65 @@ def hunt(
     return catch
 
 
+class SharedCoins(Rng):
+    """A stream that gives a coin to record `gone` too, though it is not there: the others keep theirs."""
+
+    def __init__(self, rng: Rng, n: int, gone: int) -> None:
+        super().__init__(rng._key, rng.counter)
+        self.n, self.gone = n, gone
+
+    def child(self, *labels: str | int) -> SharedCoins:
+        return SharedCoins(super().child(*labels), self.n, self.gone)
+
+    def uniform(self, n: int) -> np.ndarray:
+        return np.delete(super().uniform(self.n), self.gone) if n == self.n - 1 else super().uniform(n)
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """A sampler in the world without record `gone` of n, or in the one with it (None)."""
+
+    sampler: Sampler
+    n: int
+    gone: int | None = None
+    size_is_public: bool = False
+
+    def expected(self, n: int) -> float:
+        return 4.0
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        raise NotImplementedError
+
+    def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
+        stream = rng if self.gone is None else SharedCoins(rng, self.n, self.gone)
+        return drawn(self.sampler, records, stream, start, memory)
+
+
+def hunt_draws(
+    sampler: Callable[[], Sampler],
+    query: Queries,
+    backend: Backend,
+    *,
+    trials: int,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Catch:
+    """Neighbours of a sampler that asks the records; the worst that was found."""
+    rng = np.random.default_rng(seed)
+    catch = Catch()
+    for _ in range(trials):
+        n = int(rng.choice([2, 5, 12]))
+        x, y = records(rng, n)
+        gone = int(rng.integers(n))
+        kept = [i for i in range(n) if i != gone]
+        here = World(TensorDataset(x, y), Coupled(sampler(), n), steps=4)
+        there = World(TensorDataset(x[kept], y[kept]), Coupled(sampler(), n, gone), steps=4)
+        found = compare(query, here, there, backend, seed=int(rng.integers(2**31)), options=options)
+        catch.worst, catch.told = max(catch.worst, found.worst), catch.told or found.told
+        catch.worst_choice = max(catch.worst_choice, found.worst_choice)
+    return catch
+
+
 def compare(
     query: Queries,
     here: World,
@@ -179,14 +283,14 @@ def compare(
     """Two neighbouring worlds: what passes the door in each, and whether anything passed beside it."""
     recorder = Recorder(torch.Generator().manual_seed(seed))
     one = _run(query(), backend, here, recorder, physical_batch, options or {})
-    replayer = Replayer(recorder.doors)
+    replayer = Replayer(recorder.doors, recorder.choices)
     other = _run(query(), backend, there, replayer, physical_batch, options or {})
     told = replayer.mismatch
-    if replayer.passed != len(recorder.doors):
+    if replayer.passed != len(recorder.doors) or replayer.chosen != len(recorder.choices):
         told = "fewer releases than the neighbour"
     if not told and not all(torch.equal(a, b) for a, b in zip(one, other, strict=True)):
         told = "a gradient that did not come from the door"
-    return Catch(replayer.worst, told)
+    return Catch(replayer.worst, told, replayer.worst_choice)
 
 
 def _run(
@@ -202,7 +306,7 @@ def _run(
     private = sd.Private(model, world.loss, query, backend=backend, seed=1, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=world.learning_rate)
     written = []
-    with tapped(tap):
+    with tapped(tap, tap.choose):
         for lot in private.draws(world.dataset, world.sampler, steps=world.steps, physical_batch=physical_batch):
             private.backward(lot)
             written += [p.grad.clone() for p in model.parameters() if p.grad is not None]

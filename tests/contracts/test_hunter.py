@@ -3,9 +3,10 @@
 import pytest
 
 import sordino as sd
-from sordino.gradients import Vmap
-from tests.contracts.broken import BROKEN
-from tests.contracts.hunter import hunt
+from sordino.gradients import Captured, Vmap
+from sordino.sampling import Informed
+from tests.contracts.broken import BROKEN, BROKEN_SAMPLERS
+from tests.contracts.hunter import hunt, hunt_draws
 from tests.contracts.variants import rows_and_backends
 
 PROVEN = {name: pair for name, pair in rows_and_backends("hunt").items() if pair[0].guarantee}
@@ -16,6 +17,26 @@ def test_no_neighbour_moves_a_sum_by_more_than_declared(variant, backend):
     catch = hunt(variant.query, backend, trials=30, options=variant.options)
     assert not catch.broken, catch
     assert catch.worst > 0.3  # the hunter came near the bound, so it was looking in the right place
+
+
+DRAWN = {
+    name: pair
+    for name, pair in rows_and_backends("hunt", scripted=False).items()
+    if pair[0].guarantee and pair[0].sampler and isinstance(pair[0].sampler(), Informed)
+}
+
+
+@pytest.mark.parametrize(("variant", "backend"), DRAWN.values(), ids=DRAWN)
+def test_no_record_moves_another_s_coin_or_a_sum_by_more_than_declared(variant, backend):
+    catch = hunt_draws(variant.sampler, variant.query, backend, trials=30, options=variant.options)
+    assert not catch.broken, catch
+    assert catch.worst > 0.3
+
+
+@pytest.mark.parametrize("name", BROKEN_SAMPLERS)
+def test_the_hunter_catches_a_sampler_that(name):
+    dpsgd = sd.NoisySum(sd.Flat(0.5), sd.Gaussian(1.0))
+    assert hunt_draws(BROKEN_SAMPLERS[name], lambda: dpsgd, Captured(), trials=15).broken
 
 
 @pytest.mark.parametrize("name", BROKEN)

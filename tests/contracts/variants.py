@@ -17,11 +17,11 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.algorithms import Query
 from sordino.gradients import Backend, Captured, Loop, Vmap
-from sordino.sampling import Sampler
+from sordino.sampling import Band, Sampler
 from sordino.schedules import Cosine, Logarithmic
 from sordino.weigh import Weigher
 from tests.contracts.broken import MedianOfTheLot
-from tests.contracts.hunter import Catch, Scripted, World, compare
+from tests.contracts.hunter import Catch, Scripted, World, compare, network
 
 HUGE = 1e9
 BACKENDS: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
@@ -126,6 +126,55 @@ def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> 
     return Variant(name, noun, query, plain, **more)
 
 
+def one_short_record_among_long_ones() -> tuple[World, World]:
+    """Eleven records, one of them with almost no gradient; the neighbour lacks it."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(11, 5, generator=generator, dtype=torch.float64)
+    y = torch.randn(11, 3, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        y[10] = network()(x[10]) + 1e-3
+    dataset, everyone = TensorDataset(x, y), tuple(range(11))
+    return World(dataset, Scripted((everyone,))), World(dataset, Scripted((everyone[:10],)))
+
+
+def one_record_more(sampler: Callable[[], Sampler]) -> Callable[[], tuple[World, World]]:
+    """Twelve records, the last the longest; the neighbour lacks it. The first eleven have the same coins in both."""
+
+    def worlds() -> tuple[World, World]:
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(12, 5, generator=generator, dtype=torch.float64)
+        y = 5 * torch.randn(12, 3, generator=generator, dtype=torch.float64)
+        y[11] *= 10
+        here, there = TensorDataset(x, y), TensorDataset(x[:11], y[:11])
+        return World(here, sampler(), steps=3), World(there, sampler(), steps=3)
+
+    return worlds
+
+
+def sorts(name: str, sampler: Callable[[], Sampler]) -> Variant:
+    """A row for a way of sorting, which has no guarantee."""
+    says = "a record that comes in pushes another one out of the lot, and out of all later ones"
+    witness = Witness(says, one_record_more(sampler))
+    return draws(name, "Sorted", sampler, backends=("captured",), guarantee=False, witness=witness)
+
+
+def clips_by(name: str, weigher: Callable[[], Weigher], witness: Witness) -> Variant:
+    """A row for a bound taken from the lot, which has no guarantee."""
+
+    def query(multiplier: float = 1.0) -> sd.NoisySum:
+        return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
+
+    return Variant(name, "BatchStatistic", query, backends=("captured",), guarantee=False, witness=witness)
+
+
+def by_sign(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A class for records that have none."""
+    return (y[:, 0] > 0).long()
+
+
+LONG = Witness("one long record moves the bound of all the others", one_long_record_among_short_ones)
+SHORT = Witness("one short record moves the bound of all the others", one_short_record_among_long_ones)
+
 VARIANTS = [
     weighs("flat", "Flat", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf"))),
     weighs(
@@ -194,12 +243,34 @@ VARIANTS = [
         MedianOfTheLot,
         lambda: MedianOfTheLot(at_least=HUGE),
         guarantee=False,
-        witness=Witness("one long record moves the bound of all the others", one_long_record_among_short_ones),
+        witness=LONG,
         without={
             "noise": "its scale follows the lot",
             "divisor": "its weights follow the lot",
             "bound": "none is declared",
         },
+    ),
+    clips_by("median-of-the-lot", lambda: sd.BatchStatistic.median(cap=50.0), LONG),
+    clips_by("minimum-of-the-lot", lambda: sd.BatchStatistic.minimum(cap=50.0), SHORT),
+    clips_by("mean-of-the-lot", lambda: sd.BatchStatistic.mean(cap=50.0), LONG),
+    sorts("sorted-top-k", lambda: sd.Sorted.top_k(4)),
+    sorts("sorted-top-k-refresh", lambda: sd.Sorted.top_k(4, refresh=3)),
+    sorts("sorted-top-k-pool", lambda: sd.Sorted.top_k(4, pool=2)),
+    sorts("sorted-quantile", lambda: sd.Sorted.quantile(4)),
+    sorts("sorted-class-diverse", lambda: sd.Sorted.class_diverse(4, label=by_sign)),
+    sorts("sorted-similar-length", lambda: sd.Sorted.similar_length(4)),
+    draws("threshold", "Threshold", lambda: sd.Threshold(2.0, low=0.2, high=0.8, refresh=3), backends=("captured",)),
+    draws(
+        "threshold-released",
+        "Threshold",
+        lambda: sd.Threshold(sd.PrivateQuantile(0.75, ceiling=10.0, epsilon=0.5), low=0.2, high=0.8, refresh=3),
+        backends=("captured",),
+    ),
+    draws(
+        "by-length",
+        "ByLength",
+        lambda: sd.ByLength(Band(0.5, 20.0, inside=0.7, outside=0.3), most=0.7, refresh=2),
+        backends=("captured",),
     ),
 ]
 

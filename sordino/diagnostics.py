@@ -1,0 +1,96 @@
+"""Looking at a run: what the sources plot of their batches and updates, with each look in the claim.
+
+    update cosines          between consecutive released gradients: made of releases alone, covered by the claim
+    length quantiles        of a lot's gradient lengths: private, disclosed
+    dominant class          the most frequent class of a lot and its share: private, disclosed
+    cosine(a, b)            of two updates, such as the plain and the projected one
+
+Privacy: what is computed from a lot's own records is a `Sealed` value that is opened by `disclose`: the claim keeps its ε
+for all the rest and lists the diagnostic by name under what it does not cover. Whoever publishes such a plot publishes
+more than the claim speaks about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from sordino.lot import Lot
+from sordino.private import Private
+from sordino.sampling.records import Label
+
+LENGTHS = "gradient length quantiles of lots"
+CLASSES = "dominant classes of lots"
+FIVE = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of a box plot."""
+
+
+def cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """The cosine of the angle between two updates, tensor by tensor of the same names; nan if one of them is 0.
+
+    >>> cosine({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([1.0, 1.0])})
+    0.7071067811865475
+    """
+    if one.keys() != other.keys():
+        raise ValueError(f"updates of different parameters: {sorted(one)} and {sorted(other)}; need the same names")
+    a = torch.cat([one[name].detach().flatten().double() for name in one])
+    b = torch.cat([other[name].detach().flatten().double() for name in one])
+    lengths = float(a.norm() * b.norm())
+    return float(a @ b) / lengths if lengths > 0 else math.nan
+
+
+@dataclass
+class UpdateCosines:
+    """Cosines between consecutive updates: call it after every `private.backward`.
+
+    The gradients it reads have passed the door, so what it says is covered by the claim.
+    """
+
+    model: nn.Module
+    values: list[float] = field(default_factory=list)
+    _last: dict[str, Tensor] | None = None
+
+    def __call__(self) -> float | None:
+        """The cosine with the update before; None the first time."""
+        now = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
+        last, self._last = self._last, now
+        if last is None:
+            return None
+        self.values.append(cosine(last, now))
+        return self.values[-1]
+
+
+def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> tuple[float, ...]:
+    """Quantiles of a lot's gradient lengths at the current model, nan for an empty lot. Disclosed in the claim."""
+
+    def found(lengths: Tensor) -> tuple[float, ...]:
+        if not len(lengths):
+            return (math.nan,) * len(at)
+        return tuple(torch.quantile(lengths.double(), torch.tensor(at, dtype=torch.float64)).tolist())
+
+    return private.lengths(lot).map(found).disclose(LENGTHS)
+
+
+@dataclass(frozen=True)
+class Dominant:
+    """A lot's most frequent class and its share of the lot."""
+
+    label: int
+    share: float
+
+
+def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Dominant | None:
+    """The most frequent class of a lot and its share; None for an empty lot. Disclosed in the claim."""
+
+    def found(labels: Tensor) -> Dominant | None:
+        if not len(labels):
+            return None
+        classes, counts = labels.unique(return_counts=True)
+        most = int(counts.argmax())
+        return Dominant(int(classes[most]), float(counts[most]) / len(labels))
+
+    return private.labels(lot, label).map(found).disclose(CLASSES)

@@ -1,0 +1,160 @@
+"""Sorting that has a guarantee: every record takes part with a probability that depends on its own gradient length.
+
+    record x is in the lot with probability p(‖g(x)‖) ≤ most, by its own coin
+
+Lengths are taken every `refresh` lots, at the model of that moment, and stay as they were in between. What is known in
+advance, or was released, may enter p: a threshold, a schedule. What is divided by is a fixed public number.
+
+Privacy: p depends on the record and on public numbers alone, so the draw is dominated by Poisson sampling at rate `most`
+(see `records`), and is charged as that: rare records pay for the rate of the frequent ones. Stale lengths cost nothing
+more, since the model they were taken at was public. Norms are rounded, and the last bit may differ with the other records
+of a chunk: a record whose length falls on a threshold to that bit is decided by the rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino import events, validate
+from sordino.events import Event
+from sordino.rng import Rng
+from sordino.sampling.records import Lengths, Mechanism, Rate, Records, alike
+from sordino.sampling.sampler import Draw
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """Each record is in a lot with probability `rate(length)`, cut at `most`, which is what the claim counts with.
+
+    `rate` takes an array of lengths to one of probabilities, each on its own; `Band` is one.
+    """
+
+    rate: Rate
+    most: float
+    refresh: int = 1
+
+    def __post_init__(self) -> None:
+        if not callable(self.rate):
+            raise TypeError(f"rate={self.rate!r}: must be a function from lengths to probabilities, such as Band(…)")
+        object.__setattr__(self, "most", validate.rate("most", self.most))
+        object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
+
+    @property
+    def size_is_public(self) -> bool:
+        """No: the neighbour has one record more or fewer."""
+        return False
+
+    def expected(self, n: int) -> float:
+        """The most it can be, most × n; a better public guess is given as `expected_batch`."""
+        return self.most * n
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        """Of records that are all alike."""
+        return self.draws_from(alike(n), rng, start, None)
+
+    def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
+        """Independent coins for every lot."""
+        return _flipped(records, rng, start, memory, self.refresh, self.most, lambda _: self.rate, None)
+
+
+@dataclass(frozen=True)
+class Band:
+    """`inside` for lengths from `bottom` up to `top`, `outside` for all others."""
+
+    bottom: float
+    top: float
+    inside: float
+    outside: float = 0.0
+
+    def __call__(self, lengths: Lengths) -> NDArray[np.float64]:
+        """Probabilities."""
+        return np.where((lengths >= self.bottom) & (lengths < self.top), self.inside, self.outside)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Records at least `threshold` long are in a lot with probability `high`, shorter ones with probability `low`.
+
+    The threshold is a public number, or a mechanism that releases one whenever the lengths are taken anew, such as
+    `PrivateQuantile(0.75, ceiling=10.0, epsilon=0.05)`; each of its releases is charged.
+    """
+
+    threshold: float | Mechanism
+    low: float
+    high: float
+    refresh: int = 1
+
+    def __post_init__(self) -> None:
+        if not callable(self.threshold):
+            object.__setattr__(self, "threshold", validate.non_negative("threshold", self.threshold))
+        for name in ("low", "high"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, 0.0 if value == 0 else validate.rate(name, value))
+        object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
+        if not self._most:
+            raise ValueError("low=0.0, high=0.0: nobody would ever be drawn; one of them must be > 0")
+
+    @property
+    def _most(self) -> float:
+        return max(self.low, self.high)
+
+    @property
+    def size_is_public(self) -> bool:
+        """No: the neighbour has one record more or fewer."""
+        return False
+
+    def expected(self, n: int) -> float:
+        """The most it can be; a better public guess is given as `expected_batch`."""
+        return self._most * n
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        """Of records that are all alike."""
+        return self.draws_from(alike(n), rng, start, None)
+
+    def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
+        """Independent coins for every lot."""
+        given = self.threshold if not callable(self.threshold) else None
+        mechanism = self.threshold if callable(self.threshold) else None
+
+        def rate(released: float | None) -> Rate:
+            return Band(given if released is None else released, np.inf, self.high, self.low)  # type: ignore[arg-type]
+
+        return _flipped(records, rng, start, memory, self.refresh, self._most, rate, mechanism)
+
+
+def _flipped(
+    records: Records,
+    rng: Rng,
+    start: int,
+    memory: Any,
+    refresh: int,
+    most: float,
+    rate: Callable[[float | None], Rate],
+    mechanism: Mechanism | None,
+) -> Iterator[Draw]:
+    """Measure every `refresh` draws, release a number then if there is a mechanism, and flip everyone's coin."""
+    released: float | None = None
+    if memory is not None:
+        records.recall(memory["lengths"])
+        released = memory["released"]
+    k = start
+    while True:
+        spent: tuple[Event, ...] = ()
+        if k % refresh == 0:
+            records.measure()
+            if mechanism is not None:
+                released, event = records.release(mechanism, rng.child(k, "released"))
+                spent = (event,)
+        rows = records.flip(rate(released), most, rng.child(k))
+        yield Draw(rows, partial(events.Poisson, most), spent=spent, memory=partial(_memory, records, released))
+        k += 1
+
+
+def _memory(records: Records, released: float | None) -> dict[str, Any]:
+    return {"lengths": records.save(), "released": released}

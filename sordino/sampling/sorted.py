@@ -1,0 +1,214 @@
+"""SortedDPSGD as published (source 001, ch. 4): lots filled by the rank of the records' gradient lengths.
+
+Before every lot the lengths of all records not yet used in this pass are taken at the current model; the lot is filled by
+their order, and its records are used up until the pass is over. The ways to fill a lot of L from N records that are left:
+
+    top_k            the L longest
+    quantile         T = the α-quantile of the lengths, Q = {length ≥ T}. If |Q| > L, each of Q with probability L/|Q|;
+                     otherwise all of Q, and each of the rest with probability (L − |Q|)/(N − |Q|). The source's Alg. 2 with
+                     its slips mended: it tests |S| for |Q|, and prints (|Q| − L)/N for the second probability.
+    class_diverse    the longest of each class in turn, so that no class has more than its share while others have records
+    similar_length   a run of L neighbours in the sorted order, at a random place
+
+Cheaper: `refresh=k` ranks anew only every k lots and uses the same lengths in between; `pool=m` ranks m lots' worth of
+records, drawn at random from those that are left, instead of all.
+
+Privacy: none. Whether a record is in a lot depends on the lengths of all others: one record more pushes another out of the
+lot, and out of every later one. No noise on the gradients covers that, and the draws are `NonPrivate` whatever is added.
+`Threshold` is the form that has a guarantee.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino import validate
+from sordino.rng import Rng
+from sordino.sampling.records import Label, Lengths, Records, Rows, alike
+from sordino.sampling.sampler import Draw, unproven
+
+Labels = Callable[[], Rows]
+Mask = NDArray[np.bool_]
+
+
+class Fill(Protocol):
+    """A way to fill a lot."""
+
+    def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
+        """Which of the candidates, by position, make up a lot of about `size`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Longest:
+    """The `size` longest; a partial selection, not a sort."""
+
+    def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
+        """Positions, in no particular order; of equally long ones any."""
+        if size >= len(lengths):
+            return np.arange(len(lengths))
+        return np.argpartition(lengths, len(lengths) - size)[len(lengths) - size :]
+
+
+@dataclass(frozen=True)
+class UpperQuantile:
+    """A random sample of those at or above the quantile, filled up from the rest if they are too few."""
+
+    quantile: float
+
+    def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
+        """Positions, ascending; their number is random, about `size`."""
+        n = len(lengths)
+        upper = lengths >= np.quantile(lengths, self.quantile)
+        q = int(upper.sum())
+        if q > size:
+            chance = np.where(upper, size / q, 0.0)
+        else:
+            rest = min(1.0, (size - q) / (n - q)) if n > q else 0.0
+            chance = np.where(upper, 1.0, rest)
+        return np.flatnonzero(rng.uniform(n) < chance)
+
+
+@dataclass(frozen=True)
+class LongestOfEachClass:
+    """The longest of every class, then the second longest of every class, and so on."""
+
+    label: Label | None = field(repr=False)  # a function prints its address, and a resumed run is told by the text
+
+    def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
+        """Positions, by place in their class and then by length."""
+        classes = labels()
+        order = np.lexsort((-lengths, classes))  # class by class, each from its longest
+        first = np.searchsorted(classes[order], classes[order])  # where the record's class begins
+        place = np.empty(len(lengths), dtype=np.int64)
+        place[order] = np.arange(len(lengths)) - first
+        return np.lexsort((-lengths, place))[:size]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A run of `size` in the sorted order, at a random place."""
+
+    def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
+        """Positions, by length."""
+        places = max(0, len(lengths) - size) + 1
+        start = int(rng.integers(1, places)[0])
+        return np.argsort(lengths, kind="stable")[start : start + size]
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Lots of `batch_size` records, filled by rank; made by one of the four constructors."""
+
+    batch_size: int
+    fill: Fill
+    refresh: int = 1
+    pool: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch_size", validate.count("batch_size", self.batch_size))
+        object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
+        if self.pool is not None and validate.count("pool", self.pool) < self.refresh:
+            raise ValueError(f"pool={self.pool}: must hold the {self.refresh} lots until it is ranked anew (refresh)")
+
+    @staticmethod
+    def top_k(batch_size: int, *, refresh: int = 1, pool: int | None = None) -> Sorted:
+        """The longest gradients first."""
+        return Sorted(batch_size, Longest(), refresh, pool)
+
+    @staticmethod
+    def quantile(batch_size: int, quantile: float = 0.75, *, refresh: int = 1, pool: int | None = None) -> Sorted:
+        """A random sample of the gradients above a quantile: Quantilesort."""
+        return Sorted(batch_size, UpperQuantile(validate.fraction("quantile", quantile)), refresh, pool)
+
+    @staticmethod
+    def class_diverse(
+        batch_size: int, label: Label | None = None, *, refresh: int = 1, pool: int | None = None
+    ) -> Sorted:
+        """The longest of each class in turn; `label` makes the class from a batch's columns (None: it is the last)."""
+        return Sorted(batch_size, LongestOfEachClass(label), refresh, pool)
+
+    @staticmethod
+    def similar_length(batch_size: int, *, refresh: int = 1, pool: int | None = None) -> Sorted:
+        """Gradients of about the same length, not the longest."""
+        return Sorted(batch_size, Neighbours(), refresh, pool)
+
+    @property
+    def size_is_public(self) -> bool:
+        """Yes: the divisor is the batch size."""
+        return True
+
+    def expected(self, n: int) -> float:
+        """The batch size."""
+        return float(min(self.batch_size, n))
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        """Of records that are all alike."""
+        return self.draws_from(alike(n), rng, start, None)
+
+    def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
+        """Disjoint lots until every record was used, then again."""
+        k, n = start, len(records)
+        left, ranked = _fresh(n) if memory is None else _recalled(memory, n)
+        label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
+        while True:
+            if not left.any():
+                left, ranked = _fresh(n)
+            if not ranked.lots or not len(ranked.rows):
+                rows = self._candidates(left, rng.child(k, "pool"))
+                ranked = _Ranked(rows, records.lengths(rows), self.refresh)
+            at = self.fill(ranked.lengths, partial(records.labels, ranked.rows, label), self.batch_size, rng.child(k))
+            lot, ranked = ranked.taken(at)
+            left = left.copy()  # what a draw remembers does not change under it
+            left[lot] = False
+            yield Draw(np.sort(lot), unproven, memory=partial(_memory, left, ranked))
+            k += 1
+
+    def _candidates(self, left: Mask, rng: Rng) -> Rows:
+        rows = np.flatnonzero(left)
+        if self.pool is None or self.pool * self.batch_size >= len(rows):
+            return rows
+        return np.sort(rows[rng.permutation(len(rows))[: self.pool * self.batch_size]])
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """Candidates and their lengths, good for so many lots more."""
+
+    rows: Rows
+    lengths: Lengths
+    lots: int
+
+    def taken(self, at: NDArray[np.int64]) -> tuple[Rows, _Ranked]:
+        """A lot, and what is left of the candidates."""
+        kept = np.ones(len(self.rows), dtype=bool)
+        kept[at] = False
+        return self.rows[at], _Ranked(self.rows[kept], self.lengths[kept], self.lots - 1)
+
+
+def _fresh(n: int) -> tuple[Mask, _Ranked]:
+    """The beginning of a pass."""
+    return np.ones(n, dtype=bool), _Ranked(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32), 0)
+
+
+def _memory(left: Mask, ranked: _Ranked) -> dict[str, Any]:
+    stale = ranked.lots > 0  # otherwise the next lot asks anew
+    return {
+        "left": base64.b64encode(np.packbits(left).tobytes()).decode(),
+        "rows": ranked.rows.tolist() if stale else [],
+        "lengths": ranked.lengths.tolist() if stale else [],
+        "lots": ranked.lots,
+    }
+
+
+def _recalled(memory: Mapping[str, Any], n: int) -> tuple[Mask, _Ranked]:
+    bits = np.frombuffer(base64.b64decode(memory["left"]), dtype=np.uint8)
+    rows, lengths = np.array(memory["rows"], dtype=np.int64), np.array(memory["lengths"], dtype=np.float32)
+    return np.unpackbits(bits, count=n).astype(bool), _Ranked(rows, lengths, memory["lots"])

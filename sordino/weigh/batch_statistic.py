@@ -1,0 +1,77 @@
+"""A bound taken from the lot itself (source 001, ch. 4; Abadi et al. 2016 mention the median).
+
+    C = min(statistic of the lengths in the lot, cap),   then φ(r) = min(1, C / r)
+
+Without a cap long gradients raise the bound, the bound raises the noise, and training diverges, as the source found.
+
+Privacy: none. The bound, and with it every sample's weight and the noise, depends on all samples of the lot, and nothing
+bounds how far one of them moves the sum. `Scheduled` and `AdaptiveQuantile` are the forms that have a guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.gradients.persample import Norms
+from sordino.release import Unproven
+from sordino.weigh.flat import shorten
+from sordino.weigh.weigher import Rule, State, Stateless
+
+Statistic = Callable[[Tensor], Tensor]
+"""From the lengths in a lot, at least one, to a number."""
+
+
+@dataclass(frozen=True)
+class BatchStatistic(Stateless):
+    """Clip to a statistic of the lot's own lengths, at most `cap`; made by `median`, `minimum` or `mean`.
+
+    >>> BatchStatistic.median(cap=5.0)
+    BatchStatistic(name='median', cap=5.0)
+    """
+
+    name: str
+    cap: float
+
+    def __post_init__(self) -> None:
+        if self.name not in _STATISTICS:
+            raise ValueError(f"name={self.name!r}: must be one of {', '.join(_STATISTICS)}")
+        object.__setattr__(self, "cap", validate.positive("cap", self.cap, infinite=True))
+
+    @staticmethod
+    def median(cap: float) -> BatchStatistic:
+        """The median length, of two middle ones the shorter; infinity for no cap."""
+        return BatchStatistic("median", cap)
+
+    @staticmethod
+    def minimum(cap: float) -> BatchStatistic:
+        """The shortest length: afterwards all are equally long."""
+        return BatchStatistic("minimum", cap)
+
+    @staticmethod
+    def mean(cap: float) -> BatchStatistic:
+        """The mean length, which outliers pull up; the source names it as unsuitable."""
+        return BatchStatistic("mean", cap)
+
+    def bound(self, lengths: Tensor) -> float:
+        """The bound for a lot. An empty one has no statistic: the cap, or nothing at all without one."""
+        finite = lengths[lengths.isfinite()]
+        if not len(finite):
+            return self.cap if math.isfinite(self.cap) else 0.0
+        return min(self.cap, float(_STATISTICS[self.name](finite)))
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """Flat at the lot's own bound."""
+        bound = self.bound(lot().total())
+        reason = (
+            f"the bound was the {self.name} of the lot's own gradient lengths: one record changes it for all others"
+        )
+        return Rule(lambda norms: shorten(norms.total(), bound).unsqueeze(1), Unproven(reason, bound))
+
+
+_STATISTICS: dict[str, Statistic] = {"median": torch.median, "minimum": torch.min, "mean": torch.mean}
