@@ -119,6 +119,15 @@ def table(said: Claim) -> dict[str, Any]:
     }
 
 
+def explain(name: str) -> str | None:
+    """Why something is not covered, where this is known.
+
+    >>> explain(SEED) is None
+    False
+    """
+    return _WHY.get(name)
+
+
 def describe(event: Event) -> str:
     """An event on one line.
 

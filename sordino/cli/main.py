@@ -12,6 +12,7 @@ COMMANDS = {
     "resume": ("sordino.cli.resume", "go on with a run that was stopped, killed or failed"),
     "recipes": ("sordino.cli.recipes", "what can be trained, with measured accuracy, epsilon and time"),
     "data": ("sordino.cli.data", "get, list and check data sets"),
+    "report": ("sordino.cli.report", "a run's report, written anew"),
     "account": ("sordino.cli.account", "epsilon of a training run, and how it came about"),
     "calibrate": ("sordino.cli.calibrate", "the noise, steps or rate that meets a target"),
     "tradeoff": ("sordino.cli.tradeoff", "what the best attack can do"),

@@ -1,0 +1,90 @@
+"""The questions that a claim of privacy should answer, with this run's answers.
+
+Ponomareva et al. 2023, *How to DP-fy ML: A Practical Guide to Machine Learning with Differential Privacy*, §5.3.3. What
+the run knows is filled in from its ledger; what only people know is theirs to state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sordino import events
+from sordino.claims import Guarantee, describe, rounded_up
+from sordino.events import Event, Relation
+from sordino.report.evidence import Evidence
+from sordino.report.statement import Statement
+
+_RELATIONS = {
+    Relation.ADD_OR_REMOVE: "two data sets are neighbours when one has one record more than the other (add or remove one)",
+    Relation.REPLACE: "two data sets are neighbours when one record of the one is another record in the other (replace one)",
+    Relation.ZERO_OUT: "two data sets are neighbours when one record of the one counts for nothing in the other (zero out)",
+}
+_DRAWS: dict[type[Event], str] = {
+    events.Poisson: "each record is in a lot by its own secret coin (Poisson sampling): the lots of this run were drawn so",
+    events.TruncatedPoisson: "lots by secret coins, cut at random to a largest size: the lots of this run were drawn so",
+    events.FixedSize: "each lot is a uniformly random subset of fixed size: the lots of this run were drawn so",
+    events.BallsInBins: "each record chose its lot of an epoch in secret: the lots of this run were drawn so",
+    events.Shuffle: "each record is in one lot per epoch; no amplification by shuffling is assumed",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row: `answer` is None when only people can know and have not said."""
+
+    part: str
+    name: str
+    answer: str | None
+
+
+def checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> list[Question]:
+    """All rows, in the order of the paper."""
+    size = evidence.get("resolved", "dataset_size")
+    of = f" of {size:,}" if isinstance(size, int) else ""
+    return [
+        Question(
+            "Setting", "DP setting", "central: whoever trains holds the records in the clear; the result is protected"
+        ),
+        Question("Definition", "Data accesses covered", _accesses(guarantee)),
+        Question("Definition", "Tuning", statement.tuning or _tuned(evidence)),
+        Question(
+            "Definition",
+            "What the guarantee covers",
+            "every noisy sum released in training, so the final network, each one on the way, and all computed from them",
+        ),
+        Question("Definition", "What is given out, to whom", statement.release),
+        Question("Definition", "Unit of privacy", f"one record{of} in the training set"),
+        Question("Definition", "What a record stands for", statement.unit),
+        Question("Definition", "Neighbours", _RELATIONS[guarantee.relation]),
+        Question("Accounting", "Method", f"{guarantee.accountant}, an upper bound"),
+        Question("Accounting", "Assumptions, and whether they hold", _assumptions(guarantee.event)),
+        Question(
+            "Accounting",
+            "Formal statement",
+            f"({rounded_up(guarantee.epsilon)}, {guarantee.delta:g})-differential privacy of {describe(guarantee.event)}",
+        ),
+        Question("Verifiability", "Recompute", "privacy.json holds the event; `sordino report` accounts for it anew"),
+        Question("Verifiability", "Open code, audit", statement.verify),
+    ]
+
+
+def _accesses(guarantee: Guarantee) -> str:
+    parts = guarantee.event.events if isinstance(guarantee.event, events.Together) else (guarantee.event,)
+    steps = (
+        "the training steps"
+        if len(parts) == 1
+        else f"the training steps and all else in the ledger ({len(parts)} parts)"
+    )
+    return f"{steps}; not: anything done to the data outside this run"
+
+
+def _tuned(evidence: Evidence) -> str | None:
+    """A recipe says itself how its fields were found; fields of one's own are for their owner to explain."""
+    found = evidence.get("recipe", "tuned")
+    return f"recipe: {found}" if isinstance(found, str) and found else None
+
+
+def _assumptions(event: Event) -> str:
+    drawn = [text for kind, text in _DRAWS.items() if any(isinstance(part, kind) for part in events.walk(event))]
+    fixed = "each record's part of a sum is bounded, and noise comes from a cryptographic stream: held by construction"
+    return "; ".join([*drawn, fixed, "arithmetic is that of real numbers: holds up to floating-point rounding"])

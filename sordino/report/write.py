@@ -1,0 +1,60 @@
+"""`write(run_dir)`: report.html and PRIVACY.md, from what a run left behind. Both are complete files or not there.
+
+**Privacy:** a report holds released and public values only. Without a guarantee it holds no ε, not even one that was
+hoped for, and says why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from sordino import words
+from sordino.report import figures, statement
+from sordino.report.evidence import read
+from sordino.report.facts import Facts, facts
+from sordino.report.statement import Statement
+from sordino.report.templates import environment
+from sordino.training import files
+from sordino.version import __version__
+
+REPORT, STATEMENT = "report.html", "PRIVACY.md"
+
+
+def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
+    """Write both files into the run directory; what is stated anew is kept beside them. Returns the report's path."""
+    evidence = read(run_dir)
+    said = statement.load(evidence.folder)
+    if stated is not None and stated != Statement():
+        said = said.with_more(stated)
+        statement.save(evidence.folder, said)
+    known = facts(evidence, said)
+    values = {
+        **vars(known),
+        "version": evidence.get("versions", "sordino") or __version__,
+        "started": str(evidence.get("resolved", "started") or "")[:16].replace("T", " "),
+        "figures": _figures(known),
+        "hits": [(words.percent(a), words.percent(b)) for a, b in known.privacy.attack.hits] if known.privacy else [],
+    }
+    templates = environment()
+    files.write(evidence.folder / REPORT, templates.get_template("report.html.jinja").render(values))
+    files.write(evidence.folder / STATEMENT, templates.get_template("privacy.md.jinja").render(values))
+    return evidence.folder / REPORT
+
+
+def _figures(known: Facts) -> list[tuple[Markup, str]]:
+    """(drawing, caption); the drawings are ours, with nothing of the user's in them but numbers."""
+    rows, drawn = known.evidence.rows, []
+    if known.privacy is None:
+        if rows:
+            bare = [vars(row) | {"epsilon": None} for row in rows]
+            drawn.append((figures.over_steps([type(rows[0])(**row) for row in bare]), "Test accuracy in training"))
+        return [(Markup(svg), caption) for svg, caption in drawn]
+    if rows:
+        drawn.append((figures.over_steps(rows), "Test accuracy, and the privacy spent on the way"))
+        if all(row.epsilon is not None for row in rows):
+            drawn.append((figures.accuracy_against_epsilon(rows), "What the privacy spent has bought"))
+    caption = "No attack can tell better whether a record was used"
+    drawn.append((figures.attack(known.privacy.curve), caption))
+    return [(Markup(svg), caption) for svg, caption in drawn]
