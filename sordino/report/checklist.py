@@ -6,17 +6,21 @@ the run knows is filled in from its ledger; what only people know is theirs to s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sordino import events
 from sordino.claims import Guarantee, describe, rounded_up
 from sordino.events import Event, Relation
+from sordino.recipes import RECIPES
+from sordino.recipes.recipe import MEASURED
 from sordino.report.evidence import Evidence
 from sordino.report.statement import Statement
 
 _RELATIONS = {
-    Relation.ADD_OR_REMOVE: "two data sets are neighbours when one has one record more than the other (add or remove one)",
-    Relation.REPLACE: "two data sets are neighbours when one record of the one is another record in the other (replace one)",
+    Relation.ADD_OR_REMOVE: "two data sets are neighbours when one has one record more (add or remove one)",
+    Relation.REPLACE: "two data sets are neighbours when one record is another one in the other (replace one)",
     Relation.ZERO_OUT: "two data sets are neighbours when one record of the one counts for nothing in the other (zero out)",
 }
 _DRAWS: dict[type[Event], str] = {
@@ -79,9 +83,19 @@ def _accesses(guarantee: Guarantee) -> str:
 
 
 def _tuned(evidence: Evidence) -> str | None:
-    """A recipe says itself how its fields were found; fields of one's own are for their owner to explain."""
+    """A recipe says itself how its fields were found; whoever changed one has to say it anew."""
     found = evidence.get("recipe", "tuned")
-    return f"recipe: {found}" if isinstance(found, str) and found else None
+    if not isinstance(found, str) or not found:
+        return None
+    table = evidence.config["recipe"]
+    ours = [recipe for recipe in RECIPES if recipe.tuned == found]
+    if ours and not any(_fields(recipe.table()) == _fields(table) for recipe in ours):
+        return None
+    return found
+
+
+def _fields(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name not in (*MEASURED, "epsilon", "noise_multiplier")}
 
 
 def _assumptions(event: Event) -> str:

@@ -19,6 +19,8 @@ from sordino.report.statement import Statement
 from sordino.training.run import FINISHED
 
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-8)
+_POINTS = 40
+"""Of the trade-off curve."""
 _TARGETS = ("epsilon", "target_epsilon", "budget", "budget_stop")
 """Fields that name an ε that was asked for."""
 
@@ -84,7 +86,7 @@ def facts(evidence: Evidence, statement: Statement) -> Facts:
 
 
 def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> Privacy:
-    curve = tradeoff(guarantee.event)
+    curve = tradeoff(guarantee.event, points=_POINTS)
     attack = words.attack(guarantee.event, curve)
     deltas = sorted({*_DELTAS, guarantee.delta}, reverse=True)
     at = [(f"{delta:g}", PLD().epsilon(guarantee.event, delta)) for delta in deltas]

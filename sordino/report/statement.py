@@ -30,7 +30,7 @@ class Statement:
     """How others can check: open code, an audit."""
 
     def with_more(self, newer: Statement) -> Statement:
-        """This one, overridden by what the newer one says."""
+        """The same, overridden by what the newer one says."""
         return replace(self, **{name: text for name, text in asdict(newer).items() if text is not None})
 
 

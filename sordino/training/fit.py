@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sordino import report
 from sordino.claims import Claim
 from sordino.recipes import Recipe
 from sordino.training import checkpoint
@@ -143,6 +144,10 @@ def _trained(training: Training) -> History:
     view.end()
     status = FINISHED if done else STOPPED
     claim = _leave(training, status)
+    try:
+        report.write(run.folder)
+    except OSError as error:  # the run itself is whole
+        view.say(f"no report: {_said(error)}; `sordino report {run.folder}` writes it")
     if training.average is not None:
         training.average.swap()
     return History(tuple(training.rows), claim, training.model, run.folder, training.elapsed(), status)
