@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sordino.sealed import Sealed
     from sordino.statistics import ask, dry_ask
     from sordino.training.fit import fit
-    from sordino.weigh import AdaptiveQuantile, Automatic, BatchStatistic, Flat, Global, Layerwise, Scheduled
+    from sordino.weigh import AdaptiveQuantile, Automatic, BatchStatistic, Flat, FlatL1, Global, Layerwise, Scheduled
 
 # Resolved on first use: `import sordino.events` and the accountants must not pull torch in.
 _HOME = {
@@ -71,6 +71,7 @@ _HOME = {
     "Automatic": "weigh",
     "BatchStatistic": "weigh",
     "Flat": "weigh",
+    "FlatL1": "weigh",
     "Global": "weigh",
     "Layerwise": "weigh",
     "Scheduled": "weigh",
@@ -99,6 +100,7 @@ __all__ = [
     "Diverged",
     "FixedSize",
     "Flat",
+    "FlatL1",
     "Full",
     "Gaussian",
     "Global",

@@ -25,10 +25,14 @@ from sordino.rng import Rng
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far one record can move a sum: in L2, and in L1 where a weigher bounds that too."""
+    """How far one record can move a sum: in L2, and in L1 where a weigher bounds that too.
+
+    An L1 bound that was proved for at most so many coordinates says so in `dimension`; the door refuses a longer sum.
+    """
 
     l2: float
     l1: float | None = None
+    dimension: int | None = None
 
 
 class Noise(Protocol):
@@ -90,7 +94,7 @@ class Laplace:
         if sensitivity.l1 is None:
             raise TypeError(
                 "Laplace noise needs an L1 bound on a record's contribution, and this weigher promises only an L2 bound: "
-                "use Gaussian noise, or a weigher that bounds the L1 norm"
+                "use Gaussian noise, or a weigher that bounds the L1 norm, such as FlatL1"
             )
         return sensitivity.l1
 

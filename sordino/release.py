@@ -88,6 +88,7 @@ def release(
         bound: float = sensitivity.scale
         event: Event = events.NonPrivate(sensitivity.reason)
     else:
+        _check_dimension(bare, sensitivity)
         bound, event = noise.bound(sensitivity), noise.event(estimate)
     for tap in _taps:
         seen = tap(bare, sensitivity, noise)
@@ -96,6 +97,15 @@ def release(
     if _taps:
         event = events.NonPrivate(TAPPED)
     return Release(_noised(bare, noise, bound, rng), event)
+
+
+def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:
+    coordinates = sum(tensor.numel() for tensor in value.values())  # public: the shape of what is released
+    if sensitivity.dimension is not None and coordinates > sensitivity.dimension:
+        raise ValueError(
+            f"dimension={sensitivity.dimension}: the sum has {coordinates} coordinates, and the bound was proved for "
+            "fewer; give the number of trainable parameters"
+        )
 
 
 def _noised(value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng) -> Grads:

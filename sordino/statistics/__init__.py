@@ -2,7 +2,39 @@
 
 from sordino.statistics.clipped_sum import ClippedSum
 from sordino.statistics.mean import Count, Mean
+from sordino.statistics.mean_rules import (
+    binary_error,
+    binary_mean,
+    scalar_bound,
+    scalar_error,
+    scalar_mean,
+    vector_bound,
+    vector_error,
+    vector_mean,
+)
 from sordino.statistics.normaliser import Normalise, Normaliser
+from sordino.statistics.pca import PCA, Gram, Projection
 from sordino.statistics.statistic import Statistic, Sum, ask, dry_ask
 
-__all__ = ["ClippedSum", "Count", "Mean", "Normalise", "Normaliser", "Statistic", "Sum", "ask", "dry_ask"]
+__all__ = [
+    "PCA",
+    "ClippedSum",
+    "Count",
+    "Gram",
+    "Mean",
+    "Normalise",
+    "Normaliser",
+    "Projection",
+    "Statistic",
+    "Sum",
+    "ask",
+    "binary_error",
+    "binary_mean",
+    "dry_ask",
+    "scalar_bound",
+    "scalar_error",
+    "scalar_mean",
+    "vector_bound",
+    "vector_error",
+    "vector_mean",
+]

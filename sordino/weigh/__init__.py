@@ -4,6 +4,7 @@ from sordino.weigh.adaptive_quantile import AdaptiveQuantile
 from sordino.weigh.automatic import Automatic
 from sordino.weigh.batch_statistic import BatchStatistic
 from sordino.weigh.flat import Flat
+from sordino.weigh.flat_l1 import FlatL1
 from sordino.weigh.global_rule import Global
 from sordino.weigh.layerwise import Layerwise
 from sordino.weigh.scheduled import Scheduled
@@ -14,6 +15,7 @@ __all__ = [
     "Automatic",
     "BatchStatistic",
     "Flat",
+    "FlatL1",
     "Global",
     "Layerwise",
     "Rule",

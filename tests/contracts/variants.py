@@ -186,6 +186,10 @@ VARIANTS = [
         lambda: sd.Layerwise({"0.": 0.5, "2.": 0.2}),
         lambda: sd.Layerwise({"0.": HUGE, "2.": HUGE}),
     ),
+    weighs("flat-l1", "FlatL1", lambda: sd.FlatL1(3.0, 39), lambda: sd.FlatL1(float("inf"), 39)),
+    Variant(
+        "flat-l1-laplace", "FlatL1", lambda multiplier=1.0: sd.NoisySum(sd.FlatL1(3.0, 39), sd.Laplace(multiplier))
+    ),
     weighs("automatic", "Automatic", lambda: sd.Automatic(0.5), lambda: sd.Automatic(HUGE, gamma=HUGE)),
     weighs("global", "Global", lambda: sd.Global(0.5, threshold=2.0), lambda: sd.Global(float("inf"), float("inf"))),
     weighs(

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.events import Gaussian, Laplace, Poisson, Repeat, Together, compose
 from sordino.noise import Sensitivity
-from sordino.statistics import ClippedSum, Count, Mean, Normaliser, ask, dry_ask
+from sordino.statistics import PCA, ClippedSum, Count, Mean, Normaliser, ask, dry_ask
 from tests.contracts.hunter import SLACK
 from tests.problems import cross_entropy, dpsgd, linear, network
 from tests.statistics.hunt import hunt
@@ -20,6 +20,7 @@ STATISTICS = {
     "mean-laplace": (Mean(0.7, sd.Laplace(2.0)), (4,)),
     "mean-scalar": (Mean(0.7, sd.Laplace(2.0)), ()),
     "count": (Count(sd.Gaussian(2.0)), (4,)),
+    "pca": (PCA(2, sd.Gaussian(2.0)), (2, 2)),
     "normaliser": (Normaliser(0.7, 2.0, sd.Gaussian(2.0)), (3, 2, 2)),
     "normaliser-flat": (Normaliser(0.7, 2.0, sd.Laplace(2.0)), (3,)),
 }

@@ -1,0 +1,95 @@
+"""Principal directions of the data, privately (DP-PCA as in Abadi et al. 2016).
+
+Every record is a row a of unit length (a zero row stays zero; nothing is centred, since a private mean would cost more):
+
+    M̃ = AᵀA + G,   G_{jk} ~ N(0, σ²) on all d² entries,   (M̃ + M̃ᵀ)/2 = V Λ Vᵀ,   x ↦ x V_k
+
+Symmetrising the full G halves the variance off the diagonal, which mirrored noise would not, at the same ε.
+
+Privacy: one record moves AᵀA by aaᵀ, whose Frobenius norm is ‖a‖² ≤ 1: one Gaussian release. Eigenvectors and eigenvalues
+of the noisy matrix, the number of components, and the projection of every record are post-processing or public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.gradients.persample import flattened
+from sordino.noise import Noise, Sensitivity
+from sordino.refusal import Refusal
+
+
+class Projection(nn.Module):
+    """x ↦ x·basis for records flattened to d numbers. `eigenvalues` are all d of the noisy matrix, largest first."""
+
+    basis: Tensor  # (d, k)
+    eigenvalues: Tensor  # (d,)
+
+    def __init__(self, basis: Tensor, eigenvalues: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("basis", basis)
+        self.register_buffer("eigenvalues", eigenvalues)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, …) to (B, k)."""
+        return x.flatten(1) @ self.basis.to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Gram:
+    """AᵀA over the rows of unit length, (d, d)."""
+
+    noise: Noise
+    at_least: int = 1  # columns
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """‖aaᵀ‖_F = ‖a‖² ≤ 1."""
+        return Sensitivity(l2=1.0)
+
+    def total(self, rows: Tensor) -> Tensor:
+        """In float64; a row that is not finite contributes nothing."""
+        flat = flattened(rows.to(torch.float64))  # (B, d)
+        if flat.shape[1] < self.at_least:
+            raise Refusal(
+                f"components={self.at_least}: the records have only {flat.shape[1]} numbers each; ask for fewer"
+            )
+        # By the largest entry first, or the squares of very large and very small rows would leave the range of numbers.
+        flat = flat / flat.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(flat.dtype).tiny)
+        unit = flat / torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+        unit = torch.where(torch.isfinite(unit).all(dim=1, keepdim=True), unit, 0)
+        return unit.mT @ unit
+
+
+@dataclass(frozen=True)
+class PCA:
+    """Asked of data, gives a `Projection` to its first `components` principal directions.
+
+    >>> from sordino import Gaussian, Ledger, ask
+    >>> ledger = Ledger()
+    >>> ask(PCA(components=2, noise=Gaussian(4.0)), torch.rand(100, 5), ledger=ledger)(torch.rand(3, 5)).shape
+    torch.Size([3, 2])
+    """
+
+    components: int
+    noise: Noise
+
+    def __post_init__(self) -> None:
+        validate.count("components", self.components)
+        self.noise.bound(Sensitivity(l2=1.0))
+
+    @property
+    def sums(self) -> Sequence[Gram]:
+        """One matrix."""
+        return (Gram(self.noise, self.components),)
+
+    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> Projection:
+        """The eigenvectors of the largest eigenvalues, in float32; nothing is divided."""
+        matrix = (noisy[0] + noisy[0].mT) / 2
+        values, vectors = torch.linalg.eigh(matrix)  # ascending
+        return Projection(vectors.flip(1)[:, : self.components].float(), values.flip(0).float())
