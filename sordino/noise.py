@@ -101,7 +101,8 @@ class Laplace:
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
         """One vector of Laplace values."""
         targets = _targets(value)
-        _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
+        if targets:
+            _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
 
     def event(self, estimate: Exact) -> Event:
         """Laplace(scale = multiplier)."""
