@@ -41,7 +41,7 @@ def hunt(statistic: Statistic[object], shape: tuple[int, ...], *, trials: int) -
         recorder = Recorder(torch.Generator().manual_seed(int(rng.integers(2**31))))
         with tapped(recorder):
             sd.ask(statistic, data, ledger=sd.Ledger(), sampler=Scripted((everyone,)), physical_batch=3)
-        replayer = Replayer(recorder.doors)
+        replayer = Replayer(recorder.doors, recorder.choices)
         fewer = tuple(i for i in everyone if i != gone)
         with tapped(replayer):
             sd.ask(statistic, data, ledger=sd.Ledger(), sampler=Scripted((fewer,)), physical_batch=3)
