@@ -83,6 +83,8 @@ class Command:
     """Of the initial weights, which are public."""
     show_private: bool = False
     """Show the training loss, marked; the claim then does not cover it."""
+    trace: bool = False
+    """Keep the network of every evaluation, for `sordino compare`."""
     seed: int | None = None
     """For tests only: the claim then does not cover it."""
     out: str | None = None

@@ -37,6 +37,8 @@ class Line:
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    look: int = 0
+    """Which of the colours and dashes."""
 
 
 @contextmanager
@@ -167,9 +169,9 @@ def compared(
 
 
 def _plot(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence[str] = SERIES) -> None:
-    for number, line in enumerate(lines):
-        look = {"color": colours[number % len(colours)], "linestyle": DASHES[number % len(DASHES)], "label": line.label}
-        axes.plot(line.x, line.y, marker="o" if len(line.x) <= 40 else None, markersize=3.5, **look)
+    for line in lines:
+        look = {"color": colours[line.look % len(colours)], "linestyle": DASHES[line.look % len(DASHES)]}
+        axes.plot(line.x, line.y, marker="o" if len(line.x) <= 40 else None, markersize=3.5, label=line.label, **look)
     axes.set_ylabel(ylabel)
 
 

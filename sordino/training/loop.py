@@ -223,6 +223,8 @@ class Training:
     def _evaluate(self) -> None:
         with self.tested() as model:
             accuracy, loss = evaluate(model, self.job.records.prepared.test)
+            if self.job.settings.options.trace:
+                self.run.write_trace(self.private.steps, model)
         step = self.private.steps
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the test loss is {loss}; lower learning_rate")

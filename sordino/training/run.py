@@ -8,6 +8,7 @@
     privacy.json         the claim as data, see `statement`
     initial.safetensors  the network before training, a function of a public seed
     model.safetensors    the trained network; where the recipe averages, the average
+    trace/               with the option `trace`: the network of each evaluation, STEP.safetensors
     ledger.jsonl         steps entered before they were released, see ahead.py
     checkpoints/         the last two, see checkpoint.py; as secret as the data
     report.html, PRIVACY.md    written at the end, from the above
@@ -38,7 +39,7 @@ from sordino.training import files, toml
 
 FORMAT = 1
 CONFIG, METRICS, PRIVACY = "config.toml", "metrics.jsonl", "privacy.json"
-INITIAL, MODEL, CHECKPOINTS = "initial.safetensors", "model.safetensors", "checkpoints"
+INITIAL, MODEL, TRACE, CHECKPOINTS = "initial.safetensors", "model.safetensors", "trace", "checkpoints"
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 
@@ -107,6 +108,15 @@ class Run:
         """Parameters and buffers, under the names of the model's own state dict."""
         state = {key: value.detach().contiguous().clone() for key, value in model.state_dict().items()}
         files.write(self.folder / name, safetensors.torch.save(state))
+
+    def write_trace(self, step: int, model: nn.Module) -> None:
+        """The network as it is at an evaluation; released, like the last one."""
+        (self.folder / TRACE).mkdir(exist_ok=True)
+        self.write_model(f"{TRACE}/{step:08d}.safetensors", model)
+
+    def trace(self) -> dict[int, Path]:
+        """Where the networks of the evaluations are, by step; empty when they were not kept."""
+        return {int(path.stem): path for path in sorted((self.folder / TRACE).glob("[0-9]*.safetensors"))}
 
     def append(self, row: Row) -> None:
         """One more evaluation."""

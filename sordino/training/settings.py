@@ -38,6 +38,8 @@ class Options:
     """The baseline: no bound, no noise, no guarantee."""
     show_private: bool = False
     """Show the training loss; the claim then lists it as not covered."""
+    trace: bool = False
+    """Keep the network of every evaluation, for `sordino compare`; the claim covers them all."""
     evaluate_every: int | None = None
     """Steps between evaluations; None: twenty evaluations in all."""
     checkpoint_every: int | None = None
@@ -54,7 +56,7 @@ class Options:
                 validate.count(name, getattr(self, name))
         if self.budget is not None:
             validate.positive("budget", self.budget)
-        for name in ("non_private", "show_private"):
+        for name in ("non_private", "show_private", "trace"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
         if self.sampler is not None and self.sampler not in SAMPLERS:

@@ -1,0 +1,177 @@
+"""Runs side by side: what each claims, reaches and costs, and where it parts from the first one.
+
+**Privacy:** comparing costs nothing, all of it is released; choosing the best of several private runs does, and the
+claim of each covers that run alone. The table says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from sordino import claims
+from sordino.claims import rounded_up
+from sordino.report import figures
+from sordino.report.evidence import Evidence, read
+from sordino.report.figures import Line
+from sordino.report.parting import Amounts, Parting, part
+from sordino.report.templates import environment
+from sordino.training import files
+
+CHOOSING = (
+    "The claim of a run covers that run. To choose among private runs by looking at them all is to release them all: "
+    "together they cost more than the one that is kept."
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs, in the order given; the first is the reference."""
+
+    runs: tuple[Evidence, ...]
+    labels: tuple[str, ...]
+    partings: tuple[Parting, ...]
+    amounts: Amounts
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One table row per run."""
+        return [_row(label, run) for label, run in zip(self.labels, self.runs, strict=True)]
+
+    def table(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "runs": [
+                {**row, "claim": claims.table(run.claim), "folder": str(run.folder)}
+                for row, run in zip(self.rows(), self.runs, strict=True)
+            ],
+            "reference": self.labels[0],
+            "differ_by": asdict(self.amounts),
+            "partings": [asdict(parting) for parting in self.partings],
+            "note": CHOOSING,
+        }
+
+
+def compare(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Comparison:
+    """Read the runs and find where they part."""
+    if len(folders) < 2:
+        raise ValueError(f"{len(folders)} run given: need two or more to compare")
+    runs = tuple(read(folder) for folder in folders)
+    used = Amounts() if amounts is None else amounts
+    return Comparison(runs, _labels(runs), tuple(part(runs[0], other, used) for other in runs[1:]), used)
+
+
+def write(comparison: Comparison, page: Path) -> list[Path]:
+    """The page, and its main picture as PNG beside it."""
+    accuracy = [
+        Line(label, [row.step for row in run.rows], [100 * row.test_accuracy for row in run.rows], number)
+        for number, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True))
+    ]
+    step = min((p.accuracy_step for p in comparison.partings if p.accuracy_step is not None), default=None)
+    picture = page.with_suffix(".png")
+    figures.compared(accuracy, "steps", "test accuracy, %", lambda made: figures.png(made, picture), mark=step)
+    values = {
+        "rows": comparison.rows(),
+        "partings": comparison.partings,
+        "labels": comparison.labels,
+        "amounts": comparison.amounts,
+        "choosing": CHOOSING,
+        "figures": [(Markup(svg), caption) for svg, caption in _figures(comparison, accuracy, step)],
+        "sentences": [sentences(comparison, number + 1) for number in range(len(comparison.partings))],
+    }
+    files.write(page, environment().get_template("compare.html.jinja").render(values))
+    return [page, picture]
+
+
+def _figures(comparison: Comparison, accuracy: list[Line], step: int | None) -> list[tuple[str, str]]:
+    def drawn(lines: list[Line], xlabel: str, ylabel: str, name: str, about: str, at: float | None = None) -> str:
+        return str(figures.compared(lines, xlabel, ylabel, lambda made: figures.svg(made, name, about), mark=at))
+
+    found = [(drawn(accuracy, "steps", "test accuracy, %", "steps", "Accuracy of each run against steps", step),
+              "Test accuracy against steps")]  # fmt: skip
+    private = [
+        Line(
+            label, [float(row.epsilon or 0) for row in run.rows], [100 * row.test_accuracy for row in run.rows], number
+        )
+        for number, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True))
+        if run.guarantee and all(row.epsilon is not None for row in run.rows)
+    ]
+    if private:
+        about = "Accuracy of each private run against the privacy spent"
+        found.append((drawn(private, "ε spent", "test accuracy, %", "spent", about), "Test accuracy against ε spent"))
+    for field, ylabel, caption in (
+        ("distances", "relative distance", f"Distance of the networks from that of {comparison.labels[0]}"),
+        ("disagreements", "share", f"Test records put in another class than by {comparison.labels[0]}"),
+    ):
+        lines = [
+            Line(label, list(values), list(values.values()), number)
+            for number, (label, parting) in enumerate(zip(comparison.labels[1:], comparison.partings, strict=True), 1)
+            if (values := getattr(parting, field))
+        ]
+        if lines:
+            found.append((drawn(lines, "steps", ylabel, field, caption), caption))
+    return found
+
+
+def sentences(comparison: Comparison, number: int) -> list[str]:
+    """The parting of a run, numbered from 1, from the reference, in words."""
+    parting, other = comparison.partings[number - 1], comparison.runs[number]
+    amounts, said = comparison.amounts, []
+    start = {True: "the same initial network", False: "another initial network", None: "an unknown initial network"}
+    said.append(f"from {start[parting.same_start]}")
+    seed = comparison.runs[0].get("options", "seed")
+    if seed is not None and seed == other.get("options", "seed"):
+        said.append(f"by the same seed {seed}: the same lots and noise, where both methods draw them alike")
+    said.append(
+        f"accuracies differ by more than {100 * amounts.accuracy:g} points "
+        + (f"from step {parting.accuracy_step}" if parting.accuracy_step is not None else "at no evaluation of both")
+    )
+    if parting.distances:
+        said.append(_part("parameters", f"{100 * amounts.parameters:g} % of the way gone", parting.parameters_step))
+    if parting.disagreements:
+        said.append(
+            _part("predictions", f"{100 * amounts.predictions:g} % of the test records", parting.predictions_step)
+        )
+    if parting.distance is not None:
+        relative = "" if parting.relative is None else f", {100 * parting.relative:.3g} % of the reference's way"
+        said.append(f"final networks lie {parting.distance:.4g} apart{relative}")
+    if parting.cosine is not None:
+        said.append(f"cosine of the total updates {parting.cosine:.4f}")
+    if parting.agreement is not None:
+        said.append(
+            f"they agree on {100 * parting.agreement:.2f} % of the test records; only the reference is right on "
+            f"{parting.only_reference_right}, only this one on {parting.only_this_right}"
+        )
+    return said + parting.notes
+
+
+def _part(what: str, amount: str, step: int | None) -> str:
+    where = f"from step {step}" if step is not None else "at no step that both kept"
+    return f"{what} differ by more than {amount} {where}"
+
+
+def _row(label: str, run: Evidence) -> dict[str, Any]:
+    guarantee, last = run.guarantee, run.last
+    return {
+        "name": label,
+        "method": "non-private" if run.get("options", "non_private") else str(run.get("recipe", "method") or "unknown"),
+        "epsilon": rounded_up(guarantee.epsilon) if guarantee else None,
+        "delta": guarantee.delta if guarantee else None,
+        "reason": None if guarantee else getattr(run.claim, "reason", ""),
+        "test_accuracy": None if last is None else last.test_accuracy,
+        "steps": run.steps,
+        "seconds": None if last is None else last.seconds,
+        "status": run.status,
+    }
+
+
+def _labels(runs: Sequence[Evidence]) -> tuple[str, ...]:
+    """Folder names, made different where they are not."""
+    names = [run.name for run in runs]
+    return tuple(
+        name if names.count(name) == 1 else f"{run.folder.resolve().parent.name}/{name} ({number})"
+        for number, (name, run) in enumerate(zip(names, runs, strict=True), 1)
+    )

@@ -1,0 +1,147 @@
+"""Runs side by side: what is said of them is what their files hold, by an oracle that recomputes it plainly."""
+
+import json
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+
+import sordino as sd
+from sordino.cli.main import main
+from sordino.report.compare import compare
+from sordino.report.parting import Amounts
+from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    setting = {"steps": 20, "records": 500, "evaluate_every": 4, "trace": True}
+    sd.fit("spiral", epsilon=3.0, seed=1, out=folder / "one", **setting)
+    sd.fit("spiral", epsilon=3.0, seed=1, out=folder / "again", **setting)
+    sd.fit("spiral", epsilon=3.0, method="automatic", out=folder / "automatic", **setting)
+    sd.fit("spiral", non_private=True, init_seed=7, out=folder / "elsewhere", **setting)
+    return folder
+
+
+def flat(path):
+    tensors = safetensors.torch.load_file(path)
+    return torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
+
+
+def test_a_run_and_its_repetition_never_part(runs):
+    (parting,) = compare([runs / "one", runs / "again"]).partings
+    assert parting.same_start
+    assert (parting.accuracy_step, parting.parameters_step, parting.predictions_step) == (None, None, None)
+    assert parting.distance == 0
+    assert parting.cosine == pytest.approx(1)
+    assert parting.agreement == 1
+    assert list(parting.distances) == [4, 8, 12, 16, 20]
+
+
+def test_distances_and_cosine_are_those_of_the_files(runs):
+    (parting,) = compare([runs / "one", runs / "automatic"]).partings
+    start = flat(runs / "one" / "initial.safetensors")
+    a, b = (flat(runs / name / "model.safetensors") - start for name in ("one", "automatic"))
+    assert parting.distance == pytest.approx(float((a - b).norm()))
+    assert parting.relative == pytest.approx(float((a - b).norm() / a.norm()))
+    assert parting.cosine == pytest.approx(float(torch.nn.functional.cosine_similarity(a, b, dim=0)))
+    at = flat(runs / "one" / "trace" / "00000008.safetensors") - start
+    other = flat(runs / "automatic" / "trace" / "00000008.safetensors") - start
+    assert parting.distances[8] == pytest.approx(float((at - other).norm() / at.norm()))
+
+
+def test_predictions_that_differ_explain_the_difference_of_accuracies(runs):
+    found = compare([runs / "one", runs / "elsewhere"])
+    (parting,) = found.partings
+    here, there = (run.last.test_accuracy for run in found.runs)
+    tested = 2000
+    assert parting.only_this_right - parting.only_reference_right == round((there - here) * tested)
+    assert parting.agreement <= 1 - (parting.only_this_right + parting.only_reference_right) / tested
+
+
+def test_runs_part_at_the_first_evaluation_beyond_the_stated_amount(runs):
+    found = compare([runs / "one", runs / "automatic"], Amounts(accuracy=0.001, parameters=0.5, predictions=0.02))
+    (parting,) = found.partings
+    rows = zip(found.runs[0].rows, found.runs[1].rows, strict=True)
+    apart = [a.step for a, b in rows if abs(a.test_accuracy - b.test_accuracy) > 0.001]
+    assert parting.accuracy_step == (apart[0] if apart else None)
+    assert parting.parameters_step == next((s for s, d in parting.distances.items() if d > 0.5), None)
+    assert parting.predictions_step == next((s for s, d in parting.disagreements.items() if d > 0.02), None)
+
+
+def test_runs_from_different_networks_are_said_to_be(runs):
+    (parting,) = compare([runs / "one", runs / "elsewhere"]).partings
+    assert parting.same_start is False
+    assert parting.distance is None
+    assert any("did not start from the same network" in note for note in parting.notes)
+
+
+def test_missing_networks_are_said_and_not_guessed(runs, tmp_path):
+    folder = shutil.copytree(runs / "one", tmp_path / "one")
+    (folder / "model.safetensors").unlink()
+    (folder / "initial.safetensors").unlink()
+    (parting,) = compare([folder, runs / "again"]).partings
+    assert parting.same_start is None
+    assert parting.agreement is None
+    assert len(parting.notes) == 2
+
+
+def test_the_command_prints_a_table_and_writes_page_and_picture(runs, tmp_path, capsys):
+    names = ("one", "automatic", "elsewhere")
+    out = tmp_path / "page.html"
+    assert main(["compare", *(str(runs / name) for name in names), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "ε = 3.000 at δ = 1e-05" in said
+    assert "no guarantee: the noise multiplier is 0" in said
+    assert "automatic, beside one" in said
+    assert out.stat().st_size > 10_000
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_has_no_epsilon_for_a_run_without_a_guarantee(runs, capsys):
+    assert main(["compare", str(runs / "one"), str(runs / "elsewhere"), "--json"]) == 0
+    private, plain = json.loads(capsys.readouterr().out)["runs"]
+    assert private["claim"]["epsilon"] <= 3
+    assert plain["epsilon"] is None
+    assert set(plain["claim"]) == {"reason"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["one"], "need two or more"),
+        (["one", "nowhere"], "not a run directory"),
+        (["one", "again", "--accuracy", "0"], "accuracy=0"),
+        (["one", "again", "--out", "x.pdf"], "must end in .html"),
+        (["one", "again", "--out", "/nowhere/x.html"], "cannot be written"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(runs, capsys, arguments, message):
+    given = [
+        str(runs / word) if not word.startswith(("-", "/")) and word in ("one", "again", "nowhere") else word
+        for word in arguments
+    ]
+    assert main(["compare", *given]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_damaged_network_is_refused_by_name(runs, tmp_path, capsys):
+    folder = shutil.copytree(runs / "one", tmp_path / "one")
+    (folder / "model.safetensors").write_bytes(b"not tensors")
+    assert main(["compare", str(runs / "again"), str(folder)]) == 2
+    assert "model.safetensors: not a network" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_page_is_labelled_readable_and_fits(runs, tmp_path, size, scheme):
+    out = tmp_path / "page.html"
+    assert main(["compare", str(runs / "one"), str(runs / "automatic"), "--out", str(out)]) == 0
+    with opened() as browser, page(browser, size, scheme) as view:
+        view.goto(out.as_uri())
+        assert view.evaluate(ACCESSIBLE) == []
+        assert view.locator("figure svg").count() == 4
