@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help setup browser train test check format lint types contracts docs bench clean
+.PHONY: help setup browser train test statistical check format lint types contracts docs bench clean
 
 help:
 	@echo "make setup      the virtual environment in .venv, with everything; as root on Debian also chromium, for tests"
 	@echo "make train      set up if needed, then train privately on a small problem and print the claim"
-	@echo "make test       set up if needed, then all tests"
+	@echo "make test       set up if needed, then all tests but the slow ones"
+	@echo "make statistical  the slow tests: on real data, or of many runs"
 	@echo "make bench      time, memory and tightness beside other libraries; tens of minutes, results in bench/results"
 	@echo "make check      format, lint, types, contracts, code blocks of the docs"
 
@@ -27,7 +28,10 @@ train: .venv/.ok
 	$(BIN)/sordino train spiral
 
 test: .venv/.ok browser
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) -m "not slow"
+
+statistical: .venv/.ok
+	$(BIN)/pytest -n $(JOBS) -m slow
 
 check: format lint types contracts docs
 

@@ -244,7 +244,11 @@ class Private:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Ledger, random streams and position, as JSON. It holds the noise key: keep it as secret as the data."""
+        """Ledger, random streams and position, as JSON. It holds the noise key: keep it as secret as the data.
+
+        A query may keep tensors in its state, such as the gradient it released last; they are in it as they are, and a
+        checkpoint of `sordino.training` stores them by name beside the JSON.
+        """
         return {
             "format": _FORMAT,
             "ledger": self._ledger.state_dict(),

@@ -7,7 +7,7 @@ Privacy: one release of a clipped sum, divided by a public number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,9 +33,9 @@ class Mean:
         """The sum."""
         return (ClippedSum(self.bound, self.noise),)
 
-    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> Tensor:
+    def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Tensor:
         """Divided by the public number."""
-        return noisy[0] / expected_batch
+        return noisy[0] / records()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Count:
         """Σ 1."""
         return (ClippedSum(1.0, self.noise, _one),)
 
-    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> float:
+    def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> float:
         """At least 1, so that it can be divided by."""
         return max(1.0, float(noisy[0]))
 

@@ -10,7 +10,7 @@ at that record alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -62,9 +62,9 @@ class Normaliser:
             ClippedSum(self.square_bound, self.noise, _channel_mean_squares),
         )
 
-    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> Normalise:
+    def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Normalise:
         """The map, in float32."""
-        mean, square = noisy[0] / expected_batch, noisy[1] / expected_batch
+        mean, square = noisy[0] / records(), noisy[1] / records()
         variance = (square - mean.square()).clamp(min=self.floor)
         return Normalise(mean.float(), variance.sqrt().float())
 

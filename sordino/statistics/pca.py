@@ -12,7 +12,7 @@ of the noisy matrix, the number of components, and the projection of every recor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,7 +88,7 @@ class PCA:
         """One matrix."""
         return (Gram(self.noise, self.components),)
 
-    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> Projection:
+    def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Projection:
         """The eigenvectors of the largest eigenvalues, in float32; nothing is divided."""
         matrix = (noisy[0] + noisy[0].mT) / 2
         values, vectors = torch.linalg.eigh(matrix)  # ascending

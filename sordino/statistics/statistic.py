@@ -11,7 +11,7 @@ the draw, and composes that with everything else done to the data. The function 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -60,8 +60,8 @@ class Statistic(Protocol[V_co]):
         """What is released, one after the other, on one draw."""
         ...
 
-    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> V_co:
-        """The result, from the noisy sums and the public number of records."""
+    def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> V_co:
+        """The result, from the noisy sums; `records()` is the public number to divide by, and asking it may tell N."""
         ...
 
 
@@ -77,8 +77,9 @@ def ask(
 ) -> V:
     """Ask a statistic of a tensor of rows, or of the first column of a map-style dataset, and enter it in the ledger.
 
-    Without a sampler it is asked of all records. `expected_batch` is the public number the sums are divided by; without
-    it the sampler's expectation for N records is used, and the claim says that it does not cover the dataset's size.
+    Without a sampler it is asked of all records. `expected_batch` is the public number that sums are divided by; without
+    it a statistic that divides uses the sampler's expectation for N records, and the claim says that it does not cover
+    the dataset's size.
 
     >>> from sordino import Gaussian, Ledger
     >>> from sordino.statistics import Mean
@@ -94,11 +95,18 @@ def ask(
     dataset: Any = list_of(data) if isinstance(data, Tensor) else data
     n, sampler = length(dataset), Full() if sampler is None else sampler
     load = loader(dataset, None)
-    expected = sampler.expected(n)
-    if expected_batch is not None:
-        expected = validate.positive("expected_batch", expected_batch)
-    elif not sampler.size_is_public:
-        ledger.disclose(claims.DATASET_SIZE)
+    if not isinstance(ledger, Ledger):
+        raise TypeError(f"ledger={ledger!r}: must be a sordino.Ledger, the one everything done to this data goes into")
+    expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
+    given = None if expected_batch is None else validate.positive("expected_batch", expected_batch)
+
+    def records() -> float:
+        if given is not None:
+            return given
+        if not sampler.size_is_public:
+            ledger.disclose(claims.DATASET_SIZE)
+        return expected
+
     if seed is not None:
         ledger.disclose(claims.SEED)
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
@@ -116,7 +124,7 @@ def ask(
         ledger.release(released.event, page)
         noisy.append(released.value["sum"])
     ledger.close(page)
-    return statistic.value(noisy, expected)
+    return statistic.value(noisy, records)
 
 
 def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, dataset_size: int = 1) -> Event:

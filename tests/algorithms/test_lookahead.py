@@ -10,12 +10,13 @@ import sordino as sd
 from sordino.accounting import PLD
 from sordino.algorithms.virtual_steps import proportions
 from sordino.events import Gaussian, Poisson, Repeat
-from sordino.gradients import Captured, Loop, Vmap
+from sordino.gradients import Captured, Loop, PerformanceOptions, Vmap
 from sordino.gradients.chunked import moved
 from sordino.gradients.displaced import displaced
 from sordino.plan import NO_GRADIENTS
 from sordino.schedules import Cosine
 from tests.contracts.hunter import Scripted, network, squared_error
+from tests.contracts.variants import VARIANTS
 
 FLAT, SIGMA = sd.Flat(1.0), sd.Gaussian(1.1)
 LOTS = ((0, 1, 2, 3, 4), (2,), (), (5, 6, 7))
@@ -26,9 +27,9 @@ def data(n=8):
     return TensorDataset(*(torch.randn(n, d, generator=generator, dtype=torch.float64) for d in (5, 3)))
 
 
-def trained(query, backend=None, *, lr=0.3, physical_batch=2):
+def trained(query, backend=None, *, lr=0.3, physical_batch=2, **options):
     model = network()
-    private = sd.Private(model, squared_error, query, backend=backend, seed=0)
+    private = sd.Private(model, squared_error, query, backend=backend, seed=0, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for lot in private.draws(data(), Scripted(LOTS), steps=len(LOTS), physical_batch=physical_batch):
         private.backward(lot)
@@ -57,7 +58,12 @@ def by_hand(parts, *, clip=math.inf, lr=0.3, expected=4.0):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("backend", [Loop(), Vmap(), Captured()], ids=lambda b: type(b).__name__)
+TWO_PASS = Captured(PerformanceOptions(two_pass=True))
+
+
+@pytest.mark.parametrize(
+    "backend", [Loop(), Vmap(), Captured(), TWO_PASS], ids=["loop", "vmap", "captured", "streamed"]
+)
 @pytest.mark.parametrize(("rho", "rounds"), [(2.0, 1), (4.0, 1), (1.5, 2), (1.0, 1), (math.inf, 1)])
 def test_projected_sgd_is_the_loop_written_by_hand(rho, rounds, backend):
     query = sd.Projected(sd.Flat(math.inf), sd.Gaussian(0.0), learning_rate=0.3, rho=rho, rounds=rounds)
@@ -158,6 +164,21 @@ def test_a_schedule_of_the_bound_moves_once_a_lot():
     _, after = sd.NoisyLookahead(weigher, SIGMA, 0.1)(NO_GRADIENTS, state, 4.0, sd.rng.Rng(bytes(32)))
     _, once = sd.NoisySum(weigher, SIGMA)(NO_GRADIENTS, weigher.init(), 4.0, sd.rng.Rng(bytes(32)))
     assert after == {"step": 1, "weigher": once}
+
+
+WEIGHERS = {row.name: row for row in VARIANTS if row.weigher and not row.sampler}
+
+
+@pytest.mark.parametrize("row", WEIGHERS.values(), ids=WEIGHERS)
+@pytest.mark.parametrize("make", [sd.NoisyLookahead, sd.OptimisticLookahead, sd.Projected], ids=lambda m: m.__name__)
+def test_every_weigher_and_penalty_looks_ahead_in_chunks_as_in_one_piece(make, row):
+    def query():
+        return make(row.weigher(), sd.Gaussian(1.0), learning_rate=0.3)
+
+    chunked = trained(query(), Captured(), physical_batch=2, **row.options)
+    torch.testing.assert_close(
+        chunked, trained(query(), Loop(), physical_batch=9, **row.options), rtol=1e-9, atol=1e-10
+    )
 
 
 def test_the_model_is_put_back_to_the_last_bit_also_when_a_lot_fails_half_way():

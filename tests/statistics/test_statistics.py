@@ -40,7 +40,7 @@ class OneSum:
     def sums(self):
         return (self.sum,)
 
-    def value(self, noisy, expected_batch):
+    def value(self, noisy, records):
         return noisy[0]
 
 
@@ -115,6 +115,15 @@ def test_what_a_claim_about_a_statistic_does_not_cover():
     ask(Mean(1.0, sd.Gaussian(2.0)), torch.rand(10, 2), ledger=ledger, expected_batch=10, seed=1)
     assert ledger.claim(1e-5).not_covered == ("dataset size", "seed")
     assert ledger.event() == Repeat(Gaussian(2.0), 2)
+
+
+def test_what_is_not_divided_does_not_tell_the_size_and_a_noisy_count_is_something_to_divide_by():
+    ledger, x = sd.Ledger(), torch.rand(1000, 4)
+    ask(PCA(2, sd.Gaussian(20.0)), x, ledger=ledger)
+    count = ask(Count(sd.Gaussian(20.0)), x, ledger=ledger)
+    assert abs(count - 1000) < 120  # 6 standard deviations
+    ask(Mean(1.0, sd.Gaussian(20.0)), x, ledger=ledger, expected_batch=count)
+    assert ledger.claim(1e-5).not_covered == ()
 
 
 def test_a_statistic_and_training_are_one_claim_and_can_be_calibrated_together():
