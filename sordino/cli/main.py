@@ -40,14 +40,13 @@ def main(argv: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"sordino: no command {name!r}; there is: {', '.join(COMMANDS)}", file=sys.stderr)
         return USAGE
-    import tyro
+    from sordino.cli.parsing import parse
 
     module, about = COMMANDS[name]
-    command = tyro.cli(import_module(module).Command, args=rest, prog=f"sordino {name}", description=about)
     try:
-        return int(command.run())
+        return int(parse(import_module(module).Command, rest, f"sordino {name}", about).run())
     except (ValueError, TypeError) as error:
-        print(f"sordino {name}: {error}", file=sys.stderr)
+        print(f"sordino {name}: {' '.join(str(error).split())}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         return 130

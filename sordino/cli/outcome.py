@@ -51,6 +51,9 @@ def guarded(name: str, work: Callable[[], int]) -> int:
     """Failures of the machine or of the training as one line; bad input is the caller's to tell."""
     try:
         return work()
+    except KeyboardInterrupt:
+        print(f"sordino {name}: stopped at once; what is saved in the run directory can be resumed", file=sys.stderr)
+        return STOPPED
     except Failed as error:
         print(f"sordino {name}: {error}", file=sys.stderr)
         return FAILED

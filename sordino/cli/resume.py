@@ -16,7 +16,7 @@ from sordino.training.live import watching
 class Command:
     """Go on with a run where its last whole checkpoint is."""
 
-    folder: Annotated[str, tyro.conf.Positional]
+    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run directory."""
     json: bool = False
     """End with one JSON object on the last line."""

@@ -57,7 +57,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     sums = "".join(f"{hashlib.sha256(value).hexdigest()}  {name}\n" for name, value in content.items())
     path = folder / f"step-{checkpoint.step:08d}"
     files.write_folder(path, {**content, _SUMS: sums.encode()})
-    for old in found(folder)[KEPT:]:
+    for old in (*found(folder)[KEPT:], *filter(files.is_part, _entries(folder))):
         shutil.rmtree(old, ignore_errors=True)
     return path
 

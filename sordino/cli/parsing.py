@@ -1,0 +1,51 @@
+"""Arguments to a command's dataclass; what cannot be parsed becomes one line: what was given, what is near it."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stderr
+from typing import Any
+
+import tyro
+
+_FRAME = re.compile(r"^[│╭╰╮╯─\s]+|[│╭╰╮╯─\s]+$")
+_RULE = re.compile(r"─{4,}")
+_OPTIONAL = re.compile(
+    r"Error parsing (\S+): no type matching \{None\}\|(\S+) could be instantiated from \[(.*?)\]\. .*"
+)
+_NEAR = "Perhaps you meant:"
+
+
+def parse(command: type[Any], arguments: list[str], prog: str, about: str) -> Any:
+    """The command with its arguments; ValueError with one line when they are wrong."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.cli(command, args=arguments, prog=prog, description=about)
+    except SystemExit as end:
+        if not end.code:
+            raise  # --help
+        raise ValueError(one_line(said.getvalue(), prog)) from None
+
+
+def one_line(box: str, prog: str) -> str:
+    r"""The message in a framed text.
+
+    >>> one_line("╭─ Value error ─╮\n│ Error parsing --steps: 'abc' │\n│ ──────── │\n│ help │", "sordino train")
+    "Error parsing --steps: 'abc'; see `sordino train --help`"
+    """
+    words: list[str] = []
+    near, waiting = "", False
+    for line in box.splitlines()[1:]:  # the first is the frame's title
+        text = _FRAME.sub("", line)
+        if waiting and text:
+            near, waiting = f"; perhaps {text.split()[0]}", False
+        if _NEAR in text:
+            waiting = True
+        elif _RULE.search(line) and words:
+            words.append("")  # what follows is help
+        elif text and "" not in words:
+            words.append(text)
+    said = _OPTIONAL.sub(r"\1 \3: need \2", " ".join(filter(None, words)))
+    return f"{said.rstrip('.')}{near}; see `{prog} --help`"
