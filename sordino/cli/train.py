@@ -85,6 +85,8 @@ class Command:
     """Show the training loss, marked; the claim then does not cover it."""
     trace: bool = False
     """Keep the network of every evaluation, for `sordino compare`."""
+    report: bool = True
+    """Write report.html and PRIVACY.md at the end."""
     seed: int | None = None
     """For tests only: the claim then does not cover it."""
     out: str | None = None
@@ -98,7 +100,7 @@ class Command:
         given: dict[str, Any] = {} if config is None else dict(config.fields)
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in _OWN and value is not None and value is not False:
+            if field.name not in _OWN and value != field.default:
                 _refuse_contradiction(given, field.name)
                 given[field.name] = value
         parameters: dict[str, Any] = {} if config is None else dict(config.parameters)

@@ -145,7 +145,8 @@ def _trained(training: Training) -> History:
     status = FINISHED if done else STOPPED
     claim = _leave(training, status)
     try:
-        report.write(run.folder)
+        if training.job.settings.options.report:
+            report.write(run.folder)
     except OSError as error:  # the run itself is whole
         view.say(f"no report: {_said(error)}; `sordino report {run.folder}` writes it")
     if training.average is not None:

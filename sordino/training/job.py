@@ -15,6 +15,7 @@ from sordino.accounting import PLD
 from sordino.algorithms.dpsgd import Query
 from sordino.claims import Claim
 from sordino.events import Event
+from sordino.penalty import L2
 from sordino.plan import dry_run
 from sordino.recipes import Problem, build
 from sordino.sampling import Sampler
@@ -64,6 +65,11 @@ class Job:
     def query(self) -> Query:
         """What is asked of each lot."""
         return _query(self.settings, self.problem.model, self.multiplier, self.expected_batch)
+
+    def penalty(self) -> L2 | None:
+        """The L2 penalty inside each record's gradient, if there is one."""
+        strength = self.settings.recipe.penalty
+        return L2(strength) if strength else None
 
     def event(self) -> Event:
         """What the whole run will have done to the data."""

@@ -61,7 +61,13 @@ class Training:
         # Formulas picked by a stopwatch differ in rounding: here the operation count picks, the same in every process.
         backend = Captured(PerformanceOptions(measure=False))
         self.private = Private(
-            problem.model, problem.loss_fn, job.query(), backend=backend, seed=options.seed, ledger=self.ledger
+            problem.model,
+            problem.loss_fn,
+            job.query(),
+            penalty=job.penalty(),
+            backend=backend,
+            seed=options.seed,
+            ledger=self.ledger,
         )
         self.model, self.optimizer = problem.model, problem.optimizer
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
@@ -164,6 +170,7 @@ class Training:
             self.model,
             self.job.problem.loss_fn,
             self.job.query(),
+            penalty=self.job.penalty(),
             backend=Captured(PerformanceOptions(measure=False)),
             ledger=self.ledger,
         )
@@ -195,7 +202,9 @@ class Training:
         self.save()
 
     def _step(self) -> None:
-        lot = next(self._draws())
+        lot = next(self._draws(), None)
+        if lot is None:
+            raise Diverged(f"{self.private.diverged}; lower learning_rate")
         rate = self.job.problem.learning_rate(lot.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

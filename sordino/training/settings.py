@@ -40,6 +40,8 @@ class Options:
     """Show the training loss; the claim then lists it as not covered."""
     trace: bool = False
     """Keep the network of every evaluation, for `sordino compare`; the claim covers them all."""
+    report: bool = True
+    """Write report.html and PRIVACY.md at the end."""
     evaluate_every: int | None = None
     """Steps between evaluations; None: twenty evaluations in all."""
     checkpoint_every: int | None = None
@@ -56,7 +58,7 @@ class Options:
                 validate.count(name, getattr(self, name))
         if self.budget is not None:
             validate.positive("budget", self.budget)
-        for name in ("non_private", "show_private", "trace"):
+        for name in ("report", "non_private", "show_private", "trace"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
         if self.sampler is not None and self.sampler not in SAMPLERS:
