@@ -16,7 +16,7 @@ model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Lin
 query = sd.NoisySum(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1))
 sampler = sd.Poisson(rate=0.1)
 private = sd.Private(model, loss_fn, query)
-optimizer = sd.optim.AdamCorrected(model.parameters(), lr=0.01, noise=1.1 * 1.0 / 50)
+optimizer = sd.optim.AdamCorrected(model.parameters(), lr=0.01, noise=sd.optim.noise_scale(query, 50))
 for lot in private.draws(data, sampler, steps=30):
     private.backward(lot)
     optimizer.step()

@@ -48,6 +48,8 @@ class NoisyLookahead:
 
     def __post_init__(self) -> None:
         checked_rate(self.learning_rate)
+        if isinstance(self.noise, Sequence):
+            object.__setattr__(self, "noise", tuple(self.noise))
         for _, noise in self._parts():
             NoisySum(self.weigher, noise)  # refuses a noise whose norm the weigher does not bound
 

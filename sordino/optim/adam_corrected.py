@@ -24,9 +24,9 @@ from sordino.schedules import Constant, Schedule
 class AdamCorrected(Optimizer):
     """Adam for noisy gradients.
 
-    `noise` is the standard deviation of the noise on each coordinate of `.grad`: multiplier × bound / expected batch, or a
-    schedule of it where the bound changes. `floor` is the least that v̂ − s² may be; the paper calls it γ′. `weight_decay`
-    is decoupled.
+    `noise` is the standard deviation of the noise on each coordinate of `.grad`: multiplier × bound / expected batch, as
+    `noise_scale(query, expected_batch)` says, or a schedule of it where the bound changes. `floor` is the least that
+    v̂ − s² may be; the paper calls it γ′. `weight_decay` is decoupled.
 
     >>> p = torch.nn.Parameter(torch.zeros(2))
     >>> AdamCorrected([p], lr=0.001, noise=1.1 * 1.0 / 250).param_groups[0]["floor"]

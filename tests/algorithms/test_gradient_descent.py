@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.accounting import PLD, Advanced, Basic
-from sordino.events import Laplace, Relation, Repeat
+from sordino.events import Gaussian, Laplace, Relation, Repeat
 
 N, STEPS, RATE, TAU = 30, 12, 0.4, 0.5
 
@@ -52,6 +52,12 @@ def test_k_steps_of_laplace_noise_cost_k_epsilon_or_less():
     assert replaced[Advanced].epsilon(event, delta) <= min(basic, advanced) * (1 + 1e-9)
     assert replaced[PLD].epsilon(event, delta) < min(basic, advanced)
     assert private.claim(0.0).epsilon == pytest.approx(STEPS * epsilon / 2, rel=1e-3)  # added or removed; pure ε
+
+
+def test_k_steps_of_gaussian_noise_are_one_with_less():
+    _, private = descended(sd.NoisySum(sd.Flat(TAU), sd.Gaussian(5.0)))
+    one = PLD().epsilon(Gaussian(5.0 / math.sqrt(STEPS)), 1e-5)
+    assert private.claim(1e-5).epsilon == pytest.approx(one, rel=1e-4)
 
 
 def test_the_noise_has_the_scale_of_the_l1_bound():

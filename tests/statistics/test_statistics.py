@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +31,12 @@ every_statistic = pytest.mark.parametrize(("statistic", "shape"), STATISTICS.val
 @every_statistic
 def test_no_neighbour_moves_a_sum_by_more_than_declared(statistic, shape):
     assert 0.9 < hunt(statistic, shape, trials=60) <= 1 + SLACK
+
+
+@every_statistic
+def test_the_documentation_has_a_line_for_it(statistic, shape):
+    claims = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
+    assert f"\n| `{type(statistic).__name__}(" in claims
 
 
 @dataclass(frozen=True)

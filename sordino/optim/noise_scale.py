@@ -1,0 +1,38 @@
+"""The public scale of the noise in a gradient that `Private` writes: what an optimizer may subtract or divide by."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sordino import validate
+from sordino.algorithms.dpsgd import NO_NORMS
+from sordino.noise import Gaussian, Noise, Sensitivity
+from sordino.weigh.weigher import Weigher
+
+
+class Weighs(Protocol):
+    """A query with one weigher and one noise, such as NoisySum; a lookahead that splits its noise is one too."""
+
+    @property
+    def weigher(self) -> Weigher:
+        """How samples count."""
+        ...
+
+    @property
+    def noise(self) -> Noise:
+        """What is added."""
+        ...
+
+
+def noise_scale(query: Weighs, expected_batch: float) -> float:
+    """σC/L: the standard deviation of the noise on each coordinate of `.grad`, at the weigher's first bound.
+
+    >>> from sordino import Flat, NoisySum
+    >>> noise_scale(NoisySum(Flat(1.0), Gaussian(1.1)), expected_batch=250)
+    0.0044
+    """
+    if not isinstance(query.noise, Gaussian):
+        raise TypeError(f"noise={query.noise!r}: need one Gaussian noise; give AdamCorrected its standard deviation")
+    sensitivity = query.weigher.rule(query.weigher.init(), lambda: NO_NORMS).sensitivity
+    bound = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
+    return query.noise.multiplier * bound / validate.positive("expected_batch", expected_batch)
