@@ -97,24 +97,21 @@ class Command:
     def run(self) -> int:
         """Train, evaluate, claim."""
         config = None if self.config is None else read(self.config)
+        flags = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in _OWN and getattr(self, field.name) != field.default
+        }
         given: dict[str, Any] = {} if config is None else dict(config.fields)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in _OWN and value != field.default:
-                _refuse_contradiction(given, field.name)
-                given[field.name] = value
+        for name, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
+            if name in flags:
+                given.pop(other, None)  # a flag for one takes the place of the other in a file
+        given.update(flags)
         parameters: dict[str, Any] = {} if config is None else dict(config.parameters)
         parameters.update(_parsed(self.parameter))
         settings = settle(self.recipe, given, parameters, budget_stop=self.budget_stop)
         view = watching(quiet=self.json)
         return guarded("train", lambda: finish(carry_out(settings, self.out, view), as_json=self.json))
-
-
-def _refuse_contradiction(given: dict[str, Any], name: str) -> None:
-    """A flag for one of ε and σ takes the place of the other one in a file."""
-    other = {"epsilon": "noise_multiplier", "noise_multiplier": "epsilon"}.get(name)
-    if other is not None:
-        given.pop(other, None)
 
 
 def _parsed(parameters: tuple[str, ...]) -> dict[str, float]:

@@ -64,7 +64,7 @@ class Job:
 
     def query(self) -> Query:
         """What is asked of each lot."""
-        return _query(self.settings, self.problem.model, self.multiplier, self.expected_batch)
+        return _query(self.settings, self.problem, self.multiplier, len(self.records.prepared.train))
 
     def penalty(self) -> L2 | None:
         """The L2 penalty inside each record's gradient, if there is one."""
@@ -108,12 +108,12 @@ def assemble(settings: Settings, say: Say, before: Mapping[str, Any] | None = No
     recipe, options = settings.recipe, settings.options
     loaded = records(recipe, options.records, say)
     problem = build(recipe, loaded.prepared, options.init_seed)
-    n, chosen = len(loaded.prepared.train), method(recipe.method)
-    drawn = sampler(options.sampler or chosen.sampler, recipe.rate, n)
-    expected = drawn.expected(n)
+    n = len(loaded.prepared.train)
+    drawn = _sampler(settings, problem, n)
+    drawn.expected(n)  # refuses what cannot be drawn
 
     def event_of(multiplier: float, steps: int) -> Event:
-        return _event(settings, loaded, drawn, _query(settings, problem.model, multiplier, expected), steps)
+        return _event(settings, loaded, drawn, _query(settings, problem, multiplier, n), steps)
 
     if before is not None:
         multiplier = validate.non_negative("noise_multiplier", before.get("noise_multiplier"))
@@ -134,14 +134,37 @@ def assemble(settings: Settings, say: Say, before: Mapping[str, Any] | None = No
     return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
 
 
-def _query(settings: Settings, model: nn.Module, multiplier: float, expected_batch: float) -> Query:
+def _setting(settings: Settings, problem: Problem, multiplier: float, records: int) -> tuple[Setting, dict[str, float]]:
     recipe = settings.recipe
+    sizes = [p.numel() for p in problem.model.parameters() if p.requires_grad]
+    setting = Setting(
+        bound=recipe.bound,
+        multiplier=multiplier,
+        rate=recipe.rate,
+        steps=recipe.steps,
+        records=records,
+        tensors=len(sizes),
+        numbers=sum(sizes),
+        learning_rate=problem.learning_rate,
+    )
+    return setting, method(recipe.method).complete(setting, settings.parameters)
+
+
+def _query(settings: Settings, problem: Problem, multiplier: float, records: int) -> Query:
     if settings.options.non_private:
         return plain()
-    tensors = sum(p.requires_grad for p in model.parameters())
-    setting = Setting(recipe.bound, multiplier, recipe.rate, recipe.steps, expected_batch, tensors)
-    chosen = method(recipe.method)
-    return chosen.query(setting, chosen.complete(setting, settings.parameters))
+    return method(settings.recipe.method).query(*_setting(settings, problem, multiplier, records))
+
+
+def _sampler(settings: Settings, problem: Problem, records: int) -> Sampler:
+    own, asked = method(settings.recipe.method).sampler, settings.options.sampler
+    if own is None:
+        return sampler(asked or "poisson", settings.recipe.rate, records)
+    if asked is not None:
+        raise ValueError(
+            f"sampler={asked!r}: the method {settings.recipe.method} draws its lots in its own way; leave it out"
+        )
+    return own(*_setting(settings, problem, 1.0, records))
 
 
 def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, steps: int) -> Event:

@@ -202,7 +202,8 @@ class Training:
         self.save()
 
     def _step(self) -> None:
-        lot = next(self._draws(), None)
+        with tune.fixed():  # some samplers measure gradients to draw
+            lot = next(self._draws(), None)
         if lot is None:
             raise Diverged(f"{self.private.diverged}; lower learning_rate")
         rate = self.job.problem.learning_rate(lot.step)

@@ -14,10 +14,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from sordino.algorithms.dpsgd import NoisySum, Query
-from sordino.noise import Gaussian
-from sordino.schedules import Cosine, Logarithmic
-from sordino.weigh import AdaptiveQuantile, Automatic, Flat, Global, Layerwise, Scheduled, Weigher
+from sordino.algorithms import NoisyLookahead, NoisySum, OptimisticLookahead, Projected, Query
+from sordino.noise import Gaussian, Laplace
+from sordino.sampling import Full, Sampler, Sorted, Threshold
+from sordino.schedules import Cosine, Logarithmic, Schedule
+from sordino.weigh import (
+    AdaptiveQuantile,
+    Automatic,
+    BatchStatistic,
+    Flat,
+    FlatL1,
+    Global,
+    Layerwise,
+    Scheduled,
+    Weigher,
+)
 
 
 @dataclass(frozen=True)
@@ -28,12 +39,25 @@ class Setting:
     multiplier: float
     rate: float
     steps: int
-    expected_batch: float
+    records: int
     tensors: int
     """Trainable tensors of the model."""
+    numbers: int
+    """Trainable numbers in them."""
+    learning_rate: Schedule
 
     @property
-    def pass_steps(self) -> int:
+    def lot(self) -> float:
+        """Records in a lot, on average."""
+        return self.rate * self.records
+
+    @property
+    def size(self) -> int:
+        """The same, as a whole number."""
+        return max(1, round(self.lot))
+
+    @property
+    def passing(self) -> int:
         """Lots in one pass over the data."""
         return max(1, round(1 / self.rate))
 
@@ -49,8 +73,8 @@ class Method:
     query: Callable[[Setting, Parameters], Query]
     parameters: Callable[[Setting], dict[str, float]] = field(default=lambda setting: {})
     """Names and defaults."""
-    sampler: str = "poisson"
-    """Of samplers.py, unless another is asked for."""
+    sampler: Callable[[Setting, Parameters], Sampler] | None = None
+    """Where the method is a way to draw lots; otherwise any sampler will do."""
 
     def complete(self, setting: Setting, given: Parameters) -> dict[str, float]:
         """The defaults, with what was given in their place."""
@@ -65,6 +89,10 @@ class Method:
 def _weighed(weigher: Callable[[Setting, Parameters], Weigher]) -> Callable[[Setting, Parameters], Query]:
     """DP-SGD with this weigher."""
     return lambda s, p: NoisySum(weigher(s, p), Gaussian(s.multiplier))
+
+
+def _sorted(fill: Callable[..., Sorted]) -> Callable[[Setting, Parameters], Sampler]:
+    return lambda s, p: fill(s.size, refresh=int(p["refresh"]), pool=int(p["pool"]) or None)
 
 
 METHODS: Mapping[str, Method] = {
@@ -93,21 +121,71 @@ METHODS: Mapping[str, Method] = {
     ),
     "logarithmic": Method(
         "the bound falls within each pass and starts again",
-        _weighed(lambda s, p: Scheduled(Logarithmic(s.bound, p["steepness"], s.pass_steps))),
-        lambda s: {"steepness": 0.5 * s.bound / math.log(max(2, s.pass_steps))},
+        _weighed(lambda s, p: Scheduled(Logarithmic(s.bound, p["steepness"], s.passing))),
+        lambda s: {"steepness": 0.5 * s.bound / math.log(max(2, s.passing))},
     ),
     "adaptive-quantile": Method(
         "the bound follows a quantile of the norms, privately (Andrew et al. 2021)",
         _weighed(
             lambda s, p: AdaptiveQuantile(s.bound, p["quantile"], p["count_noise"], learning_rate=p["learning_rate"])
         ),
-        lambda s: {"quantile": 0.5, "count_noise": s.expected_batch / 20, "learning_rate": 0.2},
+        lambda s: {"quantile": 0.5, "count_noise": s.lot / 20, "learning_rate": 0.2},
+    ),
+    "batch-median": Method(
+        "the bound is the median length of the lot: no guarantee",
+        _weighed(lambda s, p: BatchStatistic.median(p["cap"])),
+        lambda s: {"cap": s.bound},
+    ),
+    "batch-minimum": Method(
+        "the bound is the least length of the lot: no guarantee",
+        _weighed(lambda s, p: BatchStatistic.minimum(p["cap"])),
+        lambda s: {"cap": s.bound},
+    ),
+    "noisy-lookahead": Method(
+        "each lot in two parts, the second where the noisy first one leads",
+        lambda s, p: NoisyLookahead(Flat(s.bound), Gaussian(s.multiplier), s.learning_rate, p["rho"], int(p["rounds"])),
+        lambda s: {"rho": 2.0, "rounds": 1.0},
+    ),
+    "optimistic-lookahead": Method(
+        "each lot where the last released gradient leads: free",
+        lambda s, p: OptimisticLookahead(Flat(s.bound), Gaussian(s.multiplier), s.learning_rate, p["rho"]),
+        lambda s: {"rho": 1.0},
+    ),
+    "projected": Method(
+        "lookahead without noise on the way, as published: no guarantee",
+        lambda s, p: Projected(Flat(s.bound), Gaussian(s.multiplier), s.learning_rate, p["rho"], int(p["rounds"])),
+        lambda s: {"rho": 2.0, "rounds": 1.0},
     ),
     "dp-gd": Method(
         "all records in every step, no amplification",
         _weighed(lambda s, p: Flat(s.bound)),
-        sampler="full",
+        sampler=lambda s, p: Full(),
     ),
+    "dp-gd-laplace": Method(
+        "all records in every step, bounded in L1, with Laplace noise",
+        lambda s, p: NoisySum(FlatL1(s.bound, s.numbers), Laplace(s.multiplier)),
+        sampler=lambda s, p: Full(),
+    ),
+    "threshold": Method(
+        "records with long gradients take part more often, and are charged for it",
+        _weighed(lambda s, p: Flat(s.bound)),
+        lambda s: {"threshold": s.bound, "low": s.rate / 2, "high": min(1.0, 2 * s.rate), "refresh": s.passing},
+        sampler=lambda s, p: Threshold(p["threshold"], p["low"], p["high"], int(p["refresh"])),
+    ),
+    **{
+        f"sorted-{name}": Method(
+            f"{about}, as published: no guarantee",
+            _weighed(lambda s, p: Flat(s.bound)),
+            lambda s: {"refresh": 1.0, "pool": 0.0},
+            sampler=_sorted(fill),
+        )
+        for name, about, fill in (
+            ("top-k", "lots of the longest gradients", Sorted.top_k),
+            ("quantile", "lots from above a quantile of the lengths", Sorted.quantile),
+            ("class-diverse", "lots of the longest of each class in turn", Sorted.class_diverse),
+            ("similar-length", "lots of gradients of like lengths", Sorted.similar_length),
+        )
+    },
 }
 
 
