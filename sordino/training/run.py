@@ -74,7 +74,7 @@ class Run:
                 raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
             if folder.is_dir() and any(path.name != CHECKPOINTS or any(path.iterdir()) for path in folder.iterdir()):
                 raise ValueError(
-                    f"out={str(folder)!r}: holds something already; need a new or empty folder, or `sordino resume {folder}`"
+                    f"out={str(folder)!r}: holds something already; need an empty folder, or `sordino resume {folder}`"
                 )
             folder.mkdir(parents=True, exist_ok=True)
             (folder / CHECKPOINTS).mkdir(exist_ok=True, mode=0o700)
