@@ -96,7 +96,7 @@ def release(
             return Release({name: tensor.clone() for name, tensor in seen.items()}, events.NonPrivate(TAPPED))
     if _taps:
         event = events.NonPrivate(TAPPED)
-    return Release(_noised(bare, noise, bound, rng), event)
+    return Release(_noised(bare, noise, bound, rng, lost=isinstance(sensitivity, Unproven)), event)
 
 
 def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:
@@ -108,10 +108,12 @@ def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> N
         )
 
 
-def _noised(value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng) -> Grads:
+def _noised(value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng, *, lost: bool) -> Grads:
     summed = {name: dense(tensor) for name, tensor in value.items()}
     if noise.multiplier == 0:  # 0 × ∞ is not a scale; an infinite bound is allowed where no noise is asked for
         return summed
+    if lost and not math.isfinite(bound):  # of no use to anyone, and Private ends the run
+        return {name: torch.full_like(tensor, math.nan) for name, tensor in summed.items()}
     if not math.isfinite(bound):
         raise ValueError(f"bound={bound}: noise needs a finite bound; give one, or a multiplier of 0")
     noise.add_(summed, noise.multiplier * bound * (1 + ROUNDING), rng)

@@ -19,6 +19,7 @@ from sordino.accounting.phases import relation_of
 from sordino.accounting.pld import PLD
 from sordino.accounting.projection import projected_clipping
 from sordino.accounting.rdp import OPACUS_ORDERS, ORDERS, RDP, Moments
+from sordino.accounting.rejection import Rejection, best_of, chance_of_acceptance, rejection, thresholded
 from sordino.accounting.shuffling import shuffle_lower_bound
 from sordino.accounting.stopping import expected_runs, liu_talwar
 from sordino.accounting.theorems import (
@@ -54,6 +55,7 @@ __all__ = [
     "Live",
     "Meter",
     "Moments",
+    "Rejection",
     "Strong",
     "Tradeoff",
     "Unsupported",
@@ -61,7 +63,9 @@ __all__ = [
     "advanced_kov",
     "amplified",
     "analytic_gaussian",
+    "best_of",
     "calibrate",
+    "chance_of_acceptance",
     "classical_gaussian",
     "epsilon_delta_tradeoff",
     "expected_runs",
@@ -78,9 +82,11 @@ __all__ = [
     "parallel",
     "post_processed",
     "projected_clipping",
+    "rejection",
     "relation_of",
     "sequential",
     "shuffle_lower_bound",
     "subsampled_tradeoff",
+    "thresholded",
     "tradeoff",
 ]

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.claims import SEED
 from sordino.events import Event
+from sordino.ledger import Ledger
 from sordino.release import Steps, choose_between
 from sordino.rng import Rng
 from sordino.sealed import Sealed
@@ -51,6 +53,15 @@ class PrivateQuantile:
     def __call__(self, values: Sealed[Tensor], rng: Rng) -> tuple[float, Event]:
         """A public number, and what it cost."""
         return choose_between(values.map(self.utility), self.sensitivity, self.epsilon, rng)
+
+    def of(self, values: Tensor, *, ledger: Ledger, seed: int | None = None) -> float:
+        """The quantile of a tensor of private numbers, one per record, entered in the ledger of what is done to them."""
+        if seed is not None:
+            ledger.disclose(SEED)
+        rng = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+        found, event = self(Sealed(values, ledger), rng)
+        ledger.release(event, ledger.page())
+        return found
 
     def utility(self, values: Tensor) -> Steps:
         """U as a step function."""

@@ -211,6 +211,8 @@ class Training:
             group["lr"] = rate
         with tune.fixed():
             losses = self.private.backward(lot)
+        if self.private.diverged is not None:
+            raise Diverged(f"{self.private.diverged}; lower learning_rate")
         self.optimizer.step()
         if self.average is not None:
             self.average.update()

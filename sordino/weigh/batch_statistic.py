@@ -59,11 +59,14 @@ class BatchStatistic(Stateless):
         return BatchStatistic("mean", cap)
 
     def bound(self, lengths: Tensor) -> float:
-        """The bound for a lot. An empty one has no statistic: the cap, or nothing at all without one."""
-        finite = lengths[lengths.isfinite()]
-        if not len(finite):
+        """The bound for a lot, by its finite lengths; infinite if there are none, and at most the cap.
+
+        An empty lot has no statistic: the cap, or nothing at all without one.
+        """
+        if not len(lengths):
             return self.cap if math.isfinite(self.cap) else 0.0
-        return min(self.cap, float(_STATISTICS[self.name](finite)))
+        finite = lengths[lengths.isfinite()]
+        return min(self.cap, float(_STATISTICS[self.name](finite)) if len(finite) else math.inf)
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """Flat at the lot's own bound."""

@@ -13,6 +13,7 @@ Three things may follow the data and are kept apart:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -39,6 +40,12 @@ class Rule:
     weights: Callable[[Norms], Tensor]  # (B, P) -> (B, 1) or (B, P), row by row
     sensitivity: Sensitivity | Unproven  # how far one record moves Σ w_i g_i
     tally: Callable[[Norms], Tensor] | None = None  # (B, P) -> (B, K), row by row
+
+    @property
+    def bounded(self) -> bool:
+        """Is there a finite number that the noise is in proportion to?"""
+        scale = self.sensitivity.scale if isinstance(self.sensitivity, Unproven) else self.sensitivity.l2
+        return math.isfinite(scale)
 
 
 class Weigher(Protocol):
@@ -77,13 +84,17 @@ def weigh(parts: Iterable[PerSample], rule: Rule) -> tuple[Grads, Tensor | None]
     """Σ w_i g_i and the tally's sum over the parts of a lot, one part in memory at a time.
 
     A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
-    presence is private.
+    presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
+    training diverges: it counts like any other.
     """
+    bounded = rule.bounded
     total: Grads | None = None
     tally: Tensor | None = None
     for part in parts:
         norms = part.norms()
         finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)  # (B, 1)
+        if not bounded:
+            finite = torch.ones_like(finite)
         clean = Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate)
         weights = torch.where(finite, rule.weights(clean), 0)
         total = part.weighted_sum(weights, into=total)
