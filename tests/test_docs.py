@@ -5,6 +5,7 @@ import doctest
 import io
 import re
 import textwrap
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def test_the_readme_begins_with_a_diff_of_a_plain_loop_and_both_sides_run():
     assert language == "diff"
     assert printed(side(code, "-")) == ""
     assert "differential privacy" in printed(side(code, "+"))
+
+
+def test_the_page_for_users_of_opacus_shows_the_measured_rows():
+    from bench import opacus_table
+
+    assert opacus_table.on_the_page() == opacus_table.rows(), "run `python -m bench.opacus_table`"
+
+
+def test_the_opacus_side_of_the_diff_runs_too():
+    pytest.importorskip("opacus", reason="opacus is in the extra [bench], not in [dev]")
+    _, code = BLOCK.findall((ROOT / "docs" / "from_opacus.md").read_text())[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Opacus, about itself
+        assert 2.9 < float(printed(side(code, "-"))) <= 3.01  # its PRV is an estimate, with an error of 0.01
 
 
 MODULES = [path.relative_to(ROOT).with_suffix("") for path in sorted((ROOT / "sordino").rglob("*.py"))]

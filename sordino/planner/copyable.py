@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from sordino.planner.setting import Setting
 
+_TRAINED = {
+    "mnist": "mnist-opacus-2",
+    "fashion-mnist": "mnist-opacus-2 --dataset fashion-mnist",
+    "cifar10": "mnist-opacus-2 --dataset cifar10 --model cifar-net",
+}
+"""Recipes that release the noisy sums of their steps and nothing else, as the page assumes."""
+
 
 def command(setting: Setting, multiplier: float) -> str:
-    """A command line for this setting.
+    """A command line for this setting: training where the data is known, accounting where it is not.
 
     >>> command(Setting(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
     'sordino account --rate 0.05 --multiplier 1.1 --steps 20 --delta 1e-05'
     """
+    if setting.task is not None:
+        noise = f"--noise-multiplier {multiplier!r}" if setting.epsilon is None else f"--epsilon {setting.epsilon!r}"
+        run = f"{_TRAINED[setting.task]} --rate {setting.rate!r} --steps {setting.lots}"
+        return f"sordino train {run} {noise} --delta {setting.delta!r}"
     run = f"--rate {setting.rate!r} --multiplier {multiplier!r} --steps {setting.lots}"
     return f"sordino account {run} --delta {setting.delta!r}"
 

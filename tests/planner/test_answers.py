@@ -9,11 +9,15 @@ import sys
 
 import pytest
 import torch
+import tyro
 
 from sordino.accounting import PLD
 from sordino.cli.main import main
+from sordino.cli.train import Command
 from sordino.events import Gaussian, Poisson, Repeat
 from sordino.planner import Setting, answer, curves, parse
+from sordino.recipes import Recipe, event, noise_multiplier
+from sordino.training.settings import settle
 
 USUAL = {"dataset_size": 60_000, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}
 
@@ -106,6 +110,21 @@ def test_the_planner_never_imports_torch():
         "answer(s), curves(s); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("task", "size"), [("mnist", 60_000), ("fashion-mnist", 60_000), ("cifar10", 50_000)])
+@pytest.mark.parametrize("target", [{"multiplier": 1.1}, {"epsilon": 2.0}], ids=str)
+def test_the_training_command_is_understood_and_costs_what_the_page_shows(task, size, target):
+    said = answer(Setting(size, 256, 15, 1e-5, task=task, **target))
+    _, name, *words = shlex.split(said["command"])
+    assert name == "train"
+    given = tyro.cli(Command, args=words)
+    fields = {k: v for k, v in vars(given).items() if k in Recipe.__dataclass_fields__ and v is not None}
+    recipe = settle(given.recipe, fields).recipe
+    assert (recipe.dataset, recipe.features, recipe.normalise) == (task, "none", None)
+    costs = PLD().epsilon(event(recipe, noise_multiplier(recipe)), recipe.delta)
+    assert costs == pytest.approx(said["epsilon"], rel=2e-4)
+    assert costs <= float(said["epsilon_shown"])
 
 
 def test_a_command_of_ones_own_data_prints_the_epsilon_of_the_page(capsys):

@@ -1,0 +1,56 @@
+"""The pictures of docs/img: a run's report and the planner, as a browser shows them.
+
+    python -m bench.screenshots RUN
+
+Needs playwright and a chromium; writes PNGs of 256 colours, which is enough for pages and keeps them small.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from sordino.planner import Planner
+from sordino.report import write
+
+IMAGES = Path(__file__).parent.parent / "docs" / "img"
+_WIDTH, _REPORT, _PLANNER = 1180, 950, 860
+
+
+def _save(page: Any, name: str) -> None:
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    IMAGES.mkdir(exist_ok=True)
+    picture.quantize(256, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
+
+
+def main(run: Path) -> None:
+    """Take both."""
+    from playwright.sync_api import sync_playwright
+
+    report = write(run)
+    with sync_playwright() as play, Planner(0) as planner:
+        threading.Thread(target=planner.serve_forever, daemon=True).start()
+        browser = play.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        )
+        page = browser.new_page(viewport={"width": _WIDTH, "height": _REPORT}, color_scheme="light")
+        page.goto(report.resolve().as_uri())
+        _save(page, "report.png")
+        page.set_viewport_size({"width": _WIDTH, "height": _PLANNER})
+        page.goto(f"{planner.url}#task=mnist&dataset_size=60000&batch=256&epochs=15&delta=1e-5&epsilon=3")
+        page.wait_for_selector("#epochs-plot path.curve", timeout=60_000)
+        page.wait_for_selector("#said:not(.busy)")
+        page.wait_for_timeout(500)
+        _save(page, "planner.png")
+        browser.close()
+        planner.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
