@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from bench.models import Lstm, Problem
+from bench.models import Problem
 from sordino.gradients import Captured
+from sordino.nn import LSTMClassifier
 
 BOUND, MULTIPLIER, RATE = 1.0, 1.0, 0.05
 _ROOM = 4e9  # bytes a peer may take for the gradients it writes out
@@ -97,7 +98,7 @@ def _opacus_model(model: nn.Module) -> nn.Module:
     from opacus.layers import DPLSTM
 
     model = copy.deepcopy(model)
-    if isinstance(model, Lstm):
+    if isinstance(model, LSTMClassifier):
         replaced = DPLSTM(64, 128, batch_first=True)
         replaced.load_state_dict(model.recurrent.state_dict())
         model.recurrent = replaced

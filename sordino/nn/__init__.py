@@ -4,10 +4,42 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
-from sordino.nn.heads import logistic_regression
+from sordino.nn.batchnorm import replace_batchnorm
+from sordino.nn.convolutional import cifar_net, mnist_cnn
+from sordino.nn.heads import Projection, logistic_regression, mnist_net, pca_net
+from sordino.nn.imagenet import Loaded, load_imagenet
 from sordino.nn.mlp import mlp
+from sordino.nn.residual import resnet18, wrn16_4
+from sordino.nn.sequences import LanguageModel, LSTMClassifier, Size, TransformerClassifier
 
-MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {"linear": logistic_regression, "mlp": mlp}
+MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
+    "linear": logistic_regression,
+    "mlp": mlp,
+    "mnist-net": mnist_net,
+    "mnist-cnn": mnist_cnn,
+    "cifar-net": cifar_net,
+    "resnet18": resnet18,
+    "wrn16-4": wrn16_4,
+    "pca-net": pca_net,
+}
 """Model by name, from the shape of one record and the number of classes."""
 
-__all__ = ["MODELS", "logistic_regression", "mlp"]
+__all__ = [
+    "MODELS",
+    "LSTMClassifier",
+    "LanguageModel",
+    "Loaded",
+    "Projection",
+    "Size",
+    "TransformerClassifier",
+    "cifar_net",
+    "load_imagenet",
+    "logistic_regression",
+    "mlp",
+    "mnist_cnn",
+    "mnist_net",
+    "pca_net",
+    "replace_batchnorm",
+    "resnet18",
+    "wrn16_4",
+]

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from sordino.data import Data, Images
+from sordino.recipes.features import MAPS, features
 from sordino.recipes.recipe import Recipe
 
 
@@ -41,7 +42,8 @@ def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: N
 def _chosen(name: str) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
     if name == "none":
         return lambda images, say: TensorDataset(pixels(images.images), images.labels)
-    raise ValueError(f"features={name!r}: not built yet")
+    chosen = MAPS[name]
+    return lambda images, say: TensorDataset(features(chosen, images.images, say), images.labels)
 
 
 def pixels(images: Tensor) -> Tensor:

@@ -11,24 +11,26 @@ is charged with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino import validate
 from sordino.ledger import Ledger
-from sordino.noise import Gaussian, Sensitivity
+from sordino.noise import Gaussian
 from sordino.refusal import Refusal
-from sordino.release import release
 from sordino.rng import Rng
-from sordino.sealed import Sealed
+from sordino.statistics import ClippedSum, ask
 
-_CHUNK = 2000
-_LEAST_VARIANCE = 1e-6  # noise can make a variance negative
+LEAST_VARIANCE = 1e-6
+"""Noise can make a variance negative."""
 
 
 class Standardise(nn.Module):
-    """(x − mean) · scale by channel, in float32; the identity until it is fitted."""
+    """(x − mean) · scale by channel, in float32 whatever comes in; the identity until it is fitted."""
 
     mean: Tensor
     scale: Tensor
@@ -44,6 +46,30 @@ class Standardise(nn.Module):
         return (x.to(self.mean.dtype) - self.mean.view(shape)) * self.scale.view(shape)
 
 
+@dataclass(frozen=True)
+class Moments:
+    """The statistic: means and variances of the channels, (2, C), from one noisy sum."""
+
+    bound: float
+    multiplier: float
+
+    @property
+    def sums(self) -> Sequence[ClippedSum]:
+        """Both moments as one vector, so that both cost one release."""
+        return (ClippedSum(self.bound, Gaussian(self.multiplier), moments),)
+
+    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> tuple[Tensor, Tensor]:
+        """Mean and variance."""
+        mean, square = noisy[0] / expected_batch
+        return mean, (square - mean.square()).clamp(min=LEAST_VARIANCE)
+
+
+def moments(rows: Tensor) -> Tensor:
+    """(B, C, …) to (B, 2, C): means over places of x and of x²."""
+    flat = rows.flatten(2) if rows.dim() > 2 else rows.unsqueeze(2)
+    return torch.stack([flat.mean(2), flat.square().mean(2)], dim=1)
+
+
 def standardise(
     model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng, *, bound: float = 1.0
 ) -> None:
@@ -53,22 +79,7 @@ def standardise(
         return
     if len(layers) > 1:
         raise Refusal(f"the model has {len(layers)} Standardise layers: need one, fitted to the data as it comes in")
-    x = train.tensors[0]
-    sums = Sealed({"moments": _clipped_moments(x, validate.positive("bound", bound))}, ledger)
-    released = release(sums, Sensitivity(l2=bound), Gaussian(multiplier), rng)
-    ledger.release(released.event)
-    mean, square = released.value["moments"].div(len(x)).to(torch.float32)
+    asked = Moments(validate.positive("bound", bound), multiplier)
+    mean, variance = ask(asked, train, ledger=ledger, expected_batch=len(train), rng=rng)
     layers[0].mean.copy_(mean)
-    layers[0].scale.copy_((square - mean.square()).clamp_(min=_LEAST_VARIANCE).rsqrt_())
-
-
-def _clipped_moments(x: Tensor, bound: float) -> Tensor:
-    """Σ_i of the clipped moments, (2, C), in float64: a record that is not finite counts as nothing."""
-    total = torch.zeros(2, x.shape[1], dtype=torch.float64)
-    for chunk in x.split(_CHUNK):
-        flat = chunk.to(torch.float32).flatten(2) if chunk.dim() > 2 else chunk.to(torch.float32).unsqueeze(2)
-        moments = torch.stack([flat.mean(2), flat.square().mean(2)], dim=1).to(torch.float64)  # (B, 2, C)
-        norms = moments.square().sum(dim=(1, 2)).sqrt()
-        weights = torch.where(norms.isfinite(), (bound / norms).clamp(max=1.0), 0.0)
-        total += (moments.nan_to_num(0.0, 0.0, 0.0) * weights[:, None, None]).sum(0)
-    return total
+    layers[0].scale.copy_(variance.rsqrt())

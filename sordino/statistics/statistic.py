@@ -74,12 +74,14 @@ def ask(
     expected_batch: float | None = None,
     physical_batch: int = 1024,
     seed: int | None = None,
+    rng: Rng | None = None,
 ) -> V:
     """Ask a statistic of a tensor of rows, or of the first column of a map-style dataset, and enter it in the ledger.
 
     Without a sampler it is asked of all records. `expected_batch` is the public number that sums are divided by; without
     it a statistic that divides uses the sampler's expectation for N records, and the claim says that it does not cover
     the dataset's size.
+    The randomness is the operating system's, or that of a `seed` for tests, or a stream that the caller keeps.
 
     >>> from sordino import Gaussian, Ledger
     >>> from sordino.statistics import Mean
@@ -109,7 +111,8 @@ def ask(
 
     if seed is not None:
         ledger.disclose(claims.SEED)
-    rng = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+    if rng is None:
+        rng = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
     draw, page, noise = next(sampler.draws(n, rng.child("draws"), 0)), ledger.page(), rng.child("noise")
     _open(ledger, draw, statistic, page)
     shape = _rows(load(np.zeros(1, dtype=np.int64)))[:0]  # of no records: where the sums begin

@@ -1,0 +1,56 @@
+"""GroupNorm in place of BatchNorm.
+
+BatchNorm lets every record of a batch act on every other's gradient, so no clip bounds what one record does; GroupNorm
+(Wu & He 2018) normalises each record by itself.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from sordino import validate
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
+    """A copy of the model with GroupNorm where it had BatchNorm; the model is left as it was.
+
+    There are at most `groups` groups, of two channels or more; one group where a record may have only one number a
+    channel (BatchNorm1d): a group of one number would always be 0.
+    Scale and shift are kept, running means and variances dropped. A layer used in several places stays one layer.
+    ReLU modules that work in place are told not to: what they overwrite may be needed for per-sample gradients.
+
+    >>> from torch import nn
+    >>> replace_batchnorm(nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48)))[1]
+    GroupNorm(24, 48, eps=1e-05, affine=True)
+    """
+    validate.count("groups", groups)
+    model = copy.deepcopy(model)
+    if isinstance(model, _BATCH_NORMS):
+        return _group_norm(model, groups)
+    made: dict[int, nn.Module] = {}
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):  # named_children() leaves out a layer's second name
+            if isinstance(child, _BATCH_NORMS):
+                if id(child) not in made:
+                    made[id(child)] = _group_norm(child, groups)
+                setattr(parent, name, made[id(child)])
+    for module in model.modules():
+        if getattr(module, "inplace", None) is True:
+            module.inplace = False  # type: ignore[assignment]
+    return model
+
+
+def _group_norm(norm: nn.Module, groups: int) -> nn.GroupNorm:
+    assert isinstance(norm, _BATCH_NORMS)
+    channels = norm.num_features
+    most = 1 if isinstance(norm, nn.BatchNorm1d) else max(1, min(groups, channels // 2))
+    count = next(n for n in range(most, 0, -1) if channels % n == 0)
+    made = nn.GroupNorm(count, channels, eps=norm.eps, affine=norm.affine)
+    made.train(norm.training)
+    if norm.affine:
+        made.weight, made.bias = norm.weight, norm.bias
+    return made.to(norm.weight.device, norm.weight.dtype) if norm.affine else made

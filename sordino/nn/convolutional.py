@@ -1,0 +1,43 @@
+"""Small convolutional networks: the examples that private training is usually measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+
+def expect(given: Sequence[int], needed: Sequence[int | None], name: str) -> None:
+    """Refuse records of another shape than a network is made for; None stands for any number."""
+    fits = len(given) == len(needed) and all(n in (None, g) for g, n in zip(given, needed, strict=True))
+    if not fits:
+        wanted = " × ".join("any" if n is None else str(n) for n in needed)
+        raise ValueError(f"records of shape {' × '.join(map(str, given))}: {name} is made for {wanted}")
+
+
+def mnist_cnn(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Module:
+    """The MNIST example of Opacus: 26,010 parameters."""
+    expect(shape, (None, 28, 28), "mnist-cnn")
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 16, 8, 2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, classes),
+    )
+
+
+def cifar_net(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
+    """Conv_CIFAR_Net, the CIFAR-10 example of Opacus: 131,466 parameters."""
+    expect(shape, (None, None, None), "cifar-net")
+    widths = (32, 64, 64)
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip((shape[0], *widths), widths, strict=False):
+        layers += [nn.Conv2d(inputs, outputs, 3, 1, 1), nn.ReLU(), nn.AvgPool2d(2, 2)]
+    layers += [nn.Conv2d(64, 128, 3, 1, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, classes))

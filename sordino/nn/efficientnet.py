@@ -1,0 +1,141 @@
+"""EfficientNet-Lite0 (Tan & Le 2019; the Lite variant of 2020 has no squeeze-and-excitation and ReLU6 throughout), frozen.
+
+    stem 3×3/2 ─► 16 inverted bottlenecks ─► 1×1 to 1,280 ─► mean over places        input (x − 127)/128, x a byte
+
+Batch norm is folded into the convolution before it, w ← w·γ/√(v + ε), b ← β − m·γ/√(v + ε): it is a constant of a
+frozen network.
+
+**Privacy:** the weights come from ImageNet, which is taken to be public; each image is mapped by itself. Whether
+ImageNet may be called public for the task at hand is the reader's to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+FEATURES = 1280
+SIDE = 160
+VERSION = 1
+"""Goes up when the features change, so that cached ones are not mistaken for them."""
+
+_NORM_EPSILON = 1e-3
+_EXPANSION = 6
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Bottlenecks of one width; the first of them has the stride."""
+
+    blocks: int
+    kernel: int
+    stride: int
+    width: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 16),
+    Stage(2, 3, 2, 24),
+    Stage(2, 5, 2, 40),
+    Stage(3, 3, 2, 80),
+    Stage(3, 5, 1, 112),
+    Stage(4, 5, 2, 192),
+    Stage(1, 3, 1, 320),
+)
+_STEM = 32
+
+
+class Convolution(nn.Module):
+    """A convolution with bias whose output has ⌈side / stride⌉ points, padded more at the end than at the beginning."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, depthwise: bool = False) -> None:
+        super().__init__()
+        groups = inputs if depthwise else 1
+        self.kernel, self.stride = kernel, stride
+        even = kernel // 2 if stride == 1 else 0  # what does not depend on the side is the convolution's own
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, even, groups=groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pad, convolve."""
+        if self.stride > 1:
+            down, across = (self._missing(side) for side in x.shape[2:])
+            x = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
+        return self.conv(x)  # type: ignore[no-any-return]
+
+    def _missing(self, side: int) -> int:
+        outputs = -(-side // self.stride)
+        return max(0, (outputs - 1) * self.stride + self.kernel - side)
+
+
+class Bottleneck(nn.Module):
+    """Widen by 1×1, filter each channel, narrow by 1×1; added to its input where the shapes agree."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        self.expand = Convolution(inputs, wide) if expansion > 1 else None
+        self.depthwise = Convolution(wide, wide, kernel, stride, depthwise=True)
+        self.project = Convolution(wide, outputs)
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """ReLU6 after the first two."""
+        y = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
+        y = torch.as_tensor(self.project(F.relu6(self.depthwise(y), inplace=True)))
+        return y.add_(x) if self.residual else y
+
+
+class EfficientNetLite0(nn.Module):
+    """(B, 3, H, W) of bytes to (B, 1280); images are resized to `side`, bilinearly."""
+
+    def __init__(self, side: int = SIDE) -> None:
+        super().__init__()
+        self.side = side
+        self.stem = Convolution(3, _STEM, 3, 2)
+        blocks, width = [], _STEM
+        for number, stage in enumerate(STAGES):
+            for k in range(stage.blocks):
+                stride, expansion = stage.stride if k == 0 else 1, 1 if number == 0 else _EXPANSION
+                blocks.append(Bottleneck(width, stage.width, stage.kernel, stride, expansion))
+                width = stage.width
+        self.blocks = nn.Sequential(*blocks)
+        self.head = Convolution(width, FEATURES)
+        self.requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """The features before the classifier."""
+        x = images.to(torch.float32)
+        if x.shape[2:] != (self.side, self.side):
+            x = F.interpolate(x, (self.side, self.side), mode="bilinear", align_corners=False)
+        x = x.sub(127).div_(128).contiguous(memory_format=torch.channels_last)
+        x = self.blocks(F.relu6(self.stem(x), inplace=True))
+        return F.relu6(self.head(x), inplace=True).mean((2, 3))
+
+    def load_folded(self, weights: Mapping[str, Tensor]) -> None:
+        """Load weights in the published naming (`_blocks.3._bn1.weight` …), batch norm folded in; all must be there."""
+        pairs = [(self.stem, "_conv_stem", "_bn0"), (self.head, "_conv_head", "_bn1")]
+        for number, block in enumerate(self.blocks):
+            at = f"_blocks.{number}."
+            assert isinstance(block, Bottleneck)
+            if block.expand is not None:
+                pairs.append((block.expand, f"{at}_expand_conv", f"{at}_bn0"))
+            pairs.append((block.depthwise, f"{at}_depthwise_conv", f"{at}_bn1"))
+            pairs.append((block.project, f"{at}_project_conv", f"{at}_bn2"))
+        for module, conv, norm in pairs:
+            try:
+                weight = weights[f"{conv}.weight"]
+                gamma, beta, mean, variance = (
+                    weights[f"{norm}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
+                )
+            except KeyError as error:
+                raise ValueError(f"the weights lack {error}: they are not those of EfficientNet-Lite0") from error
+            factor = gamma / (variance + _NORM_EPSILON).sqrt()
+            folded = (weight * factor.view(-1, 1, 1, 1)).contiguous(memory_format=torch.channels_last)
+            module.conv.weight.data = folded  # this layout is the faster one here
+            assert module.conv.bias is not None
+            module.conv.bias.copy_(beta - mean * factor)

@@ -1,0 +1,68 @@
+"""Weights of the common ImageNet checkpoints in a network with GroupNorm, and a list of what was not loaded.
+
+Convolutions and the scale and shift of every norm are copied; BatchNorm's running means and variances have no
+counterpart; a classifier for another number of classes starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What became of a checkpoint."""
+
+    loaded: tuple[str, ...]
+    statistics: tuple[str, ...]
+    """BatchNorm's, which GroupNorm does not have."""
+    another_shape: tuple[str, ...]
+    """In both, but not alike: left as the model had them."""
+    missing: tuple[str, ...]
+    """Of the model, not in the checkpoint."""
+    unknown: tuple[str, ...]
+    """Of the checkpoint, not in the model."""
+
+    def __str__(self) -> str:
+        parts = [f"loaded {len(self.loaded)} tensors"]
+        if self.statistics:
+            parts.append(f"{len(self.statistics)} statistics of BatchNorm dropped: GroupNorm has none")
+        for names, why in (
+            (self.another_shape, "of another shape, left as they were"),
+            (self.missing, "not in the checkpoint, left as they were"),
+            (self.unknown, "not in the model, ignored"),
+        ):
+            if names:
+                parts.append(f"{why}: {', '.join(names)}")
+        return "; ".join(parts)
+
+
+@torch.no_grad()
+def load_imagenet(model: nn.Module, weights: Mapping[str, Tensor]) -> Loaded:
+    """Copy what fits by name and shape; a checkpoint with no tensor that fits is refused.
+
+    >>> from sordino.nn import resnet18, load_imagenet
+    >>> print(load_imagenet(resnet18(), resnet18(classes=1000).state_dict()))
+    loaded 60 tensors; of another shape, left as they were: fc.weight, fc.bias
+    """
+    own = model.state_dict(keep_vars=True)
+    given = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    statistics = tuple(name for name in given if name.rpartition(".")[2] in _STATISTICS and name not in own)
+    fits = tuple(name for name in given if name in own and own[name].shape == given[name].shape)
+    if not fits:
+        raise ValueError("no tensor of the checkpoint fits the model by name and shape: it is of another network")
+    for name in fits:
+        own[name].copy_(given[name])
+    return Loaded(
+        fits,
+        statistics,
+        tuple(name for name in given if name in own and own[name].shape != given[name].shape),
+        tuple(name for name in own if name not in given),
+        tuple(name for name in given if name not in own and name not in statistics),
+    )

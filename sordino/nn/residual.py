@@ -1,0 +1,97 @@
+"""Residual networks with GroupNorm (Wu & He 2018) where the originals have BatchNorm, which mixes the records of a batch.
+
+The names of ResNet-18's layers are those of the common ImageNet checkpoints, so that their weights load
+(`load_imagenet`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sordino.nn.convolutional import expect
+
+_GROUPS = 32
+_WIDE_GROUPS = 16
+
+
+class Basic(nn.Module):
+    """ResNet's basic block (He et al. 2016)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.GroupNorm(_GROUPS, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.GroupNorm(_GROUPS, outputs)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(_GROUPS, outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Two convolutions and a shortcut."""
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 with the ImageNet stem: 11,181,642 parameters for ten classes."""
+
+    def __init__(self, channels: int = 3, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.GroupNorm(_GROUPS, 64)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = nn.Sequential(Basic(64, 64, 1), Basic(64, 64, 1))
+        self.layer2 = nn.Sequential(Basic(64, 128, 2), Basic(128, 128, 1))
+        self.layer3 = nn.Sequential(Basic(128, 256, 2), Basic(256, 256, 1))
+        self.layer4 = nn.Sequential(Basic(256, 512, 2), Basic(512, 512, 1))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
+
+
+def resnet18(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
+    """ResNet-18 for images of any size."""
+    expect(shape, (None, None, None), "resnet18")
+    return ResNet18(shape[0], classes)
+
+
+class Wide(nn.Module):
+    """Wide ResNet's pre-activation block (Zagoruyko & Komodakis 2016)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(_WIDE_GROUPS, inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm2 = nn.GroupNorm(_WIDE_GROUPS, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.short = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride != 1 or inputs != outputs else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Norm, ReLU, convolution, twice."""
+        y = F.relu(self.norm1(x))
+        short = x if self.short is None else self.short(y)
+        return self.conv2(F.relu(self.norm2(self.conv1(y)))) + short  # type: ignore[no-any-return]
+
+
+def wrn16_4(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
+    """WRN-16-4, the network of De et al. 2022 for CIFAR-10: 2,748,890 parameters."""
+    expect(shape, (None, None, None), "wrn16-4")
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False)]
+    inputs = 16
+    for outputs, stride in ((64, 1), (128, 2), (256, 2)):
+        layers += [Wide(inputs, outputs, stride), Wide(outputs, outputs, 1)]
+        inputs = outputs
+    head = (nn.GroupNorm(_WIDE_GROUPS, 256), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes))
+    return nn.Sequential(*layers, *head)

@@ -1,0 +1,112 @@
+"""Scattering: frozen image features from two layers of Morlet wavelets (Bruna & Mallat 2013), for 2² × coarser maps.
+
+    S₀ = x ⋆ φ        S₁ = |x ⋆ ψ_{j,θ}| ⋆ φ        S₂ = ||x ⋆ ψ_{0,θ}| ⋆ ψ_{1,θ'}| ⋆ φ
+    ψ_{j,θ}(u) = e^{−(u∥² + s²u⊥²)/2σ_j²} (e^{iξ_j u∥} − β) · s/2πσ_j²        σ_j = 0.8·2ʲ,  ξ_j = ¾π/2ʲ,  s = 4/L
+
+with J = 2 scales, L = 8 angles: 1 + 16 + 64 = 81 channels. φ is a Gaussian of deviation 0.8·2^{J−1}; images are
+reflected at their borders. Tramèr & Boneh 2021 put it before private training: a few good features are worth more than
+many learnt ones.
+
+**Privacy:** the filters are fixed by the formula above; each image is mapped by itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SCALES = 2
+ANGLES = 8
+CHANNELS = 1 + SCALES * ANGLES + ANGLES * ANGLES
+VERSION = 1
+"""Goes up when the features change, so that cached ones are not mistaken for them."""
+
+_SIGMA = 0.8
+_FREQUENCY = 3 * math.pi / 4
+_SLANT = 4 / ANGLES
+_RADII = (4, 7)  # of ψ by scale: over 4 deviations along the wave, over 2 across it
+_LOW_PASS_RADIUS = 3  # of φ on the grid of scale 1, about 4 deviations
+_COARSE = 2**SCALES
+
+
+def morlet(scale: int, angle: float) -> Tensor:
+    """ψ at a scale and an angle, complex128, on a square grid of odd width; its sum is 0."""
+    sigma, frequency = _SIGMA * 2**scale, _FREQUENCY / 2**scale
+    axis = torch.arange(-_RADII[scale], _RADII[scale] + 1, dtype=torch.float64)
+    down, across = torch.meshgrid(axis, axis, indexing="ij")
+    along = across * math.cos(angle) + down * math.sin(angle)
+    beside = down * math.cos(angle) - across * math.sin(angle)
+    envelope = (-(along.square() + _SLANT**2 * beside.square()) / (2 * sigma**2)).exp()
+    wave = torch.polar(torch.ones_like(along), frequency * along)
+    beta = (envelope * wave).sum() / envelope.sum()
+    wavelet: Tensor = envelope * (wave - beta) * (_SLANT / (2 * math.pi * sigma**2))
+    return wavelet
+
+
+def gaussian(sigma: float, radius: int) -> Tensor:
+    """A low-pass filter on a line, float64, of sum 1."""
+    axis = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    values = (-axis.square() / (2 * sigma**2)).exp()
+    return values / values.sum()
+
+
+class Scattering(nn.Module):
+    """(B, C, H, W) to (B, 81·C, H/4, W/4); sides are multiples of 4, from 8 on. It has no parameters.
+
+    >>> Scattering()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 81, 7, 7])
+    """
+
+    fine: Tensor
+    coarse: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for scale, name in enumerate(("fine", "coarse")):
+            wavelets = torch.stack([morlet(scale, math.pi * k / ANGLES) for k in range(ANGLES)])
+            parts = torch.cat([wavelets.real, wavelets.imag]).unsqueeze(1)  # (2L, 1, w, w)
+            # Convolution, and torch's conv2d is correlation: turn the filters round.
+            self.register_buffer(name, parts.flip(2, 3).to(torch.float32), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """The features; channels of one input channel lie together, by order, scale and angles."""
+        images, channels, height, width = x.shape
+        least = _RADII[1] + 1  # reflection needs more than the radius
+        if height % _COARSE or width % _COARSE or min(height, width) < least:
+            raise ValueError(
+                f"images of {height} × {width}: sides must be multiples of {_COARSE} and at least {least}; pad or resize"
+            )
+        x = x.to(self.fine.dtype).reshape(-1, 1, height, width)  # (N, 1, H, W)
+        first = _modulus(x, self.fine, 1)  # (N, L, H, W)
+        second = _modulus(torch.cat([x, first], 1).reshape(-1, 1, height, width), self.coarse, 2)
+        grid = (height // 2, width // 2)
+        second = second.view(len(x), (1 + ANGLES) * ANGLES, *grid)  # first those of x, then of each |x ⋆ ψ₀|
+        sides = (height // _COARSE, width // _COARSE)
+        full = _low_pass(torch.cat([x, first], 1), 2 * _SIGMA, 2 * _LOW_PASS_RADIUS, _COARSE)
+        half = _low_pass(second, _SIGMA, _LOW_PASS_RADIUS, 2)
+        return torch.cat([full, half], 1).view(images, channels * CHANNELS, *sides)
+
+
+def _modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:
+    """|x ⋆ ψ| for every filter, on every second point if the stride is 2: (N, 1, H, W) to (N, L, H', W')."""
+    radius = filters.shape[-1] // 2
+    both = F.conv2d(F.pad(x, (radius,) * 4, mode="reflect"), filters, stride=stride)
+    real, imaginary = both.chunk(2, dim=1)
+    return real.square().addcmul_(imaginary, imaginary).sqrt_()
+
+
+def _low_pass(x: Tensor, sigma: float, radius: int, stride: int) -> Tensor:
+    """x ⋆ φ on every `stride`-th point, as one product with φ's matrix: (N, K, H, W) to (N, K, H', W')."""
+    down, across = (_matrix(side, sigma, radius, stride) for side in x.shape[2:])
+    both = torch.kron(down, across).to(x)  # (H'W', HW)
+    return (x.flatten(2) @ both.T).view(*x.shape[:2], len(down), len(across))
+
+
+def _matrix(side: int, sigma: float, radius: int, stride: int) -> Tensor:
+    """The low pass on a line with reflected ends: (side / stride, side)."""
+    padded = F.pad(torch.eye(side, dtype=torch.float64).unsqueeze(1), (radius, radius), mode="reflect")
+    return F.conv1d(padded, gaussian(sigma, radius).view(1, 1, -1), stride=stride).squeeze(1).T
