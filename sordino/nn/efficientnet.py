@@ -20,6 +20,8 @@ from torch.nn import functional as F
 
 FEATURES = 1280
 SIDE = 160
+TYPICAL = 0.5
+"""Root mean square of a feature on photographs, to one figure."""
 VERSION = 1
 """Goes up when the features change, so that cached ones are not mistaken for them."""
 

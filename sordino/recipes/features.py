@@ -30,6 +30,8 @@ class Features:
     name: str
     version: int
     chunk: int  # images at once: few enough to stay in cache
+    typical: tuple[float, ...]
+    """Public sizes of the channels, from no private record; repeated if there are more channels."""
     make: Callable[[Say], Map]
 
 
@@ -47,8 +49,8 @@ def _efficientnet(say: Say) -> Map:
 MAPS = {
     one.name: one
     for one in (
-        Features("scattering", scattering.VERSION, 50, _scattering),
-        Features("efficientnet-lite0", efficientnet.VERSION, 8, _efficientnet),
+        Features("scattering", scattering.VERSION, 50, scattering.TYPICAL, _scattering),
+        Features("efficientnet-lite0", efficientnet.VERSION, 8, (efficientnet.TYPICAL,), _efficientnet),
     )
 }
 

@@ -57,10 +57,10 @@ def _opacus(number: int, epochs: int, learning_rate: float, multiplier: float, b
 
 
 RECIPES: tuple[Recipe, ...] = (
-    *(_linear("mnist", "mnist", "scattering", epsilon, 4.0, 8.0) for epsilon in (1.0, 2.0, 3.0)),
-    *(_linear("fashion-mnist", "fashion-mnist", "scattering", epsilon, 4.0, 8.0) for epsilon in (1.0, 2.0, 3.0)),
-    *(_linear("cifar10", "cifar10", "scattering", epsilon, 4.0, 8.0) for epsilon in (3.0,)),
-    *(_linear("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, 4.0, 8.0) for epsilon in (1.0, 2.0, 3.0)),
+    *(_linear("mnist", "mnist", "scattering", epsilon, 4.0, 50.0) for epsilon in (1.0, 2.0, 3.0)),
+    *(_linear("fashion-mnist", "fashion-mnist", "scattering", epsilon, 4.0, 50.0) for epsilon in (1.0, 2.0, 3.0)),
+    *(_linear("cifar10", "cifar10", "scattering", epsilon, 4.0, 50.0) for epsilon in (3.0,)),
+    *(_linear("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, 4.0, 50.0) for epsilon in (1.0, 2.0, 3.0)),
     _opacus(1, 45, 0.25, 0.7, 1.5),
     _opacus(2, 60, 0.15, 1.1, 1.0),
     _opacus(3, 15, 0.25, 1.3, 1.5),

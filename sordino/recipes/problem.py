@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from sordino import schedules, validate
 from sordino.nn import MODELS
+from sordino.recipes.features import MAPS
 from sordino.recipes.prepared import Prepared
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.standard import Standardise
@@ -39,7 +40,8 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
             raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}")
         model = MODELS[recipe.model](prepared.shape, prepared.classes)
     if recipe.normalise is not None:
-        model = nn.Sequential(Standardise(prepared.shape[0]), model)
+        typical = MAPS[recipe.features].typical if recipe.features in MAPS else (1.0,)
+        model = nn.Sequential(Standardise(prepared.shape[0], typical), model)
     return Problem(model, cross_entropy, _optimizer(recipe, model), _schedule(recipe))
 
 
