@@ -6,7 +6,7 @@ from torch import nn
 
 from sordino.nn.batchnorm import replace_batchnorm
 from sordino.nn.convolutional import cifar_net, mnist_cnn
-from sordino.nn.heads import Projection, logistic_regression, mnist_net, pca_net
+from sordino.nn.heads import logistic_regression, mnist_net, pca_net
 from sordino.nn.imagenet import Loaded, load_imagenet
 from sordino.nn.mlp import mlp
 from sordino.nn.residual import resnet18, wrn16_4
@@ -20,7 +20,6 @@ MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
     "cifar-net": cifar_net,
     "resnet18": resnet18,
     "wrn16-4": wrn16_4,
-    "pca-net": pca_net,
 }
 """Model by name, from the shape of one record and the number of classes."""
 
@@ -29,7 +28,6 @@ __all__ = [
     "LSTMClassifier",
     "LanguageModel",
     "Loaded",
-    "Projection",
     "Size",
     "TransformerClassifier",
     "cifar_net",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-_PCA, _HIDDEN = 60, 1000
+from sordino.statistics.pca import Projection
+
+_HIDDEN = 1000
 
 
 def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
@@ -25,29 +26,15 @@ def mnist_net(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Modul
     return nn.Sequential(nn.Flatten(), *layers)
 
 
-class Projection(nn.Module):
-    """xᵀV with V a fixed (d, k) basis, such as the directions released by a private PCA; at first the first k axes."""
+def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
+    """Abadi et al. 2016: a private PCA (to 60 numbers on MNIST), 1,000 ReLU units, softmax: 71,010 trained parameters.
 
-    basis: Tensor
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        if not 0 < outputs <= inputs:
-            raise ValueError(f"outputs={outputs}: must lie between 1 and the inputs' {inputs}")
-        self.register_buffer("basis", torch.eye(inputs, outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, d) to (B, k)."""
-        return x @ self.basis
-
-    def fit(self, basis: Tensor) -> None:
-        """Set V; it must be public by now."""
-        if basis.shape != self.basis.shape:
-            raise ValueError(f"a basis of shape {tuple(basis.shape)}: need {tuple(self.basis.shape)}")
-        self.basis.copy_(basis)
-
-
-def pca_net(shape: Sequence[int] = (1, 28, 28), classes: int = 10, *, components: int = _PCA) -> nn.Module:
-    """Abadi et al. 2016: a private PCA to 60 numbers, 1,000 ReLU units, softmax: 71,010 trained parameters."""
-    layers = (nn.Linear(components, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, classes))
-    return nn.Sequential(nn.Flatten(), Projection(math.prod(shape), components), *layers)
+    >>> from sordino import Gaussian, Ledger, ask
+    >>> from sordino.statistics import PCA
+    >>> images, ledger = torch.rand(100, 1, 28, 28), Ledger()
+    >>> net = pca_net(ask(PCA(components=60, noise=Gaussian(16.0)), images, ledger=ledger))
+    >>> sum(p.numel() for p in net.parameters())
+    71010
+    """
+    layers = (nn.Linear(projection.basis.shape[1], _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, classes))
+    return nn.Sequential(projection, *layers)

@@ -19,13 +19,13 @@ _OPACUS = (
 )
 
 
-def _linear(name: str, dataset: str, features: str, epsilon: float, learning_rate: float, normalise: float) -> Recipe:
+def _linear(name: str, dataset: str, features: str, epsilon: float, learning_rate: float) -> Recipe:
     """Softmax regression on frozen features (Tramèr & Boneh 2021)."""
     return Recipe(
         name=name,
         dataset=dataset,
         features=features,
-        normalise=normalise,
+        normalise=50.0,
         model="linear",
         rate=1 / 16,
         steps=640,
@@ -34,6 +34,7 @@ def _linear(name: str, dataset: str, features: str, epsilon: float, learning_rat
         delta=DELTA,
         learning_rate=learning_rate,
         momentum=0.9,
+        schedule="linear",
         tuned=_HELD_OUT,
     )
 
@@ -57,10 +58,16 @@ def _opacus(number: int, epochs: int, learning_rate: float, multiplier: float, b
 
 
 RECIPES: tuple[Recipe, ...] = (
-    *(_linear("mnist", "mnist", "scattering", epsilon, 4.0, 50.0) for epsilon in (1.0, 2.0, 3.0)),
-    *(_linear("fashion-mnist", "fashion-mnist", "scattering", epsilon, 4.0, 50.0) for epsilon in (1.0, 2.0, 3.0)),
-    *(_linear("cifar10", "cifar10", "scattering", epsilon, 4.0, 50.0) for epsilon in (3.0,)),
-    *(_linear("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, 4.0, 50.0) for epsilon in (1.0, 2.0, 3.0)),
+    *(_linear("mnist", "mnist", "scattering", epsilon, lr) for epsilon, lr in ((1.0, 2.5), (2.0, 5.0), (3.0, 8.0))),
+    *(
+        _linear("fashion-mnist", "fashion-mnist", "scattering", epsilon, lr)
+        for epsilon, lr in ((1.0, 4.0), (2.0, 6.0), (3.0, 8.0))
+    ),
+    _linear("cifar10", "cifar10", "scattering", 3.0, 6.0),
+    *(
+        _linear("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, lr)
+        for epsilon, lr in ((1.0, 4.0), (2.0, 6.0), (3.0, 8.0))
+    ),
     _opacus(1, 45, 0.25, 0.7, 1.5),
     _opacus(2, 60, 0.15, 1.1, 1.0),
     _opacus(3, 15, 0.25, 1.3, 1.5),

@@ -14,7 +14,7 @@ charged with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -73,9 +73,9 @@ class Moments:
         mean, square = flat.mean(2), flat.square().mean(2)
         return torch.stack([mean / self.typical, square / self.typical.square()], dim=1)
 
-    def value(self, noisy: Sequence[Tensor], expected_batch: float) -> tuple[Tensor, Tensor]:
+    def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> tuple[Tensor, Tensor]:
         """Mean and variance."""
-        mean, square = noisy[0] / expected_batch
+        mean, square = noisy[0] / records()
         variance = (square - mean.square()).clamp(min=LEAST_VARIANCE)
         return mean * self.typical, variance * self.typical.square()
 
