@@ -29,6 +29,7 @@ def mnist_net(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Modul
 def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
     """Abadi et al. 2016: a private PCA (to 60 numbers on MNIST), 1,000 ReLU units, softmax: 71,010 trained parameters.
 
+    >>> import torch
     >>> from sordino import Gaussian, Ledger, ask
     >>> from sordino.statistics import PCA
     >>> images, ledger = torch.rand(100, 1, 28, 28), Ledger()
