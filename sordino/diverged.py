@@ -6,6 +6,7 @@ gradients of single records are private, and one that is not finite is dropped w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -28,13 +29,14 @@ class Diverged:
         return f"training diverged at step {self.step}: {self.what} is not finite"
 
 
-def not_finite(tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> str | None:
-    """The name of the first tensor that holds something else than finite numbers."""
-    named = dict(tensors)
-    if not named:
-        return None
+def finite(tensors: Iterable[Tensor]) -> bool:
+    """Is every number of these finite? One reading pass over them: a sum that is finite has finite terms."""
     with torch.no_grad():
-        # One cheap pass: a sum that is finite has finite terms. Finite terms may overflow a sum, so look again then.
-        if all(total.isfinite() for total in [tensor.sum() for tensor in named.values()]):
-            return None
-        return next((name for name, tensor in named.items() if not tensor.isfinite().all()), None)
+        return math.isfinite(sum([float(tensor.sum()) for tensor in tensors]))
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds something else than finite numbers."""
+    if finite(tensors.values()):
+        return None
+    return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)  # sums may overflow

@@ -329,7 +329,7 @@ class Private:
     def _left_the_finite(self) -> bool:
         """Is training over because a parameter, which is public, is not finite any more?"""
         if self._diverged is None:
-            bad = not_finite((name, p) for name, p in self._model.named_parameters() if p.is_floating_point())
+            bad = not_finite(dict(self._model.named_parameters()))
             if bad is not None and not self._steps:
                 raise Refusal(f"parameter {bad!r} is not finite before the first step: look at how it was initialised")
             self._diverged = None if bad is None else Diverged(self._steps - 1, f"parameter {bad!r}")

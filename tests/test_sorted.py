@@ -228,6 +228,26 @@ def test_a_sorted_run_resumed_anywhere_draws_what_it_would_have_drawn(cheaper, s
     assert whole[1].state_dict() == second[1].state_dict()
 
 
+@pytest.mark.parametrize(
+    "sampler", [sd.Sorted.top_k(5), sd.Threshold(1.0, 0.1, 0.2, refresh=2)], ids=["sorted", "threshold"]
+)
+def test_a_draw_that_depends_on_those_before_it_is_refused_without_them(sampler):
+    with pytest.raises(sd.Refusal, match="resume from a checkpoint"):
+        next(drawn(sampler, Asked(np.ones(20)), Rng.from_seed(0), 3))
+
+
+def test_a_sampler_cannot_forget_to_charge_what_it_released():
+    class Forgetful(SaysItIsPoisson):
+        def draws_from(self, records, rng, start, memory):
+            while True:
+                records.measure()
+                records.release(sd.PrivateQuantile(0.5, 1.0, epsilon=0.3), rng)
+                yield Draw(np.arange(3), lambda event: Poisson(0.01, event))
+
+    event = sd.dry_run(sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), Forgetful(), 64, 1)
+    assert sd.events.Exponential(0.3) in event.events
+
+
 def test_without_bound_and_noise_it_is_plain_sgd_on_the_sorted_lots():
     model, plain, dataset = network(), network(), linear(30)
     run = private(model, query=sd.NoisySum(sd.Flat(math.inf), sd.Gaussian(0.0)))

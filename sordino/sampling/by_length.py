@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
-from sordino.events import Event
+from sordino.refusal import Refusal
 from sordino.rng import Rng
 from sordino.sampling.records import Lengths, Mechanism, Rate, Records, alike
 from sordino.sampling.sampler import Draw
@@ -60,7 +60,7 @@ class ByLength:
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         """Independent coins for every lot."""
-        return _flipped(records, rng, start, memory, self.refresh, self.most, lambda _: self.rate, None)
+        return _flipped(records, rng, start, memory, self.refresh, self.most, lambda _: self.rate, 0.0)
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,10 @@ class Threshold:
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         """Independent coins for every lot."""
-        given = self.threshold if not callable(self.threshold) else None
-        mechanism = self.threshold if callable(self.threshold) else None
+        return _flipped(records, rng, start, memory, self.refresh, self._most, self._at, self.threshold)
 
-        def rate(released: float | None) -> Rate:
-            return Band(given if released is None else released, np.inf, self.high, self.low)  # type: ignore[arg-type]
-
-        return _flipped(records, rng, start, memory, self.refresh, self._most, rate, mechanism)
+    def _at(self, threshold: float) -> Rate:
+        return Band(threshold, np.inf, inside=self.high, outside=self.low)
 
 
 def _flipped(
@@ -135,26 +132,26 @@ def _flipped(
     memory: Any,
     refresh: int,
     most: float,
-    rate: Callable[[float | None], Rate],
-    mechanism: Mechanism | None,
+    rate: Callable[[float], Rate],
+    public: float | Mechanism,
 ) -> Iterator[Draw]:
-    """Measure every `refresh` draws, release a number then if there is a mechanism, and flip everyone's coin."""
-    released: float | None = None
+    """Measure every `refresh` draws, release a number then if `public` is a mechanism, and flip everyone's coin."""
+    known = 0.0 if callable(public) else public
     if memory is not None:
         records.recall(memory["lengths"])
-        released = memory["released"]
+        known = memory["known"]
+    elif start % refresh:
+        raise Refusal(f"draw {start} uses the lengths taken before it, which are not there: resume from a checkpoint")
     k = start
     while True:
-        spent: tuple[Event, ...] = ()
         if k % refresh == 0:
             records.measure()
-            if mechanism is not None:
-                released, event = records.release(mechanism, rng.child(k, "released"))
-                spent = (event,)
-        rows = records.flip(rate(released), most, rng.child(k))
-        yield Draw(rows, partial(events.Poisson, most), spent=spent, memory=partial(_memory, records, released))
+            if callable(public):
+                known = records.release(public, rng.child(k, "released"))
+        rows = records.flip(rate(known), most, rng.child(k))
+        yield Draw(rows, partial(events.Poisson, most), memory=partial(_memory, records, known))
         k += 1
 
 
-def _memory(records: Records, released: float | None) -> dict[str, Any]:
-    return {"lengths": records.save(), "released": released}
+def _memory(records: Records, known: float) -> dict[str, Any]:
+    return {"lengths": records.save(), "known": known}

@@ -2,7 +2,7 @@
 
     lengths(rows), labels(rows)     a look: the sampler sees values of many records, and its draws have no guarantee
     measure(), then flip(rate)      every record flips its own coin, whose bias is a function of its own length
-    measure(), then release(m)      a private mechanism answers, and brings its event
+    measure(), then release(m)      a private mechanism answers, and brings its event, which the next draw is charged with
 
 Lengths are the norms of the records' gradients at the model of the moment. `measure` keeps them, sealed in here, until it
 is called again: a coin may use lengths that are stale.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from sordino.events import Event
 from sordino.rng import Rng
 from sordino.sealed import Sealed
 
+T = TypeVar("T", bound=np.generic)
 Rows: TypeAlias = NDArray[np.int64]
 Lengths: TypeAlias = NDArray[np.float32]
 Label: TypeAlias = Callable[..., Tensor]
@@ -46,6 +47,7 @@ class Records:
         self._n, self._lengths, self._labels = n, lengths, labels
         self._kept: Lengths | None = None
         self._known: Rows | None = None
+        self._spent: list[Event] = []
         self.looked = False
 
     def __len__(self) -> int:
@@ -72,17 +74,24 @@ class Records:
         chance = np.clip(np.nan_to_num(rate(self._measured())), 0.0, most)
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 
-    def release(self, mechanism: Mechanism, rng: Rng) -> tuple[float, Event]:
-        """What a private mechanism says about the lengths last measured."""
-        return mechanism(Sealed(torch.from_numpy(self._measured().copy())), rng)
+    def release(self, mechanism: Mechanism, rng: Rng) -> float:
+        """What a private mechanism says about the lengths last measured; its cost is noted here."""
+        value, event = mechanism(Sealed(torch.from_numpy(self._measured().copy())), rng)
+        self._spent.append(event)
+        return value
+
+    def spent(self) -> tuple[Event, ...]:
+        """What was released since this was last asked."""
+        spent, self._spent = tuple(self._spent), []
+        return spent
 
     def save(self) -> str:
         """The lengths last measured, for a checkpoint, which is as secret as the data."""
-        return base64.b64encode(self._measured().tobytes()).decode()
+        return packed(self._measured())
 
     def recall(self, saved: str) -> None:
         """The lengths a checkpoint kept."""
-        self._kept = np.frombuffer(base64.b64decode(saved), dtype=np.float32)
+        self._kept = unpacked(saved, np.float32)
 
     def _now(self, rows: Rows) -> Lengths:
         # A gradient that is not finite contributes nothing to a sum: it counts as short.
@@ -92,6 +101,16 @@ class Records:
         if self._kept is None:
             raise RuntimeError("the records were not measured yet: call measure() before the first flip or release")
         return self._kept
+
+
+def packed(array: NDArray[Any]) -> str:
+    """An array as text, for a checkpoint in JSON."""
+    return base64.b64encode(array.tobytes()).decode()
+
+
+def unpacked(text: str, dtype: type[T]) -> NDArray[T]:
+    """The array."""
+    return np.frombuffer(base64.b64decode(text), dtype=dtype).copy()
 
 
 def alike(n: int) -> Records:

@@ -31,7 +31,7 @@ class Draw:
     amplify: Callable[[Event], Event]  # from what is released on the draw to what that is worth
     cover: int | None = None  # draws of one cover, or pass, touch disjoint records; None when draws are independent
     bins: int | None = None  # how many draws a pass has, if every record chose its own independently
-    spent: tuple[Event, ...] = ()  # what was released of all records in order to make it
+    spent: tuple[Event, ...] = ()  # what was released of all records in order to make it; set by `drawn`
     memory: Callable[[], Any] | None = None  # what an informed sampler knows after it, as JSON; as secret as the data
 
 
@@ -76,9 +76,12 @@ class Informed(Sampler, Protocol):
 
 
 def drawn(sampler: Sampler, records: Records, rng: Rng, start: int, memory: Any = None) -> Iterator[Draw]:
-    """The draws of any sampler. One made after a look at the records has no guarantee, whatever the sampler says."""
+    """The draws of any sampler, each with what it cost: a sampler that asks the records has no say in that.
+
+    A draw made after a look has no guarantee; what was released in order to make it is charged with it.
+    """
     if not isinstance(sampler, Informed):
         yield from sampler.draws(len(records), rng, start)
         return
     for draw in sampler.draws_from(records, rng, start, memory):
-        yield replace(draw, amplify=unproven) if records.looked else draw
+        yield replace(draw, amplify=unproven if records.looked else draw.amplify, spent=records.spent())

@@ -20,7 +20,6 @@ lot, and out of every later one. No noise on the gradients covers that, and the 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import validate
+from sordino.refusal import Refusal
 from sordino.rng import Rng
-from sordino.sampling.records import Label, Lengths, Records, Rows, alike
+from sordino.sampling.records import Label, Lengths, Records, Rows, alike, packed, unpacked
 from sordino.sampling.sampler import Draw, unproven
 
 Labels = Callable[[], Rows]
@@ -156,6 +156,8 @@ class Sorted:
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         """Disjoint lots until every record was used, then again."""
         k, n = start, len(records)
+        if start and memory is None:
+            raise Refusal(f"lot {start} depends on the lots before it, which are not known: resume from a checkpoint")
         left, ranked = _fresh(n) if memory is None else _recalled(memory, n)
         label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
         while True:
@@ -201,14 +203,14 @@ def _fresh(n: int) -> tuple[Mask, _Ranked]:
 def _memory(left: Mask, ranked: _Ranked) -> dict[str, Any]:
     stale = ranked.lots > 0  # otherwise the next lot asks anew
     return {
-        "left": base64.b64encode(np.packbits(left).tobytes()).decode(),
-        "rows": ranked.rows.tolist() if stale else [],
-        "lengths": ranked.lengths.tolist() if stale else [],
+        "left": packed(np.packbits(left)),
+        "rows": packed(ranked.rows if stale else ranked.rows[:0]),
+        "lengths": packed(ranked.lengths if stale else ranked.lengths[:0]),
         "lots": ranked.lots,
     }
 
 
 def _recalled(memory: Mapping[str, Any], n: int) -> tuple[Mask, _Ranked]:
-    bits = np.frombuffer(base64.b64decode(memory["left"]), dtype=np.uint8)
-    rows, lengths = np.array(memory["rows"], dtype=np.int64), np.array(memory["lengths"], dtype=np.float32)
-    return np.unpackbits(bits, count=n).astype(bool), _Ranked(rows, lengths, memory["lots"])
+    left = np.unpackbits(unpacked(memory["left"], np.uint8), count=n).astype(bool)
+    ranked = _Ranked(unpacked(memory["rows"], np.int64), unpacked(memory["lengths"], np.float32), memory["lots"])
+    return left, ranked
