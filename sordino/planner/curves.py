@@ -20,6 +20,8 @@ from sordino.planner.setting import LEAST_NOISE, Setting
 
 _MANY_LOTS = 200_000
 """Beyond this, curves are drawn through fewer points."""
+_BEND = (0.002, 0.005, 0.01, 0.02, 0.035)
+"""Shares of the epochs at which ε still rises steeply."""
 _REACH = 3.0
 """The noise is shown from σ divided by this to σ times this."""
 
@@ -53,7 +55,8 @@ def curves(setting: Setting) -> dict[str, Any]:
 def _epochs(setting: Setting, multiplier: float, points: int) -> dict[str, list[Any]]:
     """ε up to twice the epochs asked for."""
     meter = Meter(setting.event(multiplier, 1).event, setting.delta)  # type: ignore[attr-defined]
-    lots = sorted({max(1, round(setting.lots * share)) for share in np.linspace(0, 2, points + 1)})
+    shares = [*_BEND, *np.linspace(0, 2, points + 1)[1:]]
+    lots = sorted({max(1, round(setting.lots * share)) for share in shares})
     return {
         "x": [0.0, *(count * setting.rate for count in lots)],
         "y": [0.0, *(_finite(meter.epsilon(count)) for count in lots)],

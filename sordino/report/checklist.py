@@ -16,7 +16,7 @@ from sordino.events import Event, Relation
 from sordino.recipes import RECIPES
 from sordino.recipes.recipe import MEASURED
 from sordino.report.evidence import Evidence
-from sordino.report.statement import Statement
+from sordino.report.statement import NOT_STATED, Statement
 
 _RELATIONS = {
     Relation.ADD_OR_REMOVE: "two data sets are neighbours when one has one record more (add or remove one)",
@@ -87,15 +87,16 @@ def _tuned(evidence: Evidence) -> str | None:
     found = evidence.get("recipe", "tuned")
     if not isinstance(found, str) or not found:
         return None
-    table = evidence.config["recipe"]
-    ours = [recipe for recipe in RECIPES if recipe.tuned == found]
-    if ours and not any(_fields(recipe.table()) == _fields(table) for recipe in ours):
-        return None
-    return found
+    ours = [_changed(recipe.table(), evidence.config["recipe"]) for recipe in RECIPES if recipe.tuned == found]
+    changed = min(ours, key=len, default=[])
+    if not changed:
+        return found
+    return f"recipe: {found}; this run has another {', '.join(changed)}: how that was found is {NOT_STATED}"
 
 
-def _fields(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in table.items() if name not in (*MEASURED, "epsilon", "noise_multiplier")}
+def _changed(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+    ignored = (*MEASURED, "name", "epsilon", "noise_multiplier")
+    return [name for name in {**recipe, **run} if name not in ignored and recipe.get(name) != run.get(name)]
 
 
 def _assumptions(event: Event) -> str:

@@ -24,6 +24,8 @@ _POINTS = 40
 _TARGETS = ("epsilon", "target_epsilon", "budget", "budget_stop")
 """Fields that name an ε that was asked for."""
 
+_FIRST = ("recipe", "resolved")
+
 ALWAYS = (
     ("Several records of one person", "The unit is a record. Whoever is in k of them has about k times the ε."),
     ("Tuning", "Other runs on the same data, and choices made by looking at it, cost privacy of their own."),
@@ -152,15 +154,11 @@ def _unfinished(evidence: Evidence) -> str:
 
 
 def _config(config: Mapping[str, Any], hide: tuple[str, ...]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The tables of config.toml, in its order; fields outside any table first."""
-    loose = [
-        (name, _shown(value)) for name, value in config.items() if not isinstance(value, Mapping) and name not in hide
-    ]
-    tables = [("run", loose)] if loose else []
-    for name, table in config.items():
-        if isinstance(table, Mapping):
-            tables.append((name, [(field, _shown(value)) for field, value in table.items() if field not in hide]))
-    return [(name, rows) for name, rows in tables if rows]
+    """The tables of config.toml, what matters first; the number of the file's format says nothing here."""
+    tables = {name: table for name, table in config.items() if isinstance(table, Mapping)}
+    order = sorted(tables, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    listed = ((name, [(f, _shown(v)) for f, v in tables[name].items() if f not in hide]) for name in order)
+    return [(name, rows) for name, rows in listed if rows]
 
 
 def _shown(value: Any) -> str:
