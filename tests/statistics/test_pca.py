@@ -67,14 +67,25 @@ def test_pca_on_a_draw_is_amplified_by_it():
     assert ledger.event() == sd.events.Poisson(0.1, sd.events.Gaussian(4.0))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("sigma", "energy"), [(0.0, 0.914), (4.0, 0.890), (7.0, 0.860), (16.0, 0.793)])
-def test_the_share_of_mnist_that_sixty_directions_hold(sigma, energy):
-    """Captured energy of the test images; the figures were computed beforehand by another program."""
+def energy(sigma, rate, tolerance, figure):
     mnist = load("mnist")
     train, test = (part.images.flatten(1).float() / 255 for part in (mnist.train, mnist.test))
-    found = ask(PCA(60, sd.Gaussian(sigma)), train, ledger=sd.Ledger(), seed=0)
-    assert (found(test).square().sum() / test.square().sum()).item() == pytest.approx(energy, abs=0.003)
+    found = ask(PCA(60, sd.Gaussian(sigma)), train, ledger=sd.Ledger(), sampler=sd.Poisson(rate), seed=0)
+    assert (found(test).square().sum() / test.square().sum()).item() == pytest.approx(figure, abs=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sigma", "figure"), [(0.0, 0.914), (4.0, 0.890), (7.0, 0.860), (16.0, 0.793)])
+def test_the_share_of_mnist_that_sixty_directions_hold(sigma, figure):
+    """Captured energy of the test images; the figures were computed beforehand by another program."""
+    energy(sigma, 1.0, 0.003, figure)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sigma", "figure"), [(4.0, 0.690), (7.0, 0.626), (16.0, 0.528)])
+def test_the_share_that_directions_of_a_tenth_of_mnist_hold(sigma, figure):
+    """As above; one draw is one sample of directions, and two draws differ by about 0.005."""
+    energy(sigma, 0.1, 0.015, figure)
 
 
 def test_refusals():
