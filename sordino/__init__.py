@@ -22,7 +22,16 @@ if TYPE_CHECKING:
         statistics,
         weigh,
     )
-    from sordino.algorithms import NoisyLookahead, NoisySum, OptimisticLookahead, PrivateQuantile, Projected
+    from sordino.algorithms import (
+        ByCoin,
+        ByPosition,
+        Microbatches,
+        NoisyLookahead,
+        NoisySum,
+        OptimisticLookahead,
+        PrivateQuantile,
+        Projected,
+    )
     from sordino.claims import Claim, Guarantee, NoGuarantee
     from sordino.diverged import Diverged
     from sordino.ledger import Ledger
@@ -36,10 +45,29 @@ if TYPE_CHECKING:
     from sordino.sealed import Sealed
     from sordino.statistics import ask, dry_ask
     from sordino.training.fit import fit
-    from sordino.weigh import AdaptiveQuantile, Automatic, BatchStatistic, Flat, FlatL1, Global, Layerwise, Scheduled
+    from sordino.weigh import (
+        PSAC,
+        AdaptiveLayerwise,
+        AdaptiveQuantile,
+        Automatic,
+        BandPass,
+        BatchStatistic,
+        EqualShare,
+        Flat,
+        FlatL1,
+        Global,
+        GlobalAdapt,
+        Layerwise,
+        LeastNoise,
+        Normalised,
+        Scheduled,
+    )
 
 # Resolved on first use: `import sordino.events` and the accountants must not pull torch in.
 _HOME = {
+    "ByCoin": "algorithms",
+    "ByPosition": "algorithms",
+    "Microbatches": "algorithms",
     "NoisyLookahead": "algorithms",
     "NoisySum": "algorithms",
     "OptimisticLookahead": "algorithms",
@@ -76,6 +104,13 @@ _HOME = {
     "FlatL1": "weigh",
     "Global": "weigh",
     "Layerwise": "weigh",
+    "PSAC": "weigh",
+    "AdaptiveLayerwise": "weigh",
+    "BandPass": "weigh",
+    "EqualShare": "weigh",
+    "GlobalAdapt": "weigh",
+    "LeastNoise": "weigh",
+    "Normalised": "weigh",
     "Scheduled": "weigh",
 }
 _MODULES = (
@@ -95,27 +130,37 @@ _MODULES = (
 
 __all__ = [
     "L2",
+    "PSAC",
+    "AdaptiveLayerwise",
     "AdaptiveQuantile",
     "Automatic",
     "BallsInBins",
+    "BandPass",
     "BatchStatistic",
+    "ByCoin",
     "ByLength",
+    "ByPosition",
     "Claim",
     "Diverged",
+    "EqualShare",
     "FixedSize",
     "Flat",
     "FlatL1",
     "Full",
     "Gaussian",
     "Global",
+    "GlobalAdapt",
     "Guarantee",
     "Laplace",
     "Layerwise",
+    "LeastNoise",
     "Ledger",
     "Lot",
+    "Microbatches",
     "NoGuarantee",
     "NoisyLookahead",
     "NoisySum",
+    "Normalised",
     "OptimisticLookahead",
     "Poisson",
     "Private",

@@ -10,7 +10,7 @@ A multiplier of 0 adds nothing, and the event says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +19,12 @@ from torch import Tensor
 
 from sordino import events, validate
 from sordino.events import Event
-from sordino.gradients.persample import Exact, accumulation_dtype
+from sordino.gradients.persample import Estimate, Exact, Projected, accumulation_dtype
 from sordino.rng import Rng
+
+EXACT = Exact()
+Units = Callable[[Mapping[str, int]], Mapping[str, float]]
+"""From the sizes of tensors to a factor for each."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class Sensitivity:
     l2: float
     l1: float | None = None
     dimension: int | None = None
+    units: Units | None = None
+    """Public factors the tensors are multiplied by before noise and divided by after: `l2` is that of the products."""
+    estimate: Estimate = EXACT
+    """How the norms were obtained that the bound was kept by: `l2` is the reach if they are exact."""
 
 
 class Noise(Protocol):
@@ -51,7 +59,7 @@ class Noise(Protocol):
         """Add noise of this scale to every tensor, in place; only the door calls this."""
         ...
 
-    def event(self, estimate: Exact) -> Event:
+    def event(self, estimate: Estimate) -> Event:
         """What was done to the data, given how the norms were obtained."""
         ...
 
@@ -75,9 +83,13 @@ class Gaussian:
         if targets and not rng.add_normal_(targets, scale):
             _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
 
-    def event(self, estimate: Exact) -> Event:
-        """Gaussian(multiplier)."""
-        return events.Gaussian(self.multiplier) if self.multiplier else _no_noise()
+    def event(self, estimate: Estimate) -> Event:
+        """Gaussian(multiplier); with estimated norms, the mixture that this makes of it."""
+        if not self.multiplier:
+            return _no_noise()
+        if isinstance(estimate, Projected):
+            return events.ProjectedClip(self.multiplier, estimate.projections)
+        return events.Gaussian(self.multiplier)
 
 
 @dataclass(frozen=True)
@@ -104,8 +116,12 @@ class Laplace:
         if targets:
             _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
 
-    def event(self, estimate: Exact) -> Event:
+    def event(self, estimate: Estimate) -> Event:
         """Laplace(scale = multiplier)."""
+        if isinstance(estimate, Projected):
+            raise TypeError(
+                "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
+            )
         return events.Laplace(self.multiplier) if self.multiplier else _no_noise()
 
 

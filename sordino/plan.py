@@ -8,28 +8,35 @@ from sordino import validate
 from sordino.algorithms.dpsgd import NO_NORMS, Query
 from sordino.events import Event
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.persample import Materialised
+from sordino.gradients.persample import Backend, Estimate, Materialised, estimate_of
 from sordino.ledger import Ledger
 from sordino.rng import Rng
 from sordino.sampling.records import alike
 from sordino.sampling.sampler import Sampler, drawn
 from sordino.weigh.weigher import State
 
-_NOTHING = (Materialised({}, NO_NORMS.squared.sum(dim=1)),)
-NO_GRADIENTS = Chunked(lambda: _NOTHING, lambda _: _NOTHING)
-"""The gradients of no samples in no parameters, wherever they are."""
+
+def no_gradients(estimate: Estimate) -> Chunked:
+    """The gradients of no samples in no parameters, wherever they are."""
+    nobody = (Materialised({}, NO_NORMS.squared.sum(dim=1), estimate),)
+    return Chunked(lambda: nobody, lambda _: nobody, estimate=estimate)
 
 
-def dry_step(query: Query, state: State, expected_batch: float) -> tuple[Event, State]:
+def dry_step(query: Query, state: State, expected_batch: float, backend: Backend | None = None) -> tuple[Event, State]:
     """The event of one lot, and the state after it if the lot were empty and the noise fixed."""
-    released, state = query(NO_GRADIENTS, state, expected_batch, Rng(bytes(32)))
+    released, state = query(no_gradients(estimate_of(backend)), state, expected_batch, Rng(bytes(32)))
     return released.event, state
 
 
 def dry_run(
-    query: Query, sampler: Sampler, dataset_size: int, steps: int, expected_batch: float | None = None
+    query: Query,
+    sampler: Sampler,
+    dataset_size: int,
+    steps: int,
+    expected_batch: float | None = None,
+    backend: Backend | None = None,
 ) -> Event:
-    """The event of `steps` lots; no record is touched.
+    """The event of `steps` lots; no record is touched. The backend matters only where its norms are estimated.
 
     >>> from sordino import Flat, Gaussian, NoisySum, Poisson
     >>> dry_run(NoisySum(Flat(1.0), Gaussian(1.1)), Poisson(0.01), dataset_size=1000, steps=5)
@@ -39,7 +46,7 @@ def dry_run(
     expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
     ledger, state = Ledger(), query.init()
     for draw in islice(drawn(sampler, alike(n), Rng(bytes(32)), 0), validate.count("steps", steps)):
-        event, state = dry_step(query, state, expected)
+        event, state = dry_step(query, state, expected, backend)
         ledger.close()
         for spent in draw.spent:
             ledger.release(spent)  # no draw is open: of the whole data

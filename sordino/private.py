@@ -17,7 +17,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino import claims, validate
@@ -32,7 +34,7 @@ from sordino.gradients import check, shifted
 from sordino.gradients.captured import Captured
 from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.displaced import displaced
-from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, trainable
+from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
@@ -105,6 +107,7 @@ class Private:
         self._noise, self._forward = self._root.child("noise"), self._root.child("forward")
         self._state = query.init()
         self._lot: Lot | None = None
+        self._records: NDArray[np.int64] | None = None  # of that lot
         self._steps = 0
         self._phase, self._position = -1, 0
         self._source: tuple[str, int] | None = None  # sampler and size of the phase
@@ -205,7 +208,12 @@ class Private:
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
         with self._own_randomness(), ExitStack() as put_back:
-            grads = Chunked(lambda: self._parts(lot, losses), partial(self._parts_at, lot, losses, put_back))
+            grads = Chunked(
+                lambda: self._parts(lot, losses),
+                partial(self._parts_at, lot, losses, put_back),
+                self._records if lot is self._lot else None,
+                estimate_of(self._backend),
+            )
             release, self._state = self._query(grads, self._state, lot.expected_batch, self._noise)
         self._ledger.release(release.event, self._page or "")
         # A bounded sum is finite, so only what has no proof is looked at. What is not finite is not handed on.
@@ -319,7 +327,9 @@ class Private:
         self._ledger.close(self._page)
         for event in draw.spent:
             self._ledger.release(event, self._page)  # no draw is open: of the whole data
-        self._ledger.open(draw.amplify, lambda: dry_step(query, state, expected)[0], cover, draw.bins, self._page)
+        planned = partial(dry_step, query, state, expected, self._backend)
+        self._ledger.open(draw.amplify, lambda: planned()[0], cover, draw.bins, self._page)
+        self._records = draw.indices
         self._lot = Lot(self._steps, Sealed(len(draw.indices), self._ledger), expected, loads)
         self._steps += 1
         self._position += 1
@@ -364,7 +374,7 @@ class Private:
             yield part
             del part  # or it would live on beside the next one
         if not losses:
-            part = nothing(parameters)
+            part = nothing(parameters, estimate_of(self._backend))
             losses.append(part.losses)
             yield part
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sordino import events, validate
 from sordino.events import Event
-from sordino.gradients.persample import Exact, Grads
+from sordino.gradients.persample import Grads
 from sordino.noise import Noise, Sensitivity, dense
 from sordino.rng import Rng
 from sordino.sealed import Sealed, unseal
@@ -80,23 +80,31 @@ def release(
     sensitivity: Sensitivity | Unproven,
     noise: Noise,
     rng: Rng,
-    estimate: Exact = Exact(),  # noqa: B008  (a frozen constant)
 ) -> Release:
     """The value plus noise, and its event. The sealed tensors are consumed: noise is added where they lie."""
-    bare = unseal(value)
+    bare, factors = unseal(value), None
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
         event: Event = events.NonPrivate(sensitivity.reason)
     else:
         _check_dimension(bare, sensitivity)
-        bound, event = noise.bound(sensitivity), noise.event(estimate)
+        bound, event = noise.bound(sensitivity), noise.event(sensitivity.estimate)
+        if sensitivity.units is not None:
+            factors = sensitivity.units({name: tensor.numel() for name, tensor in bare.items()})
+            bare = {name: tensor.mul_(factors[name]) for name, tensor in bare.items()}
     for tap in _taps:
         seen = tap(bare, sensitivity, noise)
         if seen is not None:
-            return Release({name: tensor.clone() for name, tensor in seen.items()}, events.NonPrivate(TAPPED))
+            handed = {name: tensor.clone() for name, tensor in seen.items()}
+            return Release(_divided(handed, factors), events.NonPrivate(TAPPED))
     if _taps:
         event = events.NonPrivate(TAPPED)
-    return Release(_noised(bare, noise, bound, rng, lost=isinstance(sensitivity, Unproven)), event)
+    return Release(_divided(_noised(bare, noise, bound, rng, lost=isinstance(sensitivity, Unproven)), factors), event)
+
+
+def _divided(value: Grads, factors: Mapping[str, float] | None) -> Grads:
+    """The public factors of the sensitivity's units taken out again."""
+    return value if factors is None else {name: tensor.div_(factors[name]) for name, tensor in value.items()}
 
 
 def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:

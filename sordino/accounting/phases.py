@@ -25,6 +25,7 @@ from sordino.accounting.pairs import (
     discrete_gaussian_pair,
     response_pair,
 )
+from sordino.accounting.projection import projected_clipping
 from sordino.accounting.saddle import Phases
 from sordino.accounting.sampled_pairs import GroupPair, PoissonReplacePair, SampledPair, product
 from sordino.events import (
@@ -40,6 +41,7 @@ from sordino.events import (
     Mixture,
     NonPrivate,
     Poisson,
+    ProjectedClip,
     RandomisedResponse,
     Relation,
     Repeat,
@@ -203,6 +205,10 @@ def base_pair(event: Event, moves: int) -> Pair:
             return response_pair(flip, buckets)
         case Mixture(weights=weights, events=events):
             return MixturePair(weights, tuple(base_pair(inner, moves) for inner in events))
+        case ProjectedClip(multiplier=sigma, projections=projections):
+            if moves != 1:  # two records are read short by two different factors
+                raise Unsupported(event, "clipping by estimated norms has a theorem for one record there or not only")
+            return base_pair(projected_clipping(sigma, projections), 1)
         case Together() | Repeat():
             return _joint(event, moves)
         case TunePoisson() | TuneNegativeBinomial():

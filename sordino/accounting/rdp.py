@@ -25,6 +25,7 @@ from sordino.accounting.stopping import curve_delta, curve_epsilon, negative_bin
 from sordino.events import (
     Event,
     Poisson,
+    ProjectedClip,
     Relation,
     Repeat,
     Together,
@@ -147,6 +148,9 @@ def _curve(event: Event, orders: Array, relation: Relation) -> Array:
         return negative_binomial_curve(orders, _curve(event.event, orders, relation), event.shape, event.stop)
     if isinstance(event, TunePoisson):
         return poisson_curve(orders, _curve(event.event, orders, relation), event.mean)
+    for inner in walk(event):
+        if isinstance(inner, ProjectedClip):  # a contribution without a bound
+            raise Unsupported(inner, "clipping by estimated norms has no finite Rényi divergence; use PLD")
     if isinstance(event, Together):
         return np.asarray(sum((_curve(inner, orders, relation) for inner in event.events), np.zeros(len(orders))))
     if isinstance(event, Repeat):

@@ -10,8 +10,8 @@ draw's sampler amplifies it. Dividing by the public expected batch and every opt
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -20,10 +20,12 @@ from torch import Tensor
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.persample import Grads, Norms, PerSample
-from sordino.noise import Noise, Sensitivity
+from sordino.noise import Gaussian, Noise, Sensitivity
 from sordino.release import Release, Unproven, release
 from sordino.rng import Rng
 from sordino.sealed import Sealed
+from sordino.weigh.layerwise import Layerwise
+from sordino.weigh.shares import Multipliers
 from sordino.weigh.weigher import State, Weigher, weigh
 
 NO_NORMS = Norms(torch.zeros(0, 0), ())
@@ -54,8 +56,14 @@ def weighed(
     """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
     look = _Look(grads.norms)
     rule = weigher.rule(state, look)
-    total, tally = weigh(grads if isinstance(grads, Chunked) else (grads,), rule)
-    return total, None if tally is None else Sealed(tally), look.judged(rule.sensitivity)
+    if isinstance(grads, Chunked):
+        total, tally = weigh(grads, rule, grads.estimate)
+        judged = look.judged(rule.sensitivity)
+        sensitivity = replace(judged, estimate=grads.estimate) if isinstance(judged, Sensitivity) else judged
+    else:
+        total, tally = weigh((grads,), rule)
+        sensitivity = look.judged(rule.sensitivity)
+    return total, None if tally is None else Sealed(tally), sensitivity
 
 
 class Query(Protocol):
@@ -87,6 +95,20 @@ class NoisySum:
         sensitivity = self.weigher.rule(self.weigher.init(), lambda: NO_NORMS).sensitivity
         if isinstance(sensitivity, Sensitivity):
             self.noise.bound(sensitivity)
+
+    @classmethod
+    def per_layer(cls, layers: Mapping[str, tuple[float, float]]) -> NoisySum:
+        """Layerwise clipping in which every group of parameters has its own bound C_k and multiplier σ_k.
+
+        Group k gets noise σ_k C_k. The multiplier of the whole is what that amounts to, 1/σ² = Σ 1/σ_k²: each group is
+        one more release about the same records.
+
+        >>> NoisySum.per_layer({"conv": (1.0, 2.0), "fc": (0.5, 2.0)}).noise
+        Gaussian(multiplier=1.414213562373095)
+        """
+        share = Multipliers(tuple(multiplier for _, multiplier in layers.values()))
+        bounds = {name: bound for name, (bound, _) in layers.items()}
+        return cls(Layerwise(bounds, share), Gaussian(share.effective))
 
     def init(self) -> State:
         """The weigher's."""

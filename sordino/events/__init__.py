@@ -9,6 +9,7 @@ the largest contribution of one record, so events do not know clip bounds or mod
     DiscreteGaussian(σ)    an integer sum with one record's contribution ≤ 1, plus discrete Gaussian noise
     RandomisedResponse     one record's answer among k, replaced by a uniform one with probability `flip`
     Mixture(w, (e, …))     one of the events, drawn with public weights and made known; the weight missing to 1 is lost
+    ProjectedClip(σ, r)    Gaussian(σ) with one record's contribution ≤ √(r/χ²_r): clipped by norms from r directions
     Poisson(q, e)          e on a draw in which each record takes part by its own coin of probability q
     FixedSize(b, n, e)     e on a uniform subset of exactly b of the n records
     TruncatedPoisson       a Poisson draw cut to a largest size by dropping records at random
@@ -38,6 +39,7 @@ from sordino.events.mechanisms import (
     Laplace,
     Mixture,
     NonPrivate,
+    ProjectedClip,
     RandomisedResponse,
 )
 
@@ -54,6 +56,7 @@ __all__ = [
     "Mixture",
     "NonPrivate",
     "Poisson",
+    "ProjectedClip",
     "RandomisedResponse",
     "Relation",
     "Repeat",

@@ -17,6 +17,7 @@ from sordino.events.mechanisms import (
     Laplace,
     Mixture,
     NonPrivate,
+    ProjectedClip,
     RandomisedResponse,
 )
 
@@ -29,6 +30,7 @@ _TYPES: dict[str, type[Event]] = {
         DiscreteGaussian,
         RandomisedResponse,
         Mixture,
+        ProjectedClip,
         NonPrivate,
         Poisson,
         FixedSize,

@@ -86,6 +86,21 @@ class Mixture(Event):
 
 
 @dataclass(frozen=True)
+class ProjectedClip(Event):
+    """A Gaussian release at `multiplier` whose records were clipped by norms estimated from random directions.
+
+    One record contributes up to ρ = √(r/χ²_r) times its share, r = `projections`, and the directions are known to all.
+    """
+
+    multiplier: float
+    projections: int
+
+    def __post_init__(self) -> None:
+        set_field(self, "multiplier", validate.positive("multiplier", self.multiplier))
+        set_field(self, "projections", validate.count("projections", self.projections))
+
+
+@dataclass(frozen=True)
 class NonPrivate(Event):
     """Something that no theorem covers, and why, in a sentence a reader understands without the code."""
 

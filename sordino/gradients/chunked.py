@@ -10,17 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.gradients.persample import Grads, Materialised, Norms, PerSample
+from sordino.gradients.persample import Estimate, Exact, Grads, Materialised, Norms, PerSample
 from sordino.refusal import Refusal
 
+EXACT = Exact()
 
-def nothing(parameters: Mapping[str, Tensor]) -> Materialised:
+
+def nothing(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:
     """The gradients of no samples: an empty draw is a draw."""
     rows = {name: torch.zeros((0, *p.shape), dtype=p.dtype, device=p.device) for name, p in parameters.items()}
-    return Materialised(rows, torch.zeros(0))
+    return Materialised(rows, torch.zeros(0), estimate)
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class Chunked:
 
     parts: Callable[[], Iterable[PerSample]]
     parts_at: Callable[[Mapping[str, Tensor]], Iterable[PerSample]] | None = None
+    records: NDArray[np.int64] | None = None  # which records of the dataset they are, in order; private
+    estimate: Estimate = EXACT  # what the norms of its parts are
 
     def __iter__(self) -> Iterator[PerSample]:
         return iter(self.parts())
@@ -68,4 +74,4 @@ def moved(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
             f"gradients at other parameters were asked of a {type(grads).__name__}: need the lot that Private hands a query"
         )
     at = grads.parts_at
-    return Chunked(lambda: at(by))
+    return Chunked(lambda: at(by), estimate=grads.estimate)

@@ -31,12 +31,22 @@ class Exact:
 
 
 @dataclass(frozen=True)
+class Projected:
+    """The norms are estimated from random directions: squared, each is the true one times χ²_r/r, r = `projections`."""
+
+    projections: int
+
+
+Estimate = Exact | Projected
+
+
+@dataclass(frozen=True)
 class Norms:
     """Squared L2 norms, sample by parameter tensor."""
 
     squared: Tensor  # (B, P), float32 or better
     names: tuple[str, ...]  # the P parameters
-    estimate: Exact = Exact()
+    estimate: Estimate = Exact()
 
     def total(self) -> Tensor:
         """The L2 norm of each sample's whole gradient, shape (B,)."""
@@ -92,6 +102,21 @@ class Resumable(Protocol):
         ...
 
 
+@runtime_checkable
+class Estimating(Protocol):
+    """A backend whose norms are not exact says what they are."""
+
+    @property
+    def estimate(self) -> Estimate:
+        """How the norms are obtained."""
+        ...
+
+
+def estimate_of(backend: Backend | None) -> Estimate:
+    """How a backend obtains its norms."""
+    return backend.estimate if isinstance(backend, Estimating) else Exact()
+
+
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters by name, in order, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -134,13 +159,14 @@ class Materialised:
 
     rows: Grads  # name -> (B, *shape)
     losses: Tensor  # (B,)
+    estimate: Estimate = Exact()  # anything else only where there are no rows
 
     def norms(self) -> Norms:
         """Squared norms from the gradients themselves."""
         columns = [squared_norms(rows) for rows in self.rows.values()]
         if not columns:
-            return Norms(torch.zeros(len(self.losses), 0), ())
-        return Norms(torch.stack(columns, dim=1), tuple(self.rows))
+            return Norms(torch.zeros(len(self.losses), 0), (), self.estimate)
+        return Norms(torch.stack(columns, dim=1), tuple(self.rows), self.estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Inner products from the gradients themselves."""

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.captured import Captured
-from sordino.gradients.persample import Backend, Grads, Norms, PerSample, squared_norms
+from sordino.gradients.persample import Backend, Exact, Grads, Norms, PerSample, estimate_of, squared_norms
 from sordino.gradients.streamed import Streamed
 from sordino.gradients.taken import Taken
+from sordino.refusal import Refusal
 
 KAPPA = 16.0
 """How many roundings the norms and inner products of one sample may be off by, in units of ‖g‖² + λ²‖θ‖²."""
@@ -30,6 +31,8 @@ KAPPA = 16.0
 
 def prepared(backend: Backend) -> Backend:
     """The backend, told to find ⟨g_i, θ⟩ on its way if it can."""
+    if estimate_of(backend) != Exact():
+        raise Refusal(f"backend={backend!r}: a penalty inside the clip needs exact norms; use the default backend")
     return replace(backend, inner=True) if isinstance(backend, Captured) else backend
 
 

@@ -17,7 +17,7 @@ from sordino.gradients.persample import LossFn, Materialised, trainable
 from sordino.refusal import Refusal
 
 
-class _Loss(nn.Module):
+class Loss(nn.Module):
     """The loss as a module around the user's model, so that the model's parameters can be arguments."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
@@ -27,6 +27,7 @@ class _Loss(nn.Module):
         self.training = model.training
 
     def forward(self, *batch: Any) -> Tensor:
+        """One loss per sample."""
         return self.loss_fn(self.model, *batch)
 
 
@@ -44,7 +45,7 @@ class Vmap:
         """Each sample goes through the loss as a batch of one."""
         size(batch)
         parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
-        wrapped = _Loss(model, loss_fn)
+        wrapped = Loss(model, loss_fn)
 
         def loss(theta: dict[str, Tensor], sample: Any) -> Tensor:
             one = tree_map(lambda leaf: leaf.unsqueeze(0), sample)

@@ -4,7 +4,7 @@
 
 Privacy: centred at ½, one record moves the count by ½, so the count is a Gaussian release with multiplier 2s, on the same
 draw as the gradient; both are charged, composed before they are amplified. L is the public expected batch, never the
-realised one, and the clip itself is `Flat` at the bound of the step.
+realised one, and the clip itself is `Flat` at the bound of the step, or another weigher with it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sordino.release import release
 from sordino.rng import Rng
 from sordino.sealed import Sealed
 from sordino.weigh.flat import Flat
-from sordino.weigh.weigher import Rule, State
+from sordino.weigh.weigher import Rule, State, Weigher
 
-_HALF = 0.5
+HALF = 0.5
 _RANGE = 1e12
 """The bound stays within this factor of where it began, so that it is always a number."""
 
@@ -35,13 +35,15 @@ class AdaptiveQuantile:
     """Start at `bound` and follow the `quantile` of the norms.
 
     `count_noise` is the standard deviation s of the noise on the count; a twentieth of the expected batch is usual and
-    costs about 0.1 % of the noise. `learning_rate` is the η of the bound.
+    costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `weigher` makes a stateless weigher from the
+    number that is followed: partial(Global, 1.0) has a fixed bound of 1 and a threshold that follows.
     """
 
     bound: float
     quantile: float
     count_noise: float
     learning_rate: float = 0.2
+    weigher: Callable[[float], Weigher] = Flat
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
@@ -54,14 +56,15 @@ class AdaptiveQuantile:
         return self.bound
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Flat at today's bound; the tally counts who is within it, centred."""
+        """The inner weigher at today's bound; the tally counts who is within it, centred."""
 
         def within(norms: Norms) -> Tensor:
             inside: Tensor = norms.total() <= state
-            return inside.to(norms.squared.dtype).sub(_HALF).unsqueeze(1)  # (B, 1)
+            return inside.to(norms.squared.dtype).sub(HALF).unsqueeze(1)  # (B, 1)
 
-        flat = Flat(state).rule(None, lot)
-        return Rule(flat.weights, flat.sensitivity, tally=within)
+        inner = self.weigher(state)
+        plain = inner.rule(inner.init(), lot)
+        return Rule(plain.weights, plain.sensitivity, tally=within)
 
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
@@ -69,9 +72,12 @@ class AdaptiveQuantile:
         """The noisy share of samples within the bound moves the bound."""
         assert tally is not None, "the rule has a tally"
         count = tally.map(lambda value: {"count": value})
-        released = release(count, Sensitivity(l2=_HALF), Gaussian(self.count_noise / _HALF), rng)
-        share = _HALF + float(released.value["count"]) / expected_batch  # public from here on
-        moved = math.log(state) - self.learning_rate * (share - self.quantile)
-        limit = math.log(_RANGE)
-        start = math.log(self.bound)
-        return (released.event,), math.exp(min(max(moved, start - limit), start + limit))
+        released = release(count, Sensitivity(l2=HALF), Gaussian(self.count_noise / HALF), rng)
+        share = HALF + float(released.value["count"]) / expected_batch  # public from here on
+        return (released.event,), moved(state, self.bound, self.learning_rate * (share - self.quantile))
+
+
+def moved(now: float, start: float, step: float) -> float:
+    """now · exp(−step), within a wide range around where it started."""
+    limit, first = math.log(_RANGE), math.log(start)
+    return math.exp(min(max(math.log(now) - step, first - limit), first + limit))

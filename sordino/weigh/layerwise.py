@@ -3,7 +3,8 @@
     φ_k(r_k) = min(1, C_k / r_k)  for the norm r_k of the sample's gradient in group k
 
 Privacy: one record moves group k by at most C_k, hence the whole sum by at most √(Σ C_k²) in L2; noise of that scale goes
-on every coordinate. Noising each group at its own σ·C_k and reporting σ would be wrong by √(number of groups).
+on every coordinate, or is divided among the groups (see `shares`). Noising each group at its own σ·C_k and reporting σ
+would be wrong by √(number of groups).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sordino import validate
 from sordino.gradients.persample import Norms
 from sordino.noise import Sensitivity
 from sordino.weigh.flat import shorten
+from sordino.weigh.shares import Isotropic, Share, units
 from sordino.weigh.weigher import Rule, State, Stateless
 
 Bounds = tuple[float, ...] | tuple[tuple[str, float], ...]
@@ -30,12 +32,13 @@ class Layerwise(Stateless):
 
     `bounds` is either a sequence, one bound per trainable tensor in the order of `named_parameters()`, or a mapping from
     the beginnings of parameter names to bounds: `{"conv": 1.0, "fc": 0.5}` makes two groups. Every trainable tensor must
-    belong to exactly one group.
+    belong to exactly one group. `share` divides the noise: Isotropic(), EqualShare(), LeastNoise().
     """
 
     bounds: Bounds
+    share: Share
 
-    def __init__(self, bounds: Sequence[float] | Mapping[str, float]) -> None:
+    def __init__(self, bounds: Sequence[float] | Mapping[str, float], share: Share | None = None) -> None:
         if isinstance(bounds, int | float | str) or not len(bounds):
             raise ValueError(f"bounds={bounds!r}: need a bound per tensor, or a mapping from name beginnings to bounds")
         checked: Bounds
@@ -44,19 +47,37 @@ class Layerwise(Stateless):
         else:
             checked = tuple(validate.positive(f"bounds[{i}]", c, infinite=True) for i, c in enumerate(bounds))
         object.__setattr__(self, "bounds", checked)
+        object.__setattr__(self, "share", Isotropic() if share is None else share)
+        units(self.share, self.values, [1] * len(checked))  # refuses a division for another number of groups
+
+    @property
+    def values(self) -> list[float]:
+        """The bound of each group."""
+        return [bound[1] if isinstance(bound, tuple) else bound for bound in self.bounds]
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """The same at every step."""
-        values = [bound[1] if isinstance(bound, tuple) else bound for bound in self.bounds]
+        values = self.values
 
         def weights(norms: Norms) -> Tensor:
-            groups = self._groups(norms.names)  # P group numbers
-            index = torch.tensor(groups, dtype=torch.long, device=norms.squared.device)
-            squared = norms.squared.new_zeros(len(norms.squared), len(values)).index_add_(1, index, norms.squared)
+            index, squared = self.grouped(norms)
             limit = torch.tensor(values, dtype=squared.dtype, device=squared.device)
             return shorten(squared.sqrt(), limit)[:, index]  # (B, P)
 
-        return Rule(weights, Sensitivity(l2=math.sqrt(sum(c * c for c in values))))
+        def divided(sizes: Mapping[str, int]) -> dict[str, float]:
+            groups = self._groups(tuple(sizes))
+            whole = [sum(n for n, g in zip(sizes.values(), groups, strict=True) if g == k) for k in range(len(values))]
+            unit = units(self.share, values, whole)
+            return {name: unit[g] for name, g in zip(sizes, groups, strict=True)}
+
+        length = math.sqrt(sum(c * c for c in values))
+        return Rule(weights, Sensitivity(l2=length, units=None if isinstance(self.share, Isotropic) else divided))
+
+    def grouped(self, norms: Norms) -> tuple[Tensor, Tensor]:
+        """The group of each tensor, (P,), and the squared norms of the groups, (B, K)."""
+        index = torch.tensor(self._groups(norms.names), dtype=torch.long, device=norms.squared.device)
+        squared = norms.squared.new_zeros(len(norms.squared), len(self.bounds))
+        return index, squared.index_add_(1, index, norms.squared)
 
     def _groups(self, names: tuple[str, ...]) -> list[int]:
         prefixes = [bound[0] for bound in self.bounds if isinstance(bound, tuple)]

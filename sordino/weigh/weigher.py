@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from sordino.events import Event
-from sordino.gradients.persample import Grads, Norms, PerSample
+from sordino.gradients.persample import Estimate, Exact, Grads, Norms, PerSample
 from sordino.noise import Sensitivity
+from sordino.refusal import Refusal
 from sordino.release import Unproven
 from sordino.rng import Rng
 from sordino.sealed import Sealed
@@ -80,8 +81,14 @@ class Stateless:
         return (), state
 
 
-def weigh(parts: Iterable[PerSample], rule: Rule) -> tuple[Grads, Tensor | None]:
+EXACT = Exact()
+
+
+def weigh(parts: Iterable[PerSample], rule: Rule, estimate: Estimate = EXACT) -> tuple[Grads, Tensor | None]:
     """Σ w_i g_i and the tally's sum over the parts of a lot, one part in memory at a time.
+
+    `estimate` is what the caller takes the norms to be; the sensitivity it hands to the door must say so. Norms that are
+    something else are refused.
 
     A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
     presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
@@ -92,6 +99,10 @@ def weigh(parts: Iterable[PerSample], rule: Rule) -> tuple[Grads, Tensor | None]
     tally: Tensor | None = None
     for part in parts:
         norms = part.norms()
+        if norms.estimate != estimate:
+            raise Refusal(
+                f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms"
+            )
         finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)  # (B, 1)
         if not bounded:
             finite = torch.ones_like(finite)

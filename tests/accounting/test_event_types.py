@@ -12,6 +12,7 @@ from sordino.events import (
     Mixture,
     NonPrivate,
     Poisson,
+    ProjectedClip,
     RandomisedResponse,
     Repeat,
     Shuffle,
@@ -27,6 +28,7 @@ from sordino.events import (
 EVENTS = [
     DiscreteGaussian(2.0),
     RandomisedResponse(0.3, 4),
+    ProjectedClip(1.1, 50),
     Mixture((0.5, 0.4), (Gaussian(1.0), Laplace(2.0))),
     TruncatedPoisson(0.1, 100, 20, Gaussian(1.0)),
     BallsInBins(10, Gaussian(1.0)),
@@ -44,7 +46,7 @@ def test_an_event_survives_json_and_canonical_form(event):
     assert canonical(Together(event, event)) == Repeat(canonical(event), 2)
 
 
-@pytest.mark.parametrize("event", EVENTS[2:], ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize("event", EVENTS[3:], ids=lambda event: type(event).__name__)
 def test_something_non_private_inside_is_found(event):
     data = to_json(event)
     key = "events" if "events" in data else "event"

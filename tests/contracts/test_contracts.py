@@ -13,7 +13,7 @@ from sordino.gradients import Loop
 from sordino.gradients.persample import Norms
 from sordino.training.packing import pack, unpack
 from tests.contracts.hunter import Scripted, network, records, squared_error
-from tests.contracts.variants import rows, rows_and_backends
+from tests.contracts.variants import BACKENDS, rows, rows_and_backends
 
 
 def every_variant(contract, **options):
@@ -72,7 +72,7 @@ def test_an_empty_lot_is_a_step_with_noise_and_cost(variant, backend):
     before = torch.cat([p.detach().flatten() for p in network().parameters()])
     after, private = train(variant, backend, lots=((),))
     assert (after != before).all()
-    assert private.event == sd.dry_run(variant.query(), Scripted(((),)), 12, 1)
+    assert private.event == sd.dry_run(variant.query(), Scripted(((),)), 12, 1, backend=backend)
 
 
 @every_variant_and_backend("chunked")
@@ -106,11 +106,11 @@ def with_samplers(found, samplers):
     list(with_samplers({row.name: (row,) for row in rows("event", scripted=False)}, EVERY_SAMPLER)),
 )
 def test_the_event_of_a_dry_run_is_that_of_the_real_run(variant, sampler):
-    model = network()
-    private = sd.Private(model, squared_error, variant.query(), seed=0, **variant.options)
+    model, backend = network(), BACKENDS[variant.backends[-1]]
+    private = sd.Private(model, squared_error, variant.query(), backend=backend, seed=0, **variant.options)
     for lot in private.draws(data(), sampler, steps=7):
         private.backward(lot)
-    assert private.event == sd.dry_run(variant.query(), sampler, dataset_size=12, steps=7)
+    assert private.event == sd.dry_run(variant.query(), sampler, dataset_size=12, steps=7, backend=backend)
 
 
 def through_a_file(state):
@@ -164,18 +164,18 @@ def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, bac
 def test_noise_has_the_declared_scale_in_every_tensor_and_no_memory(variant):
     """15,000 values and more a tensor: 2 % is over 3.4 standard errors of the scale, 4 % over 4.9 of a correlation."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(150, 40), torch.nn.Linear(40, 100))
-    weigher = variant.weigher()
-    if isinstance(weigher, sd.Layerwise) and isinstance(weigher.bounds[0], tuple):
-        weigher = sd.Layerwise({"0.": 0.5, "1.": 0.2})
+    model = torch.nn.Sequential(torch.nn.Linear(150, 40), torch.nn.Identity(), torch.nn.Linear(40, 100))
+    weigher, sizes = variant.weigher(), {name: p.numel() for name, p in model.named_parameters()}
     private = sd.Private(model, lambda m, x: m(x).sum(1), sd.NoisySum(weigher, sd.Gaussian(2.0)), seed=8)
     dataset = TensorDataset(torch.zeros(1, 150))
     drawn: dict[str, list[torch.Tensor]] = {name: [] for name, _ in model.named_parameters()}
     for lot in private.draws(dataset, Scripted(((),)), steps=400):
-        bound = weigher.rule(private.state_dict()["state"], list).sensitivity.l2
+        declared = weigher.rule(private.state_dict()["state"], list).sensitivity
+        units = declared.units(sizes) if declared.units else dict.fromkeys(sizes, 1.0)
         private.backward(lot)
         for name, p in model.named_parameters():
-            drawn[name].append(p.grad.flatten() * lot.expected_batch / (2.0 * bound))
+            scale = 2.0 * declared.l2 / units[name]
+            drawn[name].append(p.grad.flatten() * lot.expected_batch / scale)
     for name, values in drawn.items():
         z = torch.stack(values).double()  # (steps, d)
         assert z.numel() >= 15_000
@@ -213,6 +213,10 @@ def test_weight_times_norm_never_exceeds_the_declared_bound(variant):
     squared = torch.cat([shares * r**2, torch.zeros(1, len(names)), torch.eye(len(names), dtype=torch.float64)])
     weights = rule.weights(Norms(squared, names))
     assert (weights >= 0).all()
+    units = rule.sensitivity.units
+    if units is not None:
+        factors = units({name: p.numel() for name, p in network().named_parameters()})
+        weights = weights * torch.tensor([factors[name] for name in names], dtype=torch.float64)
     moved = (weights.square() * squared).sum(dim=1).sqrt()
     assert moved.max() <= rule.sensitivity.l2 * (1 + 1e-12)
 

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.algorithms import Query
-from sordino.gradients import Backend, Captured, Loop, Vmap
+from sordino.gradients import JL, Backend, Captured, Loop, Vmap
 from sordino.sampling import Band, Sampler
 from sordino.schedules import Cosine, Logarithmic
 from sordino.weigh import Weigher
@@ -24,7 +24,10 @@ from tests.contracts.broken import MedianOfTheLot
 from tests.contracts.hunter import Catch, Scripted, World, compare, network
 
 HUGE = 1e9
-BACKENDS: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
+EXACT: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
+BACKENDS: dict[str, Backend] = {**EXACT, "jl": JL(20)}
+FAST = ("captured",)
+"""For what differs from an earlier row at the waist only: that a weigher meets every backend alike is shown there."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +59,22 @@ class Variant:
     weigher: Callable[[], Weigher] | None = None
     sampler: Callable[[], Sampler] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    backends: tuple[str, ...] = tuple(BACKENDS)
+    backends: tuple[str, ...] = tuple(EXACT)
     guarantee: bool = True
     witness: Witness | None = None
     without: Mapping[str, str] = field(default_factory=dict)
 
 
 def weighs(
-    name: str, noun: str, weigher: Callable[[], Weigher], unclipped: Callable[[], Weigher], **more: Any
+    name: str, noun: str, weigher: Callable[[], Weigher], unclipped: Callable[[], Weigher] | None = None, **more: Any
 ) -> Variant:
-    """A row for a weigher under Gaussian noise."""
+    """A row for a weigher under Gaussian noise; `unclipped` where a large enough bound makes it plain SGD."""
 
     def query(multiplier: float = 1.0) -> sd.NoisySum:
         return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
 
-    return Variant(name, noun, query, lambda: sd.NoisySum(unclipped(), sd.Gaussian(0.0)), weigher, **more)
+    plain = None if unclipped is None else lambda: sd.NoisySum(unclipped(), sd.Gaussian(0.0))
+    return Variant(name, noun, query, plain, weigher, **more)
 
 
 def draws(name: str, noun: str, sampler: Callable[[], Sampler], **more: Any) -> Variant:
@@ -124,6 +128,40 @@ def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> 
         return make(sd.Flat(float("inf")), sd.Gaussian(0.0), learning_rate=0.0)
 
     return Variant(name, noun, query, plain, **more)
+
+
+def following(bound: float, kind: Callable[[float, float], Weigher]) -> sd.AdaptiveQuantile:
+    """A fixed bound, and a threshold that follows the 0.9-quantile."""
+    return sd.AdaptiveQuantile(2.0, quantile=0.9, count_noise=1.0, weigher=partial(kind, bound))
+
+
+def microbatches(grouping: Any) -> Callable[..., sd.Microbatches]:
+    """Flat clipping of the groups' means."""
+    return lambda multiplier=1.0: sd.Microbatches(sd.Flat(0.5), sd.Gaussian(multiplier), grouping)
+
+
+def groups_that_shift() -> tuple[World, World]:
+    """Gradients L, −L, s, s, L, −L, …: pairs of them mean 0 and s; without the first, pairs of −L, s and s, L.
+
+    Clipped to s = 0.5 the first sum is 0.5 for every four records, the second 0.
+    """
+    x = torch.tensor([1000.0, -1000.0, 0.5, 0.5] * 6, dtype=torch.float64)[:, None]
+    dataset, everyone = TensorDataset(x), tuple(range(len(x)))
+
+    def model() -> torch.nn.Module:
+        return torch.nn.Linear(1, 1, bias=False).double()
+
+    def loss(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return m(x).sum(1)  # its gradient is x
+
+    return tuple(World(dataset, Scripted((lot,)), 1, model, loss) for lot in (everyone, everyone[1:]))
+
+
+def per_layer(multiplier: float = 1.0) -> sd.NoisySum:
+    """Bounds and multipliers of their own; `multiplier` scales all of them."""
+    if multiplier:
+        return sd.NoisySum.per_layer({"0.": (0.5, 2.0 * multiplier), "2.": (0.2, 4.0 * multiplier)})
+    return sd.NoisySum(sd.Layerwise({"0.": 0.5, "2.": 0.2}), sd.Gaussian(0.0))
 
 
 def one_short_record_among_long_ones() -> tuple[World, World]:
@@ -218,6 +256,79 @@ VARIANTS = [
         "AdaptiveQuantile",
         lambda: sd.AdaptiveQuantile(0.5, quantile=0.5, count_noise=1.0),
         lambda: sd.AdaptiveQuantile(HUGE, quantile=0.5, count_noise=1.0, learning_rate=0.0),
+    ),
+    weighs("psac", "PSAC", lambda: sd.PSAC(0.5), backends=FAST),
+    weighs("normalised", "Normalised", lambda: sd.Normalised(0.5), backends=FAST),
+    weighs(
+        "band-pass",
+        "BandPass",
+        lambda: sd.BandPass(0.5, threshold=0.1),
+        lambda: sd.BandPass(float("inf"), 0.0),
+        backends=FAST,
+    ),
+    weighs(
+        "global-adapt",
+        "GlobalAdapt",
+        lambda: sd.GlobalAdapt(0.5, threshold=2.0),
+        lambda: sd.GlobalAdapt(float("inf"), float("inf")),
+        backends=FAST,
+    ),
+    *[
+        weighs(f"{name}-following", name_of, lambda kind=kind: following(0.5, kind), backends=FAST)
+        for name, name_of, kind in (
+            ("global", "AdaptiveQuantile", sd.Global),
+            ("global-adapt", "AdaptiveQuantile", sd.GlobalAdapt),
+        )
+    ],
+    weighs(
+        "layerwise-equal-share",
+        "Layerwise",
+        lambda: sd.Layerwise([0.5, 0.1, 0.3, 1.0], sd.EqualShare()),
+        lambda: sd.Layerwise([float("inf")] * 4, sd.EqualShare()),
+        backends=FAST,
+    ),
+    weighs(
+        "layerwise-least-noise",
+        "Layerwise",
+        lambda: sd.Layerwise({"0.": 0.5, "2.": 0.2}, sd.LeastNoise()),
+        lambda: sd.Layerwise({"0.": HUGE, "2.": HUGE}, sd.LeastNoise()),
+        backends=FAST,
+    ),
+    Variant("per-layer", "NoisySum.per_layer", per_layer, backends=FAST),
+    weighs(
+        "adaptive-layerwise",
+        "AdaptiveLayerwise",
+        lambda: sd.AdaptiveLayerwise({"0.": 0.5, "2.": 0.2}, quantile=0.5, count_noise=1.0),
+        lambda: sd.AdaptiveLayerwise([HUGE] * 4, quantile=0.5, count_noise=1.0, learning_rate=0.0),
+        backends=FAST,
+    ),
+    weighs(
+        "jl",
+        "JL",
+        lambda: sd.Flat(0.5),
+        lambda: sd.Flat(float("inf")),
+        backends=("jl",),
+        without={
+            "hunt": "its bound is a random number, whose law is tested in tests/gradients/test_jl.py",
+            "chunked": "every chunk has directions of its own",
+            "oracle": "its norms are not those of the loop",
+            "divisor": "its weights are not those of the exact norms",
+        },
+    ),
+    Variant(
+        "microbatches",
+        "Microbatches(…, ByCoin",
+        microbatches(sd.ByCoin(3)),
+        backends=FAST,
+    ),
+    Variant(
+        "microbatches-by-position",
+        "Microbatches(…, ByPosition",
+        microbatches(sd.ByPosition(2)),
+        backends=FAST,
+        guarantee=False,
+        witness=Witness("one record fewer moves all later ones into other groups", groups_that_shift),
+        without={"order": "the groups are made by the order", "poison": "a record that is left out still has a place"},
     ),
     weighs("l2", "L2", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf")), options={"penalty": sd.L2(0.3)}),
     weighs(

@@ -13,7 +13,7 @@ from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import Materialised, trainable
 from sordino.gradients.shifted import Shifted, prepared
 from tests.contracts.hunter import hunt
-from tests.contracts.variants import BACKENDS, VARIANTS
+from tests.contracts.variants import EXACT, VARIANTS
 from tests.gradients.oracle import NORM, TENSOR, square
 from tests.gradients.zoo import GRID, Case
 
@@ -119,7 +119,7 @@ def test_decoupled_decay_rests_at_the_bound_over_lambda_and_l2_in_the_clip_at_th
     assert resting_point(sd.L2(0.5), 0.0) == pytest.approx(2.5333, abs=5e-5)
 
 
-WEIGHERS = {row.name: row for row in VARIANTS if row.weigher and row.guarantee and not row.options}
+WEIGHERS = {row.name: row for row in VARIANTS if row.weigher and row.guarantee and not row.options and row.name != "jl"}
 
 
 @pytest.mark.parametrize("row", WEIGHERS.values(), ids=WEIGHERS)
@@ -127,7 +127,7 @@ def test_no_neighbour_moves_a_shifted_sum_by_more_than_any_weigher_declares(row)
     assert not hunt(row.query, Captured(), trials=10, options={"penalty": sd.L2(0.5)}).broken
 
 
-@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+@pytest.mark.parametrize("backend", EXACT.values(), ids=EXACT)
 def test_no_neighbour_moves_the_sum_where_the_penalty_is_a_thousand_bounds_long(backend):
     """‖θ‖ is 2.6 for the hunter's network, so λ‖θ‖ = 1000·R at λ ≈ 190."""
     assert not hunt(

@@ -1,0 +1,23 @@
+"""Layerwise clipping with the noise divided so that its total is least."""
+
+import torch
+
+import sordino as sd
+from sordino.data import linear
+
+
+def loss_fn(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """One loss per record."""
+    return (model(x) - y).square().mean(dim=1)
+
+
+data = linear([1.0, -2.0, 0.5], n=500)
+model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+query = sd.NoisySum(sd.Layerwise({"0.": 0.8, "2.": 0.6}, sd.LeastNoise()), sd.Gaussian(multiplier=1.1))
+sampler = sd.Poisson(rate=0.1)
+private = sd.Private(model, loss_fn, query)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for lot in private.draws(data, sampler, steps=30):
+    private.backward(lot)
+    optimizer.step()
+print(private.claim(delta=1e-5))

@@ -1,0 +1,92 @@
+"""Layerwise bounds that each track a quantile of their group's norms, privately (Andrew et al. 2021, per group).
+
+    b̃_k = ½ + (Σ_i (1{r_ik ≤ C_k} − ½) + N(0, s²)) / L,     C_k ← C_k · exp(−η (b̃_k − γ))
+
+Privacy: one record moves each of the K centred counts by ½, hence all of them together by ½√K in L2: under noise s on each
+they are one Gaussian release of multiplier 2s/√K, on the same draw as the gradient and charged with it. The clip is
+`Layerwise` at the bounds of the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sordino import validate
+from sordino.events import Event
+from sordino.gradients.persample import Norms
+from sordino.noise import Gaussian, Sensitivity
+from sordino.release import release
+from sordino.rng import Rng
+from sordino.sealed import Sealed
+from sordino.weigh.adaptive_quantile import HALF, moved
+from sordino.weigh.layerwise import Layerwise
+from sordino.weigh.shares import Share
+from sordino.weigh.weigher import Rule, State
+
+
+@dataclass(frozen=True, init=False)
+class AdaptiveLayerwise:
+    """Start at `bounds` (as in `Layerwise`) and let each follow the `quantile` of its group's norms.
+
+    `count_noise` is the standard deviation s of the noise on every count.
+    """
+
+    start: Layerwise
+    quantile: float
+    count_noise: float
+    learning_rate: float
+
+    def __init__(
+        self,
+        bounds: Sequence[float] | Mapping[str, float],
+        quantile: float,
+        count_noise: float,
+        learning_rate: float = 0.2,
+        share: Share | None = None,
+    ) -> None:
+        object.__setattr__(self, "start", Layerwise(bounds, share))
+        object.__setattr__(self, "quantile", validate.fraction("quantile", quantile))
+        object.__setattr__(self, "count_noise", validate.non_negative("count_noise", count_noise))
+        object.__setattr__(self, "learning_rate", validate.non_negative("learning_rate", learning_rate))
+        if not all(map(math.isfinite, self.start.values)):
+            raise ValueError(f"bounds={bounds!r}: must be finite, to be followed")
+
+    def init(self) -> State:
+        """The bounds, a list."""
+        return self.start.values
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """Layerwise at today's bounds; the tally counts who is within each, centred."""
+        today = self._at(state)
+
+        def within(norms: Norms) -> Tensor:
+            _, squared = today.grouped(norms)  # (B, K)
+            limit = squared.new_tensor(state)
+            return (squared.sqrt() <= limit).to(squared.dtype).sub(HALF)
+
+        plain = today.rule(None, lot)
+        return Rule(plain.weights, plain.sensitivity, tally=within)
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """The noisy shares of samples within each bound move the bounds."""
+        assert tally is not None, "the rule has a tally"
+        length = HALF * math.sqrt(len(state))
+        counts = tally.map(lambda value: {"counts": value})
+        released = release(counts, Sensitivity(l2=length), Gaussian(self.count_noise / length), rng)
+        shares = (HALF + released.value["counts"] / expected_batch).tolist()  # public from here on
+        rate = self.learning_rate
+        new = [
+            moved(now, first, rate * (share - self.quantile))
+            for now, first, share in zip(state, self.start.values, shares, strict=True)
+        ]
+        return (released.event,), new
+
+    def _at(self, state: State) -> Layerwise:
+        names = [bound[0] for bound in self.start.bounds if isinstance(bound, tuple)]
+        return Layerwise(dict(zip(names, state, strict=True)) if names else list(state), self.start.share)

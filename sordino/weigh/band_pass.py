@@ -1,0 +1,44 @@
+"""Band-pass clipping: short gradients are left out, long ones shortened. Training on the long ones, with a guarantee.
+
+    φ(r) = min(1, C / r) · 1{r ≥ τ}
+
+Choosing the records with the longest gradients looks at all of them and has no guarantee; a public threshold that each
+record meets on its own does the same work.
+
+Privacy: φ(r)·r is min(r, C) or 0, so one record moves the sum by at most C in L2; τ is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.gradients.persample import Norms
+from sordino.noise import Sensitivity
+from sordino.weigh.flat import shorten
+from sordino.weigh.weigher import Rule, State, Stateless
+
+
+@dataclass(frozen=True)
+class BandPass(Stateless):
+    """Clip to `bound` the gradients of norm at least `threshold`; the others count nothing."""
+
+    bound: float
+    threshold: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound, infinite=True))
+        object.__setattr__(self, "threshold", validate.non_negative("threshold", self.threshold))
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+
+        def weights(norms: Norms) -> Tensor:
+            r = norms.total()
+            return torch.where(r >= self.threshold, shorten(r, self.bound), 0).unsqueeze(1)
+
+        return Rule(weights, Sensitivity(l2=self.bound))

@@ -1,0 +1,47 @@
+"""Global clipping that drops nobody (Esipova et al. 2023): one factor up to a threshold Z, clipping to C above it.
+
+    φ(r) = C / max(r, Z)
+
+As published, Z follows the share of gradients above it: AdaptiveQuantile(Z, …, weigher=partial(GlobalAdapt, C)).
+
+Privacy: φ(r)·r = C·r / max(r, Z) ≤ C for every r, so one record moves the sum by at most C in L2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.gradients.persample import Norms
+from sordino.noise import Sensitivity
+from sordino.weigh.weigher import Rule, State, Stateless
+
+
+@dataclass(frozen=True)
+class GlobalAdapt(Stateless):
+    """Scale every gradient of norm at most `threshold` by bound / threshold; shorten the longer ones to `bound`."""
+
+    bound: float
+    threshold: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound, infinite=True))
+        object.__setattr__(self, "threshold", validate.positive("threshold", self.threshold, infinite=True))
+        if math.isinf(self.bound) != math.isinf(self.threshold):
+            raise ValueError(f"bound={self.bound}, threshold={self.threshold}: both finite, or both infinite")
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+
+        def weights(norms: Norms) -> Tensor:
+            r = norms.total()
+            if math.isinf(self.bound):
+                return torch.ones_like(r).unsqueeze(1)
+            return torch.div(self.bound, r.clamp(min=self.threshold)).unsqueeze(1)
+
+        return Rule(weights, Sensitivity(l2=self.bound))

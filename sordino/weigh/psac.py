@@ -1,0 +1,40 @@
+"""Per-sample adaptive clipping (Xia et al. 2023): normalised, but short gradients are not blown up.
+
+    φ(r) = C / (r + γ/(r + γ))
+
+Privacy: φ(r)·r = C·r/(r + γ/(r+γ)) < C for every r and every γ > 0, so one record moves the sum by less than C in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.gradients.persample import Norms
+from sordino.noise import Sensitivity
+from sordino.weigh.weigher import Rule, State, Stateless
+
+
+@dataclass(frozen=True)
+class PSAC(Stateless):
+    """Normalise each gradient to almost `bound`; below `gamma` the weight stays near `bound` instead of growing."""
+
+    bound: float
+    gamma: float = 0.01
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound))
+        object.__setattr__(self, "gamma", validate.positive("gamma", self.gamma))
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+
+        def weights(norms: Norms) -> Tensor:
+            r = norms.total()
+            return torch.div(self.bound, r + self.gamma / (r + self.gamma)).unsqueeze(1)
+
+        return Rule(weights, Sensitivity(l2=self.bound))
