@@ -46,6 +46,7 @@ def test_noise_of_sigma_c_is_charged_at_half_sigma_and_is_what_is_added():
     for lot in private.draws(TensorDataset(torch.zeros(1, 200)), Scripted(((),)), steps=1, expected_batch=8.0):
         private.backward(lot)
     assert model.weight.grad.std() * 4 == pytest.approx(3.0 * 0.5, rel=0.02)
+    assert model.weight.grad.std() == pytest.approx(sd.optim.noise_scale(query, expected_batch=8.0), rel=0.02)
 
 
 def test_two_opposite_records_in_one_group_reach_the_whole_sensitivity():

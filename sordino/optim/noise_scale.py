@@ -6,6 +6,7 @@ from typing import Protocol
 
 from sordino import validate
 from sordino.algorithms.dpsgd import NO_NORMS
+from sordino.algorithms.microbatches import Microbatches
 from sordino.noise import Gaussian, Noise, Sensitivity
 from sordino.weigh.weigher import Weigher
 
@@ -34,5 +35,11 @@ def noise_scale(query: Weighs, expected_batch: float) -> float:
     if not isinstance(query.noise, Gaussian):
         raise TypeError(f"noise={query.noise!r}: need one Gaussian noise; give AdamCorrected its standard deviation")
     sensitivity = query.weigher.rule(query.weigher.init(), lambda: NO_NORMS).sensitivity
+    if isinstance(sensitivity, Sensitivity) and sensitivity.units is not None:
+        raise TypeError(
+            f"{query.weigher!r}: its noise differs from layer to layer; need one scale, as Isotropic() gives"
+        )
     bound = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
-    return query.noise.multiplier * bound / validate.positive("expected_batch", expected_batch)
+    expected = validate.positive("expected_batch", expected_batch)
+    divisor = query.grouping.expected(expected) if isinstance(query, Microbatches) else expected
+    return query.noise.multiplier * bound / divisor

@@ -14,18 +14,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from sordino.algorithms import NoisyLookahead, NoisySum, OptimisticLookahead, Projected, Query
+from sordino.algorithms import (
+    ByCoin,
+    Microbatches,
+    NoisyLookahead,
+    NoisySum,
+    OptimisticLookahead,
+    Projected,
+    Query,
+)
 from sordino.noise import Gaussian, Laplace
 from sordino.sampling import Full, Sampler, Sorted, Threshold
 from sordino.schedules import Cosine, Logarithmic, Schedule
 from sordino.weigh import (
+    PSAC,
+    AdaptiveLayerwise,
     AdaptiveQuantile,
     Automatic,
+    BandPass,
     BatchStatistic,
     Flat,
     FlatL1,
     Global,
+    GlobalAdapt,
     Layerwise,
+    LeastNoise,
+    Normalised,
     Scheduled,
     Weigher,
 )
@@ -155,6 +169,43 @@ METHODS: Mapping[str, Method] = {
         "lookahead without noise on the way, as published: no guarantee",
         lambda s, p: Projected(Flat(s.bound), Gaussian(s.multiplier), s.learning_rate, p["rho"], int(p["rounds"])),
         lambda s: {"rho": 2.0, "rounds": 1.0},
+    ),
+    "psac": Method(
+        "normalised, but short gradients are not blown up (Xia et al. 2023)",
+        _weighed(lambda s, p: PSAC(s.bound, p["gamma"])),
+        lambda s: {"gamma": 0.01},
+    ),
+    "normalised": Method(
+        "every gradient stretched or shortened to the bound",
+        _weighed(lambda s, p: Normalised(s.bound)),
+    ),
+    "band-pass": Method(
+        "gradients below a threshold are left out, the others shortened to the bound",
+        _weighed(lambda s, p: BandPass(s.bound, p["threshold"])),
+        lambda s: {"threshold": s.bound / 2},
+    ),
+    "global-adapt": Method(
+        "one factor for gradients up to a threshold, the bound above it (Esipova et al. 2023)",
+        _weighed(lambda s, p: GlobalAdapt(s.bound, p["threshold"])),
+        lambda s: {"threshold": 10 * s.bound},
+    ),
+    "layerwise-least-noise": Method(
+        "every tensor has its own bound, and the noise is divided so that its total is least",
+        _weighed(lambda s, p: Layerwise([s.bound / math.sqrt(s.tensors)] * s.tensors, LeastNoise())),
+    ),
+    "adaptive-layerwise": Method(
+        "every tensor's bound follows a quantile of its norms, privately (Andrew et al. 2021)",
+        _weighed(
+            lambda s, p: AdaptiveLayerwise(
+                [s.bound / math.sqrt(s.tensors)] * s.tensors, p["quantile"], p["count_noise"], p["learning_rate"]
+            )
+        ),
+        lambda s: {"quantile": 0.5, "count_noise": s.lot / 20 * math.sqrt(s.tensors), "learning_rate": 0.2},
+    ),
+    "microbatches": Method(
+        "the clipped means of groups that each record chooses for itself, at twice the sensitivity",
+        lambda s, p: Microbatches(Flat(s.bound), Gaussian(s.multiplier), ByCoin(max(1, round(p["groups"])))),
+        lambda s: {"groups": max(1.0, round(s.lot / 4))},
     ),
     "dp-gd": Method(
         "all records in every step, no amplification",

@@ -87,6 +87,11 @@ def test_every_layer_gets_the_noise_of_its_own_multiplier():
     assert model[1].weight.grad.std() == pytest.approx(0.1, rel=0.02)
 
 
+def test_an_optimizer_is_not_told_one_scale_where_there_are_many():
+    with pytest.raises(TypeError, match="differs from layer to layer"):
+        sd.optim.noise_scale(sd.NoisySum.per_layer({"0.": (1.0, 4.0), "1.": (0.1, 1.0)}), expected_batch=1.0)
+
+
 def test_a_threshold_per_group_costs_a_count_per_group():
     """K counts, each moved by ½ under noise s: one Gaussian of multiplier 2s/√K on the same draw."""
     weigher = sd.AdaptiveLayerwise({"0.": 1.0, "2.": 1.0, "4.": 1.0}, quantile=0.5, count_noise=6.0)
