@@ -35,7 +35,7 @@ from sordino.gradients.probe import settle
 from sordino.gradients.rules.compound import joined
 from sordino.gradients.rules.part import Part, full_precision
 from sordino.gradients.streamed import streamed
-from sordino.gradients.taken import Taken
+from sordino.gradients.taken import Inner, Taken
 from sordino.gradients.tape import Checkpointed, Mode, Tape
 from sordino.refusal import Refusal
 
@@ -72,7 +72,7 @@ class Captured:
         if plan.stream or self.options.two_pass:
             return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
         try:
-            return captured(plan, model, modules, loss_fn, batch, self.options, like=like, inner=self.inner, b=b)
+            return captured(plan, model, modules, loss_fn, batch, self.options, like=like, products=self.inner, b=b)
         except Checkpointed:
             plan.stream = True
             return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
@@ -121,17 +121,17 @@ def captured(
     options: PerformanceOptions,
     scale: Tensor | None = None,
     like: list[nn.Parameter] | None = None,
-    inner: bool = False,
+    products: bool = False,
     b: int | None = None,
 ) -> Taken:
-    """One pass; `scale` multiplies each sample's loss; `inner` asks for ⟨g_i, θ⟩ as well."""
+    """One pass; `scale` multiplies each sample's loss; `products` asks for ⟨g_i, θ⟩ as well."""
     like = list(trainable(model).values()) if like is None else like
     b = size(batch) if b is None else b
-    tape = Tape(b, Mode.KEEP, plan.trainable, plan.layouts or {}, plan.channels_last, inner)
+    tape = Tape(b, Mode.KEEP, plan.trainable, plan.layouts or {}, plan.channels_last, products)
     with torch.enable_grad(), installed(plan, modules, tape):
         losses = one_loss_each(loss_fn(model, *arguments(batch)), b)
     whole: list[Part | None] = [None] * len(like)
-    products = torch.zeros(b, len(like), dtype=torch.float64, device=losses.device) if inner else None
+    inner = Inner([None] * len(like)) if products else None
     if losses.requires_grad:
         nodes = recorded_only(losses, plan.columns, plan.names)
         uses = [use for use in tape.uses if use.edge.node in nodes]
@@ -150,11 +150,10 @@ def captured(
                         whole[column] = part
                     else:
                         again.setdefault(column, []).append(part)
-                if products is not None:
-                    for p, product in use.inner(g, found).items():
-                        products[:, plan.columns[id(p)]] += product
+                if inner is not None:
+                    inner.take(plan.columns, found, use.inner(g, found))
             for column, others in again.items():
                 first = whole[column]
                 assert first is not None
                 whole[column] = joined([first, *others])
-    return Taken(losses.detach(), whole, plan.names, like, options, plan.pool, products)
+    return Taken(losses.detach(), whole, plan.names, like, options, plan.pool, inner)

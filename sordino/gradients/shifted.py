@@ -85,8 +85,9 @@ class Shifted:
 
     def _inner(self) -> Tensor:
         """⟨g_i, θ⟩, (B, P)."""
-        if isinstance(self.grads, Taken | Streamed) and self.grads.inner is not None:
-            return self.grads.inner
+        found = self.grads.inner if isinstance(self.grads, Taken | Streamed) else None
+        if found is not None:
+            return found
         return self.grads.dot({name: p.detach() for name, p in self.parameters.items() if name in self.factors})
 
     def _theta(self) -> Mapping[str, Tensor]:

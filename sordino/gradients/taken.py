@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 
 import torch
@@ -12,6 +13,25 @@ from sordino.gradients.flat import Pool
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import Grads, Norms, accumulation_dtype
 from sordino.gradients.rules.part import Part, full_precision
+
+
+@dataclass
+class Inner:
+    """⟨g_i, θ⟩ of the parameters all of whose uses gave it away; None for the others."""
+
+    columns: list[Tensor | None]
+    _unknown: set[int] = field(default_factory=set)
+
+    def take(self, columns: Mapping[int, int], parts: Mapping[Tensor, Part], found: Mapping[Tensor, Tensor]) -> None:
+        """One more use: its parameters, and the products that came with it."""
+        for p in parts:
+            column = columns[id(p)]
+            before = self.columns[column]
+            if p not in found or column in self._unknown:
+                self._unknown.add(column)
+                self.columns[column] = None
+            else:
+                self.columns[column] = found[p] if before is None else before + found[p]
 
 
 class Taken:
@@ -25,9 +45,9 @@ class Taken:
         like: Sequence[Tensor],
         options: PerformanceOptions,
         pool: Pool,
-        inner: Tensor | None = None,
+        inner: Inner | None = None,
     ) -> None:
-        """Take one part per parameter, None for a parameter the losses do not use; `inner` is ⟨g_i, θ⟩ if asked for."""
+        """Take one part per parameter, None for a parameter the losses do not use; `inner` if ⟨g_i, θ⟩ is asked for."""
         self.losses = losses
         self._parts = list(parts)
         self._names = names
@@ -35,7 +55,7 @@ class Taken:
         self._options = options
         self._pool = pool
         self._norms: Norms | None = None
-        self.inner = inner
+        self._inner = inner
 
     def norms(self) -> Norms:
         """Squared norms, (B, P), each layer by its fastest formula."""
@@ -48,6 +68,21 @@ class Taken:
                 ]
             self._norms = Norms(torch.stack(columns, dim=1), self._names)
         return self._norms
+
+    @property
+    def inner(self) -> Tensor | None:
+        """⟨g_i, θ⟩, (B, P) in float64, if it was asked for: from outputs, else from parts, which keep rows by now."""
+        if self._inner is None:
+            return None
+        self.norms()
+        columns = []
+        with torch.no_grad(), full_precision(self.losses.device):
+            for known, part, p in zip(self._inner.columns, self._parts, self._like, strict=True):
+                if part is None:
+                    columns.append(self.losses.new_zeros(len(self.losses), dtype=torch.float64))
+                else:
+                    columns.append(part.dot(p.detach()).double() if known is None else known)
+        return torch.stack(columns, dim=1)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """⟨g_i, u⟩, (B, P)."""

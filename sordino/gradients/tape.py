@@ -71,16 +71,16 @@ class Use:
     euler: Euler | None = None
 
     def inner(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
-        """⟨g_i, θ⟩ for each parameter of this use, (B,): from the output where that is what it was."""
-        of = () if self.euler is None else tuple(p for p in self.euler.of if p is not None)
-        dear = of[0] if self.output is not None and of and all(p in parts for p in of) else None
-        if self.output is not None and self.output._version != self.version:  # an in-place operation came after
-            dear = None
-        found = {p: part.dot(p.detach()).double() for p, part in parts.items() if p is not dear}
-        if dear is not None and self.euler is not None and self.output is not None:
-            whole = self.euler.rows(g, self.output).double()
-            whole = whole if self.frames == 1 else whole.view(-1, self.frames).sum(1)
-            found[dear] = whole - sum(found[p] for p in of[1:])
+        """⟨g_i, θ⟩ for the parameters of this use, (B,), from its output; empty where the output is not what it was."""
+        if self.euler is None or self.output is None or self.output._version != self.version:
+            return {}  # not held, or an in-place operation came after
+        dear, *rest = [p for p in self.euler.of if p is not None]
+        if not all(p in parts for p in (dear, *rest)):  # a frozen one has a part in the output too
+            return {}
+        found = {p: parts[p].dot(p.detach()).double() for p in rest}
+        whole = self.euler.rows(g, self.output).double()
+        whole = whole if self.frames == 1 else whole.view(-1, self.frames).sum(1)
+        found[dear] = whole - sum(found.values())
         return found
 
     def resolve(self, g: Tensor) -> dict[Tensor, Part]:
@@ -276,7 +276,7 @@ class Tape:
             held = tuple([t.detach() for t in saved])
             versions = tuple([t._version for t in held])
             use = Use(self.name, get_gradient_edge(y), held, versions, parts, k)
-            if self.outputs and euler is not None and y.dtype in _EXACT:
+            if self.outputs and euler is not None and y.dtype in _EXACT and euler.pays(y.numel() // self.size):
                 use.output, use.version, use.euler = y.detach(), y._version, euler
             self.uses.append(use)
             return y

@@ -11,6 +11,8 @@ import sordino as sd
 from sordino.gradients import Captured, Loop, Vmap
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import Materialised, trainable
+from sordino.gradients.rules.convolution import Convolution
+from sordino.gradients.rules.matmul import Matmul
 from sordino.gradients.shifted import Shifted, prepared
 from tests.contracts.hunter import hunt
 from tests.contracts.variants import EXACT, VARIANTS
@@ -63,21 +65,35 @@ def test_every_backend_gives_the_loops_shifted_gradients(case: Case, backend):
     agree(model, case.batch(4, torch.float64), backend, some, torch.float64)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in GRID if case.name.startswith(("linear", "conv", "transposed"))], ids=str
-)
-def test_layers_that_are_linear_in_their_parameters_take_no_product_with_them(case: Case, monkeypatch):
-    """The inner product comes from output times output gradient, unless something was written into the output."""
-    from sordino.gradients.rules.convolution import Convolution
-    from sordino.gradients.rules.matmul import Matmul
+LINEAR = {
+    "linear": (lambda: nn.Linear(4, 3), (4,)),
+    "linear-3d": (lambda: nn.Linear(8, 3), (5, 8)),
+    "conv2d": (lambda: nn.Conv2d(4, 6, 3, groups=2), (4, 4, 4)),
+    "transposed1d": (lambda: nn.ConvTranspose1d(4, 6, 3), (4, 2)),
+}
 
+
+@pytest.mark.parametrize(("make", "shape"), LINEAR.values(), ids=LINEAR)
+@pytest.mark.parametrize("inplace", [False, True], ids=["", "relu-in-place"])
+def test_layers_linear_in_their_parameters_take_no_product_with_them_unless_their_output_was_changed(
+    make, shape, inplace, monkeypatch
+):
+    """The inner product comes from output times output gradient."""
     torch.manual_seed(5)
-    model, batch = case.model().double(), case.batch(4, torch.float64)
+    model, batch = nn.Sequential(make(), nn.ReLU(inplace)).double(), (torch.randn(4, *shape).double(),)
     asked = []
     for kind in (Convolution, Matmul):
         monkeypatch.setattr(kind, "dot", lambda self, u, real=kind.dot: asked.append(self) or real(self, u))
-    Captured(inner=True).per_sample(model, square, batch)
-    assert bool(asked) == (case.name in ("linear-inplace", "conv-pair"))  # these two have an in-place ReLU
+    Captured(inner=True).per_sample(model, square, batch).inner  # noqa: B018
+    assert bool(asked) == inplace
+
+
+def test_a_layer_with_more_outputs_than_weights_multiplies_the_rows_it_keeps():
+    torch.manual_seed(5)
+    model, batch = nn.Conv2d(3, 4, 3, padding=1), (torch.randn(4, 3, 16, 16),)
+    grads = Captured(inner=True).per_sample(model, square, batch)
+    assert grads.inner is not None
+    assert grads._parts[0].kept is not None
 
 
 def test_a_penalty_by_groups_reaches_those_groups_only():

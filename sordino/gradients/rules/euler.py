@@ -22,6 +22,11 @@ class Euler:
     of: tuple[Tensor | None, ...]
     rows: Callable[[Tensor, Tensor], Tensor]  # (δ, y) to Σ δ·y of each row of the layer's input
 
+    def pays(self, outputs: int) -> bool:
+        """Is holding so many outputs per sample better than a product with the layer's rows, which it keeps then?"""
+        dear = self.of[0]
+        return dear is not None and outputs <= dear.numel()
+
 
 _WARM = 1 << 16
 """Elements multiplied at once: the product should still be in the cache when it is added up."""
