@@ -3,11 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help setup browser train test statistical check format lint types contracts docs bench clean
+.PHONY: help setup browser train test statistical check format lint types contracts docs bench resilience clean
 
 help:
 	@echo "make setup      the virtual environment in .venv, with everything; as root on Debian also chromium, for tests"
-	@echo "make train      set up if needed, then train privately on a small problem and print the claim"
+	@echo "make train      set up if needed, fetch MNIST, train to ε = 3, print the claim and write a report"
+	@echo "make resilience kill -9 at 20 random moments of an MNIST run; the result must be that of an undisturbed one"
 	@echo "make test       set up if needed, then all tests but the slow ones"
 	@echo "make statistical  the slow tests: on real data, or of many runs"
 	@echo "make bench      time, memory and tightness beside other libraries; tens of minutes, results in bench/results"
@@ -25,7 +26,7 @@ browser:
 	@touch $@
 
 train: .venv/.ok
-	$(BIN)/sordino train spiral
+	$(BIN)/sordino train mnist --epsilon 3
 
 test: .venv/.ok browser
 	$(BIN)/pytest -n $(JOBS) -m "not slow"
@@ -59,6 +60,9 @@ bench: .venv/.bench
 	$(BIN)/python -m bench.memory
 	$(BIN)/python -m bench.sorted
 	$(BIN)/python bench/accounting.py
+
+resilience: .venv/.ok
+	$(BIN)/python -m bench.resilience --recipe mnist --kills 20
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -142,7 +142,7 @@ def _trained(training: Training) -> History:
         view.end()
         raise
     view.end()
-    status = FINISHED if done else STOPPED
+    status, seconds = FINISHED if done else STOPPED, training.elapsed()
     claim = _leave(training, status)
     try:
         if training.job.settings.options.report:
@@ -151,7 +151,7 @@ def _trained(training: Training) -> History:
         view.say(f"no report: {_said(error)}; `sordino report {run.folder}` writes it")
     if training.average is not None:
         training.average.swap()
-    return History(tuple(training.rows), claim, training.model, run.folder, training.elapsed(), status)
+    return History(tuple(training.rows), claim, training.model, run.folder, seconds, status)
 
 
 def _leave(training: Training, status: str) -> Claim:

@@ -24,6 +24,10 @@ _TICK = 0.3
 """Seconds between two looks at ε, which costs some ten milliseconds."""
 
 
+_WIDE = 100
+"""Columns from which on a line of everything fits."""
+
+
 class View(Protocol):
     """Somebody who watches."""
 
@@ -141,11 +145,14 @@ class Lines:
         """Nothing."""
 
 
-def line_of(row: Row, steps: int, budget: float | None, hidden: dict[str, float]) -> str:
+def line_of(row: Row, steps: int, budget: float | None, hidden: dict[str, float], *, short: bool = False) -> str:
     """An evaluation on one line; private quantities are marked."""
     marked = "".join(f"  [private] {name} {value:.3f}" for name, value in hidden.items())
+    place, spent = f"{row.step:>{len(str(steps))}}/{steps}", spent_of(row.epsilon, budget)
+    if short:
+        return f"{place}  {spent:<14}  test {row.test_accuracy:6.2%}  {row.seconds:.0f} s{marked}"
     return (
-        f"step {row.step:>{len(str(steps))}}/{steps}  epoch {row.epoch:5.1f}  {spent_of(row.epsilon, budget):<14}  "
+        f"step {place}  epoch {row.epoch:5.1f}  {spent:<14}  "
         f"test accuracy {row.test_accuracy:6.2%}  loss {row.test_loss:.3f}  {row.seconds:5.1f} s{marked}"
     )
 
@@ -160,12 +167,11 @@ class Bar:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            TextColumn("epoch {task.fields[epoch]}"),
+            *([TextColumn("epoch {task.fields[epoch]}")] if console.width >= _WIDE else []),
             TextColumn("[bold cyan]{task.fields[spent]}"),
             TextColumn("[green]{task.fields[accuracy]}"),
             TextColumn("[magenta]{task.fields[hidden]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
+            *([TimeElapsedColumn(), TextColumn("left")] if console.width >= _WIDE else []),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -210,7 +216,8 @@ class Bar:
 
     def evaluated(self, row: Row) -> None:
         """The row stays as a line above the bar."""
-        self._console.print(line_of(row, self._steps, self._budget, self._hidden), markup=False, highlight=False)
+        line = line_of(row, self._steps, self._budget, self._hidden, short=self._console.width < _WIDE)
+        self._console.print(line, markup=False, highlight=False)
         self._progress.update(self._task, accuracy=f"test {row.test_accuracy:.2%}")
 
     def private(self, name: str, value: float) -> None:
