@@ -51,7 +51,10 @@ class Standardise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, …) to the same."""
         shape = (-1,) + (1,) * (x.dim() - 2)
-        return (x.to(self.mean.dtype) - self.mean.view(shape)) * self.scale.view(shape)
+        mean, scale = self.mean.view(shape), self.scale.view(shape)
+        # A lot of features is large: memory touched for the first time costs more than the arithmetic.
+        centred = x - mean if x.dtype == mean.dtype else x.to(mean.dtype).sub_(mean)
+        return centred.mul_(scale)
 
 
 @dataclass(frozen=True)
