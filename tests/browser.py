@@ -15,6 +15,8 @@ ARGUMENTS = (
     "--disable-sync",
     "--no-first-run",
 )
+PATIENCE = 90_000
+"""Milliseconds until a test gives up; machines that run tests are busy."""
 DESKTOP, PHONE = (1280, 900), (390, 844)
 
 
@@ -37,6 +39,7 @@ def page(browser, size=DESKTOP, scheme="light", **options):
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, service_workers="block", **options
     )
+    context.set_default_timeout(PATIENCE)
     shown, errors = context.new_page(), []
     shown.on("pageerror", lambda error: errors.append(str(error)))
     yield shown

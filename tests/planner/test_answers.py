@@ -15,6 +15,7 @@ from sordino.accounting import PLD
 from sordino.cli.main import main
 from sordino.cli.train import Command
 from sordino.events import Gaussian, Poisson, Repeat
+from sordino.nn import MODELS
 from sordino.planner import Setting, answer, curves, parse
 from sordino.recipes import Recipe, event, noise_multiplier
 from sordino.training.settings import settle
@@ -122,6 +123,7 @@ def test_the_training_command_is_understood_and_costs_what_the_page_shows(task, 
     fields = {k: v for k, v in vars(given).items() if k in Recipe.__dataclass_fields__ and v is not None}
     recipe = settle(given.recipe, fields).recipe
     assert (recipe.dataset, recipe.features, recipe.normalise) == (task, "none", None)
+    assert recipe.model in MODELS
     costs = PLD().epsilon(event(recipe, noise_multiplier(recipe)), recipe.delta)
     assert costs == pytest.approx(said["epsilon"], rel=2e-4)
     assert costs <= float(said["epsilon_shown"])

@@ -44,14 +44,12 @@ def epsilon(records, batch, epochs, multiplier, delta):
 
 
 def shown(view, text):
-    view.wait_for_function(
-        "text => document.getElementById('big').textContent.includes(text)", arg=text, timeout=10_000
-    )
+    view.wait_for_function("text => document.getElementById('big').textContent.includes(text)", arg=text)
 
 
 def drawn(view):
     for name in ("epochs", "noise", "tradeoff"):
-        view.wait_for_selector(f"#{name}-plot path.curve", timeout=20_000)
+        view.wait_for_selector(f"#{name}-plot path.curve")
 
 
 def test_it_opens_with_the_accountants_epsilon_and_three_curves(browser, url):
@@ -142,7 +140,7 @@ def test_a_planner_that_has_ended_is_said_on_the_page(browser):
         view.goto(json.loads(process.stdout.readline())["url"])
         shown(view, "1.134")
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         view.fill("#epochs", "3")
         view.wait_for_function("() => document.getElementById('problem').textContent.includes('does not answer')")
 

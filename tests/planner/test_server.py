@@ -28,7 +28,7 @@ def planner():
 
 
 def ask(planner, method="POST", path="/api/answer", body=None, **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", planner.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", planner.port, timeout=90)
     with contextlib.closing(connection):
         given = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
         text = body if isinstance(body, str | bytes) else json.dumps(USUAL if body is None else body)
@@ -111,13 +111,13 @@ def test_the_command_says_where_it_serves_and_ends_with_ctrl_c():
         text=True,
     ) as process:
         said = json.loads(process.stdout.readline())
-        connection = http.client.HTTPConnection("127.0.0.1", said["port"], timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", said["port"], timeout=90)
         with contextlib.closing(connection):
             connection.request("GET", "/")
             assert connection.getresponse().status == 200
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(90) == 0
 
 
 def test_a_port_that_is_taken_or_no_port_is_one_line_and_exit_code_2(planner, capsys):

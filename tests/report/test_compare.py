@@ -136,12 +136,23 @@ def test_a_damaged_network_is_refused_by_name(runs, tmp_path, capsys):
     assert "model.safetensors: not a network" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def browser():
+    with opened() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def compared(runs):
+    out = runs / "page.html"
+    assert main(["compare", str(runs / "one"), str(runs / "automatic"), "--out", str(out)]) == 0
+    return out
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_the_page_is_labelled_readable_and_fits(runs, tmp_path, size, scheme):
-    out = tmp_path / "page.html"
-    assert main(["compare", str(runs / "one"), str(runs / "automatic"), "--out", str(out)]) == 0
-    with opened() as browser, page(browser, size, scheme) as view:
-        view.goto(out.as_uri())
+def test_the_page_is_labelled_readable_and_fits(browser, compared, size, scheme):
+    with page(browser, size, scheme) as view:
+        view.goto(compared.as_uri())
         assert view.evaluate(ACCESSIBLE) == []
         assert view.locator("figure svg").count() == 4
