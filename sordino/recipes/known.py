@@ -19,16 +19,25 @@ _OPACUS = (
 )
 
 
-def _linear(name: str, dataset: str, features: str, epsilon: float, learning_rate: float) -> Recipe:
+def _linear(
+    name: str,
+    dataset: str,
+    features: str,
+    epsilon: float,
+    learning_rate: float,
+    *,
+    steps: int = 640,
+    normalise: float | None = 50.0,
+) -> Recipe:
     """Softmax regression on frozen features (Tramèr & Boneh 2021)."""
     return Recipe(
         name=name,
         dataset=dataset,
         features=features,
-        normalise=50.0,
+        normalise=normalise,
         model="linear",
         rate=1 / 16,
-        steps=640,
+        steps=steps,
         bound=0.1,
         epsilon=epsilon,
         delta=DELTA,
@@ -61,12 +70,12 @@ RECIPES: tuple[Recipe, ...] = (
     *(_linear("mnist", "mnist", "scattering", epsilon, lr) for epsilon, lr in ((1.0, 2.5), (2.0, 5.0), (3.0, 8.0))),
     *(
         _linear("fashion-mnist", "fashion-mnist", "scattering", epsilon, lr)
-        for epsilon, lr in ((1.0, 4.0), (2.0, 6.0), (3.0, 8.0))
+        for epsilon, lr in ((1.0, 3.0), (2.0, 7.0), (3.0, 10.0))
     ),
     _linear("cifar10", "cifar10", "scattering", 3.0, 6.0),
     *(
-        _linear("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, lr)
-        for epsilon, lr in ((1.0, 4.0), (2.0, 6.0), (3.0, 8.0))
+        _linear("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, lr, steps=240, normalise=None)
+        for epsilon, lr in ((1.0, 3.0), (2.0, 6.0), (3.0, 9.0))
     ),
     _opacus(1, 45, 0.25, 0.7, 1.5),
     _opacus(2, 60, 0.15, 1.1, 1.0),

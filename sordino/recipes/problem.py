@@ -39,7 +39,7 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
         if recipe.model not in MODELS:
             raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}")
         model = MODELS[recipe.model](prepared.shape, prepared.classes)
-    if recipe.normalise is not None:
+    if recipe.features in MAPS or recipe.normalise is not None:
         typical = MAPS[recipe.features].typical if recipe.features in MAPS else (1.0,)
         model = nn.Sequential(Standardise(prepared.shape[0], typical), model)
     return Problem(model, cross_entropy, _optimizer(recipe, model), _schedule(recipe))

@@ -8,10 +8,10 @@
     σ        = noise_multiplier(recipe)               calibrated with PLD so that all of the run fits ε
     event(recipe, σ)                                  what the whole run is going to release
 
-`prepare` and `build` touch no label and release nothing. With `normalise` set, the model begins with a `Standardise`
-layer that is not fitted yet: `standardise(problem.model, prepared.train, multiplier, ledger, rng)` fits it once, before
-the first step, and charges the ledger. A run's own query is made from `method`, `bound` and the multiplier by whoever
-runs it.
+`prepare` and `build` touch no label and release nothing. On frozen features the model begins with a `Standardise` layer,
+which divides channels by their typical sizes, public numbers. With `normalise` set,
+`standardise(problem.model, prepared.train, multiplier, ledger, rng)` fits it once, before the first step, and charges the
+ledger. A run's own query is made from `method`, `bound` and the multiplier by whoever runs it.
 
 **Privacy:** feature maps are frozen and act on each record alone, so they cost nothing. Fields are public; how they
 were found is said in `tuned`, because tuning on the private data is a release that no ledger here has seen.

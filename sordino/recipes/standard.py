@@ -35,7 +35,7 @@ _ROOM = 2.0  # B over the norm of a record whose channels all have their typical
 
 
 class Standardise(nn.Module):
-    """(x − mean) · scale by channel, in float32 whatever comes in; the identity until it is fitted."""
+    """(x − mean) · scale by channel, in float32 whatever comes in; until it is fitted, x over its typical size."""
 
     mean: Tensor
     scale: Tensor
@@ -46,7 +46,7 @@ class Standardise(nn.Module):
             raise ValueError(f"{len(typical)} typical sizes for {channels} channels: must divide their number")
         self.typical = torch.tensor(typical, dtype=torch.float64).repeat(channels // len(typical))
         self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("scale", torch.ones(channels))
+        self.register_buffer("scale", self.typical.reciprocal().to(torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, …) to the same."""

@@ -26,7 +26,7 @@ from sordino.training.methods import Setting, method, plain
 from sordino.training.samplers import sampler
 from sordino.training.settings import Settings
 
-_MEMORY = 1 << 29
+_MEMORY = 1 << 25  # more than the caches hold, and fresh memory costs more than what is computed in it
 _HELD = 4
 """Activations, their gradients and two temporaries, each about as large as the outputs of the layers."""
 _LEAST, _MOST = 16, 4096
