@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 import sordino as sd
-from bench.models import classification, mlp
+from bench.models import classification
 from sordino.data import load
+from sordino.nn import mnist_net
 from sordino.sampling import Sampler
 
 RESULTS = Path(__file__).parent / "results"
@@ -53,7 +54,7 @@ def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def one_pass(data: Any, sampler: Sampler) -> float:
     """CPU seconds of 240 lots: drawing, ranking, gradients, noise, update. The first lot's set-up is in it."""
     torch.manual_seed(0)
-    model = mlp()
+    model = mnist_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     private = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1)))
     start = time.process_time()
