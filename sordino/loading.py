@@ -66,13 +66,18 @@ def loader(dataset: Any, collate: Callable[[list[Any]], Any] | None) -> Load:
 def _tensors(dataset: Any) -> Load | None:
     if type(dataset) is TensorDataset:
         columns = dataset.tensors
-        return lambda indices: tuple(column[torch.from_numpy(indices).to(column.device)] for column in columns)
+        return lambda indices: tuple(_rows(column, indices) for column in columns)
     if type(dataset) is Subset:
         inner = _tensors(dataset.dataset)
         if inner is not None:
             chosen = np.asarray(dataset.indices, dtype=np.int64)
             return lambda indices: inner(chosen[indices])
     return None
+
+
+def _rows(column: Tensor, indices: Indices) -> Tensor:
+    """A copy of these rows; index_select copies whole rows, at a fifth of the price of indexing."""
+    return column.index_select(0, torch.from_numpy(indices).to(column.device))
 
 
 def chunks(indices: Indices, physical_batch: int) -> list[Indices]:

@@ -79,8 +79,9 @@ class Gaussian:
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
         """One vector of normal values, added in one pass by the compiled kernel, or block by block while it is in cache."""
-        targets = _targets(value)
-        if targets and not rng.add_normal_(targets, scale):
+        if rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale):
+            return
+        if targets := _targets(value):
             _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
 
     def event(self, estimate: Estimate) -> Event:

@@ -222,7 +222,7 @@ class Private:
             self._write(release, lot.expected_batch)
         else:
             self._diverged = Diverged(lot.step, f"the gradient of parameter {bad!r}")
-        return Sealed(torch.cat(losses), self._ledger)
+        return Sealed(losses[0] if len(losses) == 1 else torch.cat(losses), self._ledger)
 
     def lengths(self, lot: Lot) -> Sealed[Tensor]:
         """The gradient lengths of a lot's samples at the current model, sealed; one more pass over the lot."""

@@ -101,14 +101,14 @@ class Rng:
             yield torch.from_numpy(block)
 
     def add_normal_(self, targets: Sequence[Tensor], scale: float) -> bool:
-        """Add the values of `normal_blocks` to 1-D tensors laid end to end, in one compiled pass: one draw.
+        """Add the values of `normal_blocks` to dense tensors, laid end to end as memory holds them: one draw, one pass.
 
         Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
         """
         compiled, sizes = kernel(), [tensor.numel() for tensor in targets]
-        if compiled is None or sum(sizes) > _LONGEST or not all(sizes):
+        if compiled is None or sum(sizes) > _LONGEST or not sizes or not all(sizes):
             return False
-        if any(t.dtype != torch.float32 or t.device.type != "cpu" or not t.is_contiguous() for t in targets):
+        if any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in targets):
             return False
         addresses = [tensor.data_ptr() for tensor in targets]
         compiled.add_normal(self._stream(), scale, addresses, sizes, torch.get_num_threads())

@@ -56,7 +56,9 @@ class Tripwire:
         """Watch these too; parameters can be thawed at any time, so this is called for every lot."""
         me = weakref.ref(self)
         for name, p in parameters.items():
-            watched = self._watched.setdefault(id(p), _Watched(p, name))
+            watched = self._watched.get(id(p))
+            if watched is None:
+                watched = self._watched[id(p)] = _Watched(p, name)
             if p.requires_grad and not watched.hooked:
 
                 def stray(_: Tensor) -> None:

@@ -61,5 +61,7 @@ def take(batch: Any, index: Any) -> Any:
 
 
 def to(batch: Any, device: torch.device) -> Any:
-    """The batch on a device."""
+    """The batch on a device; itself if it is there."""
+    if type(batch) is tuple and all(isinstance(leaf, Tensor) and leaf.device == device for leaf in batch):
+        return batch
     return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, batch)

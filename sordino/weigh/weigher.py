@@ -84,6 +84,14 @@ class Stateless:
 EXACT = Exact()
 
 
+def cleaned(norms: Norms) -> tuple[Norms, Tensor | None]:
+    """Norms with zeros in the rows that are not finite, and which rows are finite, (B, 1); None if all are."""
+    if math.isfinite(norms.squared.sum().item()):  # squares do not cancel: a finite sum has finite terms
+        return norms, None
+    finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)
+    return Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate), finite
+
+
 def weigh(parts: Iterable[PerSample], rule: Rule, estimate: Estimate = EXACT) -> tuple[Grads, Tensor | None]:
     """Σ w_i g_i and the tally's sum over the parts of a lot, one part in memory at a time.
 
@@ -94,7 +102,6 @@ def weigh(parts: Iterable[PerSample], rule: Rule, estimate: Estimate = EXACT) ->
     presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
     training diverges: it counts like any other.
     """
-    bounded = rule.bounded
     total: Grads | None = None
     tally: Tensor | None = None
     for part in parts:
@@ -103,14 +110,12 @@ def weigh(parts: Iterable[PerSample], rule: Rule, estimate: Estimate = EXACT) ->
             raise Refusal(
                 f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms"
             )
-        finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)  # (B, 1)
-        if not bounded:
-            finite = torch.ones_like(finite)
-        clean = Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate)
-        weights = torch.where(finite, rule.weights(clean), 0)
-        total = part.weighted_sum(weights, into=total)
+        norms, finite = cleaned(norms) if rule.bounded else (norms, None)
+        weights = rule.weights(norms)
+        total = part.weighted_sum(weights if finite is None else torch.where(finite, weights, 0), into=total)
         if rule.tally is not None:
-            added = torch.where(finite, rule.tally(clean), 0).sum(dim=0)  # (K,)
+            counts = rule.tally(norms)
+            added = (counts if finite is None else torch.where(finite, counts, 0)).sum(dim=0)  # (K,)
             tally = added if tally is None else tally + added
         del part, norms  # before the next part is made: one in memory at a time
     assert total is not None, "a lot has at least one part"
