@@ -21,7 +21,7 @@
 
 #define WORDS 16                   /* 32-bit words of a ChaCha20 block */
 #define BLOCK ((uint64_t)1 << 18)  /* values made of one stretch of key stream; rng.BLOCK */
-#define PAIRS 1024                 /* pairs of values made at once */
+#define PAIRS 512                  /* pairs of values made at once */
 #define RARE (1 << 15)             /* radius words below this take 32 more bits; normals.RARE */
 #define EXTRA ((uint64_t)1 << 35)  /* where the stream of those bits begins, in words; normals.EXTRA */
 
