@@ -33,7 +33,7 @@ RARE = 1 << 15
 EXTRA = 1 << 35
 """The word of the stream where those bits begin; radius word j takes word EXTRA + j. No draw is as long as that."""
 
-_RUN = 1 << 14  # pairs at once: the temporaries stay in cache
+_RUN = 1 << 15  # pairs at once: the temporaries stay in cache
 _SIGN = np.uint32(1 << 31)
 
 F32 = NDArray[np.float32]

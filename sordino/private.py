@@ -100,7 +100,8 @@ class Private:
         self._ledger = Ledger() if ledger is None else ledger
         self._page: str | None = None  # taken with the first draw: a loaded state brings its own
         self._tripwire = Tripwire(self._ledger.void)
-        self._tripwire.watch(dict(model.named_parameters()))
+        self._named = dict(model.named_parameters())  # as last looked at
+        self._tripwire.watch(self._named)
         if seed is not None:
             self._ledger.disclose(claims.SEED)
         self._root = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
@@ -164,6 +165,7 @@ class Private:
                 "cannot be loaded ahead; use workers=0"
             )
         check.structure(self._model)
+        self._look()
         load = loader(dataset, collate)
         some = torch.arange(check.PROBE).remainder(n).numpy()
         check.probe(self._model, self._loss_fn, batches.to(load(some), self._device()))
@@ -205,6 +207,7 @@ class Private:
         else:
             self._refuse_old(lot)
         check.statistics(self._model)
+        self._look()
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
         with self._own_randomness(), ExitStack() as put_back:
@@ -353,8 +356,9 @@ class Private:
 
     def _gradients(self, batch: Any) -> PerSample:
         """Of a batch, at the current model, to be asked for norms; with random numbers of our own."""
+        self._look()
         with self._own_randomness():
-            return self._part(batch, trainable(self._model))[0]
+            return self._part(batch, self._trainable())[0]
 
     def _part(self, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
         """A batch's per-sample gradients, the penalty in them, and its losses."""
@@ -365,7 +369,7 @@ class Private:
     def _parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
         """The lot's per-sample gradients, chunk by chunk; one empty part for an empty lot."""
         losses.clear()
-        parameters = trainable(self._model)
+        parameters = self._trainable()
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
         for batch in lot.batches():
@@ -396,10 +400,9 @@ class Private:
 
     def _write(self, release: Release, expected: float) -> None:
         """Divide by the public number and hand the gradient to the optimizer."""
-        everything = dict(self._model.named_parameters())
-        self._tripwire.watch(everything)
+        self._tripwire.watch(self._named)
         torch._foreach_div_(list(release.value.values()), expected)
-        for name, p in everything.items():
+        for name, p in self._named.items():
             if name in release.value:
                 self._tripwire.write(p, release.value[name].to(p.dtype))
 
@@ -421,4 +424,11 @@ class Private:
                 generator.set_state(state)
 
     def _device(self) -> torch.device:
-        return next((p.device for p in self._model.parameters()), torch.device("cpu"))
+        return next((p.device for p in self._named.values()), torch.device("cpu"))
+
+    def _look(self) -> None:
+        """Walk over the modules once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
+        self._named = dict(self._model.named_parameters())
+
+    def _trainable(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self._named.items() if p.requires_grad}
