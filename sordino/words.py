@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sordino.accounting import PLD, Tradeoff, tradeoff
+from sordino.accounting import PLD, Tradeoff, relation_of, tradeoff
 from sordino.events import Event, Relation
 
 STRONG, REASONABLE = 1.0, 10.0
@@ -64,11 +64,13 @@ class Attack:
     """(false-positive rate, largest true-positive rate)."""
     mu: float
     """The Gaussian-DP parameter; infinite when the curve has none."""
+    relation: Relation = Relation.ADD_OR_REMOVE
 
     def __str__(self) -> str:
+        asked = "which of two records was used" if self.relation is Relation.REPLACE else "whether one record was used"
         return (
-            "Someone who sees the trained model, knows every other record and guesses whether one record was used "
-            f"is right at most {percent(self.coin)} of the time, where a coin is right 50 %."
+            f"Someone who sees the trained model, knows every other record and guesses {asked} is right"
+            f" at most {percent(self.coin)} of the time, where a coin is right 50 %."
         )
 
 
@@ -81,4 +83,5 @@ def attack(event: Event, curve: Tradeoff | None = None) -> Attack:
     """
     curve = tradeoff(event) if curve is None else curve
     coin = (1 + PLD().delta(event, 0.0)) / 2
-    return Attack(coin, tuple((alpha, float(curve.power(alpha))) for alpha in FALSE_ALARMS), curve.mu)
+    hits = tuple((alpha, float(curve.power(alpha))) for alpha in FALSE_ALARMS)
+    return Attack(coin, hits, curve.mu, relation_of(event))

@@ -126,8 +126,12 @@ def sentences(comparison: Comparison, number: int) -> list[str]:
     if seed is not None and seed == other.get("options", "seed"):
         said.append(f"by the same seed {seed}: the same lots and noise, where both methods draw them alike")
     said.append(
-        f"accuracies differ by more than {100 * amounts.accuracy:g} points "
-        + (f"from step {parting.accuracy_step}" if parting.accuracy_step is not None else "at no evaluation of both")
+        f"accuracies differ by more than {100 * amounts.accuracy:g} percentage points "
+        + (
+            f"from step {parting.accuracy_step}"
+            if parting.accuracy_step is not None
+            else "at no evaluation that both made"
+        )
     )
     if parting.distances:
         said.append(_part("parameters", f"{100 * amounts.parameters:g} % of the way gone", parting.parameters_step))
