@@ -59,6 +59,7 @@ bench: .venv/.bench
 	$(BIN)/python -m bench.step
 	$(BIN)/python -m bench.memory
 	$(BIN)/python -m bench.noise
+	$(BIN)/python -m bench.penalty
 	$(BIN)/python -m bench.sorted
 	$(BIN)/python bench/accounting.py
 

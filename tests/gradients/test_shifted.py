@@ -14,6 +14,7 @@ from sordino.gradients.persample import Materialised, trainable
 from sordino.gradients.rules.convolution import Convolution
 from sordino.gradients.rules.matmul import Matmul
 from sordino.gradients.shifted import Shifted, prepared
+from sordino.weigh.weigher import weigh
 from tests.contracts.hunter import hunt
 from tests.contracts.variants import EXACT, VARIANTS
 from tests.gradients.oracle import NORM, TENSOR, square
@@ -173,6 +174,23 @@ def test_a_gradient_that_cancels_the_penalty_is_not_read_short_in_float32(backen
     true = alone.flatten(1).norm(dim=1)
     kept = true * torch.clamp(1.0 / norms, max=1.0)
     assert kept.max() <= 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("others", [1, 100])
+@pytest.mark.parametrize("ratio", [100.0, 1000.0])
+def test_in_float32_too_one_record_moves_the_sum_by_no_more_than_the_bound(ratio, others):
+    """Every gradient cancels the penalty, so the sum is a difference of numbers `ratio` times as large."""
+    torch.manual_seed(7)
+    model = nn.Linear(300, 40, bias=False)
+    factor = ratio / float(model.weight.detach().norm())
+    e = torch.randn(1 + others, 40, 300)
+    wanted = 1.2 * e / e.flatten(1).norm(dim=1)[:, None, None] - factor * model.weight.detach()
+    rule, sums = sd.Flat(1.0).rule(None, list), []
+    for batch in (wanted, wanted[1:]):
+        grads = prepared(Captured()).per_sample(model, product, (batch,))
+        total, _ = weigh((Shifted(grads, trainable(model), {"weight": factor}),), rule)
+        sums.append(total["weight"].double().clone())
+    assert (sums[0] - sums[1]).norm() <= 1.0 + 1e-5
 
 
 def product(model: nn.Linear, direction):
