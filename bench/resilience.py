@@ -140,6 +140,7 @@ def main() -> None:
     result = {
         "recipe": given.recipe,
         "steps": given.steps,
+        "arguments": more,
         "seed": given.seed,
         "kills": marks,
         "kills while running": sum(mark["running"] for mark in marks),
