@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from sordino.algorithms import (
     ByCoin,
+    ByPosition,
     Microbatches,
     NoisyLookahead,
     NoisySum,
@@ -144,6 +145,11 @@ METHODS: Mapping[str, Method] = {
             lambda s, p: AdaptiveQuantile(s.bound, p["quantile"], p["count_noise"], learning_rate=p["learning_rate"])
         ),
         lambda s: {"quantile": 0.5, "count_noise": s.lot / 20, "learning_rate": 0.2},
+    ),
+    "microbatches-by-position": Method(
+        "clipped means of groups in the order of the lot: no guarantee",
+        lambda s, p: Microbatches(Flat(s.bound), Gaussian(s.multiplier), ByPosition(int(p["size"]))),
+        lambda s: {"size": 8.0},
     ),
     "batch-median": Method(
         "the bound is the median length of the lot: no guarantee",

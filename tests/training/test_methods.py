@@ -15,6 +15,7 @@ from sordino.training.settings import settle
 WITHOUT = {
     "batch-median",
     "batch-minimum",
+    "microbatches-by-position",
     "projected",
     "sorted-top-k",
     "sorted-quantile",
