@@ -24,6 +24,7 @@ import tyro
 
 import sordino as sd
 from sordino.recipes import RECIPES, Recipe
+from sordino.recipes.measured import key
 from sordino.recipes.recipe import MEASURED
 
 RESULTS = Path(__file__).parent / "results" / "accuracy.json"
@@ -59,7 +60,6 @@ class Command:
 
     def run(self) -> None:
         """Measure, or show."""
-        rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         if not self.table:
             chosen = [r for r in RECIPES if r.name == self.recipe and self.epsilon in (None, r.epsilon)]
             if not chosen:
@@ -68,31 +68,30 @@ class Command:
                 )
             for recipe in chosen:
                 for seed in self.seeds:
-                    measure(rows, recipe, seed)
-        print(table(rows))  # noqa: T201
-
-
-def key(recipe: Recipe) -> str:
-    """A row's name."""
-    target = f"σ={recipe.noise_multiplier:g}" if recipe.epsilon is None else f"ε={recipe.epsilon:g}"
-    return f"{recipe.name} {target}"
+                    measure(recipe, seed)
+        print(table(kept()))  # noqa: T201
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe without what was measured of it."""
-    return {name: value for name, value in recipe.table().items() if name not in MEASURED}
+    """The recipe without what was measured of it and said about it."""
+    return {name: value for name, value in recipe.table().items() if name not in (*MEASURED, "tuned")}
 
 
-def measure(rows: dict[str, Any], recipe: Recipe, seed: int) -> None:
+def kept() -> dict[str, Any]:
+    """What was measured so far."""
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+
+
+def measure(recipe: Recipe, seed: int) -> None:
     """One run, added to its row; the file is written after each."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run")
+    claim, rows = history.claim, kept()  # read only now: another process may have written meanwhile
     row = rows.get(key(recipe))
     if row is None or row["recipe"] != settings(recipe):
         row = {"recipe": settings(recipe), "runs": []}
     row["runs"] = [run for run in row["runs"] if run["seed"] != seed]
-    wall, cpu = time.perf_counter(), time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run")
-    claim = history.claim
     row["runs"].append(
         {
             "seed": seed,
@@ -112,6 +111,18 @@ def measure(rows: dict[str, Any], recipe: Recipe, seed: int) -> None:
     RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1, ensure_ascii=False) + "\n")
     said = f"{key(recipe)} seed {seed}: {history.test_accuracy:.2%}, {row['runs'][-1]['cpu_seconds']} CPU-s"
     print(said, flush=True)  # noqa: T201
+
+
+def figures(row: dict[str, Any]) -> tuple[float, float | None, int, float]:
+    """A row as `sordino.recipes.measured` holds it."""
+    found = [run["accuracy"] for run in row["runs"]]
+    spread = round(statistics.stdev(found), 5) if len(found) > 1 else None
+    return (
+        round(statistics.mean(found), 5),
+        spread,
+        len(found),
+        round(statistics.mean(run["cpu_seconds"] for run in row["runs"])),
+    )
 
 
 def table(rows: dict[str, Any]) -> str:

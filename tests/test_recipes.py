@@ -1,14 +1,17 @@
 """Recipes: tables that round-trip, bad fields refused in one line, everything that touches the data in one claim."""
 
+import math
 import tomllib
 
 import pytest
 import torch
 
 import sordino as sd
+from bench import accuracy
 from sordino import data, events, recipes
 from sordino.ledger import Ledger
 from sordino.recipes import RECIPES, find, from_table
+from sordino.recipes.measured import FIGURES, key
 from sordino.recipes.standard import Moments
 from sordino.rng import Rng
 
@@ -112,3 +115,12 @@ def test_no_record_moves_the_moments_by_more_than_the_bound():
     (total,) = Moments(0.7, 1.0, torch.tensor([1.0, 0.1, 3.0, 1.0])).sums
     for wild in (1e8, float("nan"), float("inf"), -3.0):
         assert total.total(torch.full((1, 4, 2, 2), wild)).norm() <= 0.7 * (1 + 1e-6)
+
+
+def test_what_a_recipe_says_was_measured_is_what_the_bench_holds():
+    rows = accuracy.kept()
+    assert {name: accuracy.figures(row) for name, row in rows.items()} == FIGURES
+    known = {key(recipe): accuracy.settings(recipe) for recipe in RECIPES}
+    for name, row in rows.items():
+        assert row["recipe"] == known[name], f"{name} was changed after it was measured: run its command again"
+        assert all(run["epsilon"] <= (row["recipe"].get("epsilon") or math.inf) for run in row["runs"])

@@ -26,7 +26,7 @@ class Command:
             return 0
         rows = [("recipe", "ε", "test accuracy", "time", "how"), *(_row(recipe) for recipe in RECIPES)]
         _show(rows)
-        print("\nε at δ = 1e-05, everything that touches the data counted; time with features cached. Train one with")
+        print("\nε at δ = 1e-05, everything that touches the data counted; CPU time, features cached. Train one with")
         print("`sordino train NAME --epsilon E`.")
         return 0
 

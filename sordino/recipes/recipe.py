@@ -78,7 +78,7 @@ class Recipe:
     """Measured: standard deviation over the seeds."""
     seeds: int | None = None
     seconds: float | None = None
-    """Measured: wall clock of one run, features cached."""
+    """Measured: CPU time of one run on one core, features cached."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
