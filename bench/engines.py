@@ -56,13 +56,13 @@ def ours(
 ) -> Step:
     """The product as a user calls it: draw, load, norms, flat clipping, sum, secure noise, ledger, tripwire, SGD.
 
-    Options go to `Private`.
+    In chunks of its own choice if none are given. Options go to `Private`.
     """
     model = copy.deepcopy(model)
     optimizer, b = torch.optim.SGD(model.parameters(), RATE), len(x)
     query = sd.NoisySum(sd.Flat(BOUND), sd.Gaussian(MULTIPLIER if noisy else 0.0))
     private = sd.Private(model, lambda m, a, t: problem.loss(m(a), t), query, **options)
-    lots = private.draws(TensorDataset(x, y), sd.Full(), _FOREVER, expected_batch=b, physical_batch=chunk or b)
+    lots = private.draws(TensorDataset(x, y), sd.Full(), _FOREVER, expected_batch=b, physical_batch=chunk)
 
     def step() -> None:
         private.backward(next(lots))

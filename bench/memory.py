@@ -25,7 +25,7 @@ from typing import Any
 from bench.models import PROBLEMS
 
 RESULTS = Path(__file__).parent / "results"
-ENGINES = ("non-private", "sordino", "sordino in quarters", "opacus hooks", "opacus ghost", "opacus ew")
+ENGINES = ("non-private", "sordino", "sordino, whole lots", "opacus hooks", "opacus ghost", "opacus ew")
 _STEPS = 3
 _ROOM = 4e9  # bytes a peer may take for the gradients it writes out
 _EVERY = 0.0005  # seconds between looks at the resident set
@@ -52,7 +52,7 @@ def peak(name: str, engine: str, b: int) -> int:
     makers: dict[str, Any] = {
         "non-private": engines.non_private,
         "sordino": engines.ours,
-        "sordino in quarters": lambda *a: engines.ours(*a, chunk=max(1, len(a[2]) // 4)),
+        "sordino, whole lots": lambda *a: engines.ours(*a, chunk=len(a[2])),
         **{f"opacus {m}": lambda *a, m=m: engines.opacus(*a, mode=m) for m in ("hooks", "ghost", "ew")},
     }
     if engine != "opacus ew":
@@ -105,7 +105,7 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
     lines = [
-        "| model (batch), peak MB | " + " | ".join(ENGINES) + " | sordino / non-private | in quarters |",
+        "| model (batch), peak MB | " + " | ".join(ENGINES) + " | sordino / non-private | whole lots |",
         "|---" * (len(ENGINES) + 3) + "|",
     ]
     for row in rows:
@@ -113,7 +113,7 @@ def main() -> None:
         cells = " | ".join(str(mb.get(engine, "—")) for engine in ENGINES)
         lines.append(
             f"| {row['model']} ({row['batch']}) | {cells} | {mb['sordino'] / mb['non-private']:.2f} "
-            f"| {mb['sordino in quarters'] / mb['non-private']:.2f} |"
+            f"| {mb['sordino, whole lots'] / mb['non-private']:.2f} |"
         )
     (RESULTS / "memory.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))  # noqa: T201

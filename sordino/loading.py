@@ -81,8 +81,9 @@ def _rows(column: Tensor, indices: Indices) -> Tensor:
 
 
 def chunks(indices: Indices, physical_batch: int) -> list[Indices]:
-    """A lot's indices in physical chunks; none for an empty lot."""
-    return [indices[start : start + physical_batch] for start in range(0, len(indices), physical_batch)]
+    """A lot's indices in as few physical chunks as possible, of equal size or nearly; none for an empty lot."""
+    parts = -(-len(indices) // physical_batch)
+    return np.array_split(indices, parts) if parts else []
 
 
 class Batches:

@@ -38,6 +38,7 @@ from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, e
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
+from sordino.memory import activation_bytes
 from sordino.memory import physical_batch as fitting
 from sordino.penalty import L2
 from sordino.plan import dry_step
@@ -168,8 +169,9 @@ class Private:
         self._look()
         load = loader(dataset, collate)
         some = torch.arange(check.PROBE).remainder(n).numpy()
-        check.probe(self._model, self._loss_fn, batches.to(load(some), self._device()))
-        chunk = physical_batch or self._chunk or fitting(self._backend.sample_bytes(self._model), self._device())
+        few = batches.to(load(some), self._device())
+        check.probe(self._model, self._loss_fn, few)
+        chunk = physical_batch or self._chunk or self._fitting(few, expected)
         if expected_batch is None and not sampler.size_is_public:
             self._ledger.disclose(claims.DATASET_SIZE)
 
@@ -313,6 +315,12 @@ class Private:
         """
         self._noise = self._root.child("noise", "lineage", lineage)
         self._forward = self._root.child("forward", "lineage", lineage)
+
+    def _fitting(self, few: Any, expected: float) -> int:
+        """The physical batch for lots of the expected size."""
+        activations = activation_bytes(self._model, self._loss_fn, few)
+        parameters = sum(p.nbytes for p in self._model.parameters())
+        return fitting(self._backend.sample_bytes(self._model), self._device(), expected, activations, parameters)
 
     def _begin(self, sampler: Sampler, n: int, chunk: int) -> None:
         """A new phase of draws, or the rest of the one a loaded state was saved in."""

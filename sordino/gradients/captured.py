@@ -27,13 +27,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from sordino.gradients import check, tune
 from sordino.gradients.batch import arguments, rows_of, size, tensors
+from sordino.gradients.gather import Surprise, gather
 from sordino.gradients.graph import one_loss_each, recorded_only
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
 from sordino.gradients.plan import Plan, forget_plans, installed, known_sample_bytes, modules_of, plan_of, way_of
 from sordino.gradients.probe import settle
-from sordino.gradients.rules.compound import joined
-from sordino.gradients.rules.part import Part, full_precision
+from sordino.gradients.purse import Purse
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Inner, Taken
 from sordino.gradients.tape import Checkpointed, Mode, Tape
@@ -66,7 +66,7 @@ class Captured:
         if not like:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:
-            return Taken(like[0].new_zeros(0), [None] * len(like), plan.names, like, self.options, plan.pool)
+            return Taken(like[0].new_zeros(0), [None] * len(like), plan.names, like, Purse(self.options), plan.pool)
         if plan.layouts is None or not plan.trusted:
             settle(plan, model, modules, loss_fn, batch, self.options, captured)
         if plan.stream or self.options.two_pass:
@@ -130,30 +130,19 @@ def captured(
     tape = Tape(b, Mode.KEEP, plan.trainable, plan.layouts or {}, plan.channels_last, products)
     with torch.enable_grad(), installed(plan, modules, tape):
         losses = one_loss_each(loss_fn(model, *arguments(batch)), b)
-    whole: list[Part | None] = [None] * len(like)
     inner = Inner([None] * len(like)) if products else None
-    if losses.requires_grad:
-        nodes = recorded_only(losses, plan.columns, plan.names)
-        uses = [use for use in tape.uses if use.edge.node in nodes]
-        upstream = torch.ones_like(losses) if scale is None else scale.to(losses)
-        grads = torch.autograd.grad(losses, [use.edge for use in uses], upstream) if uses else ()
-        if not plan.sample_bytes:
-            held = sum(t.nbytes for use in uses for t in use.saved) + sum(g.nbytes for g in grads)
-            plan.sample_bytes = max(1, held // b)
-        with torch.no_grad(), full_precision(losses.device):
-            again: dict[int, list[Part]] = {}
-            for use, g in zip(uses, grads, strict=True):
-                found = use.resolve(g)
-                for p, part in found.items():
-                    column = plan.columns[id(p)]
-                    if whole[column] is None:
-                        whole[column] = part
-                    else:
-                        again.setdefault(column, []).append(part)
-                if inner is not None:
-                    inner.take(plan.columns, found, use.inner(g, found))
-            for column, others in again.items():
-                first = whole[column]
-                assert first is not None
-                whole[column] = joined([first, *others])
-    return Taken(losses.detach(), whole, plan.names, like, options, plan.pool, inner)
+    if not losses.requires_grad:
+        return Taken(losses.detach(), [None] * len(like), plan.names, like, Purse(options), plan.pool, inner)
+    nodes = recorded_only(losses, plan.columns, plan.names)
+    uses = [use for use in tape.uses if use.edge.node in nodes]
+    tape.uses.clear()  # rules hold the tape: without this, inputs would live until the next garbage collection
+    if not uses:
+        return Taken(losses.detach(), [None] * len(like), plan.names, like, Purse(options), plan.pool, inner)
+    if not plan.sample_bytes:
+        plan.sample_bytes = max(1, sum(use.bytes + sum(t.nbytes for t in use.saved) for use in uses) // b)
+    upstream = torch.ones_like(losses) if scale is None else scale.to(losses)
+    try:
+        found = gather(plan, uses, losses, upstream, options, len(like), inner)
+    except Surprise:
+        return captured(plan, model, modules, loss_fn, batch, options, scale, like, products, b)
+    return Taken(losses.detach(), found.parts, plan.names, like, found.purse, plan.pool, inner, found.squares)

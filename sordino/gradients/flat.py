@@ -51,32 +51,6 @@ class Pool:
         return buffer
 
 
-_ROWS: list[Tensor] = []
-_MOST_ROWS = 8  # buffers remembered
-_LARGE = 1 << 20  # elements; below, the allocator itself hands memory out again
-
-
-def room(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """An uninitialised tensor for rows that live until the sum, in a buffer nobody holds any more if there is one."""
-    n = math.prod(shape)
-    if n < _LARGE:
-        return like.new_empty(shape)
-    for k, buffer in enumerate(_ROWS):
-        fits = n <= buffer.numel() <= 2 * n and buffer.dtype == like.dtype and buffer.device == like.device
-        if fits and _free(buffer):
-            _ROWS.append(_ROWS.pop(k))
-            return buffer[:n].view(shape)
-    buffer = torch.empty(n, dtype=like.dtype, device=like.device)
-    _ROWS.append(buffer)
-    del _ROWS[:-_MOST_ROWS]
-    return buffer[:n].view(shape)
-
-
-def forget_rows() -> None:
-    """Give the buffers for rows back."""
-    _ROWS.clear()
-
-
 def _free(buffer: Tensor) -> bool:
     storage = buffer.untyped_storage()
     count: int = torch._C._storage_Use_Count(storage._cdata)

@@ -49,6 +49,8 @@ class Plan:
     channels_last: bool = False
     stream: bool = False
     single: frozenset[int] = frozenset()  # columns known to be used once per pass
+    repeated: frozenset[int] = frozenset()  # columns that were used more than once in some pass
+    early: bool = True  # layers are measured during the backward pass
     sample_bytes: int = 0
     pool: Pool = field(default_factory=Pool)
 

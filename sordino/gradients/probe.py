@@ -21,7 +21,6 @@ from torch.utils._pytree import tree_map
 
 from sordino.gradients import tune
 from sordino.gradients.batch import arguments, size, take, tensors
-from sordino.gradients.flat import forget_rows
 from sordino.gradients.graph import one_loss_each, reachable, refuse_reentrant, unrecorded
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, accumulation_dtype, squared_norms, trainable
@@ -29,6 +28,7 @@ from sordino.gradients.plan import Plan, installed, plan_of, way_of
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Taken
 from sordino.gradients.tape import Checkpointed, Layout, Mode, Tape
+from sordino.memory import give_back
 from sordino.refusal import Refusal
 
 _FEW, _MORE = 2, 3  # samples in the two runs
@@ -69,7 +69,6 @@ def settle(
             elif options.measure and not options.two_pass and options.verify:
                 with suppress(Checkpointed):  # layers choose on a real batch, before the check runs on three samples
                     captured(plan, model, modules, loss_fn, take(batch, slice(0, _TRIAL)), options).norms()
-            forget_rows()  # what the measurements wrote
             if options.verify:
                 _verify(plan, model, modules, loss_fn, more, options, captured)
             else:
@@ -77,6 +76,7 @@ def settle(
         except BaseException:
             plan.layouts = None  # nothing is trusted yet
             raise
+    give_back()  # what the measurements took
 
 
 @contextmanager

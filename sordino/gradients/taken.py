@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.flat import Pool
-from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import Grads, Norms, accumulation_dtype
+from sordino.gradients.purse import Purse
 from sordino.gradients.rules.part import Part, full_precision
 
 
@@ -43,18 +43,23 @@ class Taken:
         parts: Sequence[Part | None],
         names: tuple[str, ...],
         like: Sequence[Tensor],
-        options: PerformanceOptions,
+        purse: Purse,
         pool: Pool,
         inner: Inner | None = None,
+        squares: Sequence[Tensor | None] | None = None,
     ) -> None:
-        """Take one part per parameter, None for a parameter the losses do not use; `inner` if ⟨g_i, θ⟩ is asked for."""
+        """Take one part per parameter, None for a parameter the losses do not use.
+
+        `inner` if ⟨g_i, θ⟩ is asked for, `squares` are the squared norms that are known already.
+        """
         self.losses = losses
         self._parts = list(parts)
         self._names = names
         self._like = like
-        self._options = options
+        self._purse = purse
         self._pool = pool
         self._norms: Norms | None = None
+        self._squares = [None] * len(self._parts) if squares is None else list(squares)
         self._inner = inner
 
     def norms(self) -> Norms:
@@ -62,11 +67,15 @@ class Taken:
         if self._norms is None:
             b = self.losses.shape[0]
             with torch.no_grad(), full_precision(self.losses.device):
-                columns = [
-                    p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) if part is None else part.squared(self._options)
-                    for part, p in zip(self._parts, self._like, strict=True)
-                ]
-            self._norms = Norms(torch.stack(columns, dim=1), self._names)
+                columns = []
+                for part, p, known in zip(self._parts, self._like, self._squares, strict=True):
+                    if known is not None:
+                        columns.append(known)
+                    elif part is None:
+                        columns.append(p.new_zeros(b, dtype=accumulation_dtype(p.dtype)))
+                    else:
+                        columns.append(self._purse.measure(part))
+                self._norms = Norms(torch.stack(columns, dim=1), self._names)
         return self._norms
 
     @property

@@ -66,6 +66,8 @@ class Use:
     versions: tuple[int, ...]
     parts: Parts
     frames: int
+    bytes: int = 0  # of the output
+    inside: bool = False  # its input depends on another recorded layer
     output: Tensor | None = None
     version: int = 0
     euler: Euler | None = None
@@ -275,7 +277,8 @@ class Tape:
                 y = _Carry.apply(y, self.path)  # type: ignore[no-untyped-call]
             held = tuple([t.detach() for t in saved])
             versions = tuple([t._version for t in held])
-            use = Use(self.name, get_gradient_edge(y), held, versions, parts, k)
+            inside = any(t.requires_grad for t in saved)
+            use = Use(self.name, get_gradient_edge(y), held, versions, parts, k, y.nbytes, inside)
             if self.outputs and euler is not None and y.dtype in _EXACT and euler.pays(y.numel() // self.size):
                 use.output, use.version, use.euler = y.detach(), y._version, euler
             self.uses.append(use)

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from sordino.gradients import tune
-from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.matmul import diagonal_guard
 from sordino.gradients.rules.part import Rows, blank, per_pass, pieces, scratch, square_sum
@@ -62,7 +61,7 @@ class Convolution:
             return self.a.new_zeros(0)
         size = prod(self.shape)
         sample = self.a[:1].numel() + self.g[:1].numel()
-        keep = size <= sample or b * size * self.a.element_size() <= options.keep_bytes
+        keep = size <= sample or b * size * self.a.element_size() <= (options.keep_bytes or 0)
         choice = self._choice(options, keep)
         if choice in _GRAMS:
             n = prod(out) if choice == "gram" else self._grid_pixels()
@@ -108,7 +107,7 @@ class Convolution:
             grams = t * t <= 4 * p * d  # larger ones have never won
             names = ["unfold", "native", *(["last"] if geometry.groups == 1 else [])]
             names += ["shift"] if geometry.shiftable else []
-            if grams and sub.a.shape[0] * p * d * self.a.element_size() > options.keep_bytes:
+            if grams and sub.a.shape[0] * p * d * self.a.element_size() > (options.keep_bytes or 0):
                 names = []  # rows this large are not even tried
             names += ["gram"] if grams else []
             names += ["shifted"] if geometry.shiftable and t * t <= 4 * p * d else []
@@ -173,7 +172,7 @@ class Convolution:
         """Patches of a few samples at a time, positions innermost; rows (b, p, C/groups, *kernel)."""
         geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
         groups, wide = geometry.groups, prod(self.shape[1:])
-        rows = room((b, groups, p // groups, wide), a)
+        rows = a.new_empty((b, groups, p // groups, wide))
         step = max(1, _WARM // max(1, t * wide * groups))
         for i in range(0, b, step):
             patches = geometry.unfolded(geometry.fitted(a[i : i + step], g.shape[2:]).contiguous())  # (s, groups, d, T)
@@ -186,7 +185,7 @@ class Convolution:
         """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""
         geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
         wide = a.shape[1] * geometry.taps
-        rows = room((b, p, wide), a)
+        rows = a.new_empty((b, p, wide))
         step = max(1, _WARM // (t * wide))
         buffer = scratch(min(step, b) * t * wide, a)
         for i in range(0, b, step):

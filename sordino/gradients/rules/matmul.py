@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from sordino.gradients import tune
-from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.compound import joiner
 from sordino.gradients.rules.part import Part, Squares, blank, per_pass, pieces, square_sum
@@ -85,11 +84,11 @@ class Matmul:
         p = self.g.shape[2]
         if not b or not t:
             return self.a.new_zeros(b)
-        keep = p * d <= t * (p + d) or b * p * d * self.a.element_size() <= options.keep_bytes
+        keep = p * d <= t * (p + d) or b * p * d * self.a.element_size() <= (options.keep_bytes or 0)
         if self._choice(options, keep) == "gram":
             return self._gram(per_pass(2 * t * t, options, self.a.element_size()), options)
         if keep:
-            self.kept = torch.bmm(self.g.transpose(1, 2), self.a, out=room((b, p, d), self.a))
+            self.kept = torch.bmm(self.g.transpose(1, 2), self.a)
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
             return square_sum(self.kept)
         step = per_pass(p * d, options, self.a.element_size())
@@ -113,7 +112,7 @@ class Matmul:
                 (g * w[:, None, None]).flatten(0, 1).t() @ a.flatten(0, 1)
 
             def rows() -> None:
-                held = torch.bmm(g.transpose(1, 2), a, out=room((len(a), p, d), a))
+                held = torch.bmm(g.transpose(1, 2), a)
                 square_sum(held)
                 if keep:
                     held.flatten(1).t() @ w
@@ -125,7 +124,7 @@ class Matmul:
 
     def _gram(self, step: int, options: PerformanceOptions) -> Tensor:
         b, t, _ = self.a.shape
-        if self.output is not None and b * t * t * self.a.element_size() <= options.keep_bytes:
+        if self.output is not None and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
             found = [_met(a, gram) for a, gram in zip(pieces(self.a, step), pieces(self.output(), step), strict=True)]
         else:  # passes small enough for the cache
             found = [gram_of(a, g) for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)]
