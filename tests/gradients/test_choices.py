@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.gradients import Captured, tune
+from sordino.gradients import Captured, PerformanceOptions, tune
 from tests.gradients.oracle import same
 
 
@@ -42,13 +42,14 @@ def measured_anew() -> Iterator[None]:
 
 def test_loaded_choices_are_used_in_place_of_a_measurement() -> None:
     x = torch.randn(8, 2, 6, 6)
-    backend = Captured()
+    options = PerformanceOptions(keep_bytes=1 << 30)  # or one layer's choice would decide what is left for the next
+    backend = Captured(options)
     backend.per_sample(_model(), _loss, (x,)).norms()
     saved = json.loads(json.dumps(backend.state_dict()))
     kinds = {key.split("'")[1] for key in saved["choices"]}
     assert kinds == {"matmul", "conv", "sum", "format"}
     turned = {"choices": {key: _other(key, choice) for key, choice in saved["choices"].items()}}
-    other = Captured()
+    other = Captured(options)
     other.load_state_dict(turned)
     same(_model(), (x,), _loss, other)
     assert tune.choices() == turned["choices"]
