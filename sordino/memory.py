@@ -21,7 +21,7 @@ MOST = 4096
 
 _UNKNOWN = 2 << 30
 _HALF = 0.6  # of the expected lot: lots up to a fifth larger than expected still go in two
-_MODEST = 1.0  # activations of a lot, over the parameters, that are not worth cutting it
+_MODEST = 1 << 21  # bytes of activations that are not worth a second pass
 
 
 def free_bytes(device: torch.device) -> int:
@@ -71,6 +71,6 @@ def physical_batch(
     a sample, `parameters` the bytes of the model, which a smaller batch does not change.
     """
     fits = int(min(MOST, max(1, SHARE * free_bytes(device) // max(1, sample_bytes))))
-    if lot * activations > _MODEST * parameters:
+    if lot * activations > max(_MODEST, parameters):
         return min(fits, max(1, ceil(_HALF * lot)))
     return fits

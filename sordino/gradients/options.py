@@ -20,8 +20,8 @@ class PerformanceOptions:
     scratch_bytes: int = 16 * _MIB
     """Temporaries of one layer's norms; more samples are measured at once when it is larger."""
     keep_bytes: int | None = None
-    """Per-sample gradients all layers together may keep between norms and sum; None: three quarters
-    of what the layers' inputs and outputs take. They may always take the place of a layer's own input and gradient."""
+    """Per-sample gradients all layers together may keep between norms and sum; None: a quarter
+    more than the layers' inputs and outputs take. They may always take the place of a layer's own input and gradient."""
     measure: bool = True
     """Time the formulas a layer could use on the first batch of a shape; otherwise the operation count decides."""
     channels_last: bool | None = None

@@ -11,7 +11,7 @@ from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.part import Part
 from sordino.gradients.tape import Use
 
-_ROWS = 0.75
+_ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
 
 
