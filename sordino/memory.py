@@ -21,7 +21,7 @@ MOST = 4096
 
 _UNKNOWN = 2 << 30
 _HALF = 0.6  # of the expected lot: lots up to a fifth larger than expected still go in two
-_MODEST = 1 << 21  # bytes of activations that are not worth a second pass
+_MODEST = 1 << 24  # bytes of activations that are not worth a second pass
 
 
 def free_bytes(device: torch.device) -> int:

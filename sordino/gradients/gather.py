@@ -27,7 +27,7 @@ from sordino.gradients.rules.part import Part, full_precision
 from sordino.gradients.taken import Inner
 from sordino.gradients.tape import Use
 
-_LARGE = 1 << 19
+_LARGE = 1 << 21
 """Bytes of a layer's output from which on its gradient does not wait."""
 
 

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 
 from sordino.gradients import tune
 from sordino.gradients.batch import arguments, size, take, tensors
+from sordino.gradients.flat import forget_rows
 from sordino.gradients.graph import one_loss_each, reachable, refuse_reentrant, unrecorded
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, accumulation_dtype, squared_norms, trainable
@@ -76,7 +77,8 @@ def settle(
         except BaseException:
             plan.layouts = None  # nothing is trusted yet
             raise
-    give_back()  # what the measurements took
+    forget_rows()  # what the measurements wrote
+    give_back()
 
 
 @contextmanager

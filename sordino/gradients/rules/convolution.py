@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients import tune
+from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.matmul import diagonal_guard
 from sordino.gradients.rules.part import Rows, blank, per_pass, pieces, scratch, square_sum
@@ -172,7 +173,7 @@ class Convolution:
         """Patches of a few samples at a time, positions innermost; rows (b, p, C/groups, *kernel)."""
         geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
         groups, wide = geometry.groups, prod(self.shape[1:])
-        rows = a.new_empty((b, groups, p // groups, wide))
+        rows = room((b, groups, p // groups, wide), a)
         step = max(1, _WARM // max(1, t * wide * groups))
         for i in range(0, b, step):
             patches = geometry.unfolded(geometry.fitted(a[i : i + step], g.shape[2:]).contiguous())  # (s, groups, d, T)
@@ -185,7 +186,7 @@ class Convolution:
         """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""
         geometry, t, (b, p) = self.geometry, prod(g.shape[2:]), g.shape[:2]
         wide = a.shape[1] * geometry.taps
-        rows = a.new_empty((b, p, wide))
+        rows = room((b, p, wide), a)
         step = max(1, _WARM // (t * wide))
         buffer = scratch(min(step, b) * t * wide, a)
         for i in range(0, b, step):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients import tune
+from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.compound import joiner
 from sordino.gradients.rules.part import Part, Squares, blank, per_pass, pieces, square_sum
@@ -88,7 +89,7 @@ class Matmul:
         if self._choice(options, keep) == "gram":
             return self._gram(per_pass(2 * t * t, options, self.a.element_size()), options)
         if keep:
-            self.kept = torch.bmm(self.g.transpose(1, 2), self.a)
+            self.kept = torch.bmm(self.g.transpose(1, 2), self.a, out=room((b, p, d), self.a))
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
             return square_sum(self.kept)
         step = per_pass(p * d, options, self.a.element_size())
@@ -112,7 +113,7 @@ class Matmul:
                 (g * w[:, None, None]).flatten(0, 1).t() @ a.flatten(0, 1)
 
             def rows() -> None:
-                held = torch.bmm(g.transpose(1, 2), a)
+                held = torch.bmm(g.transpose(1, 2), a, out=room((len(a), p, d), a))
                 square_sum(held)
                 if keep:
                     held.flatten(1).t() @ w
