@@ -41,15 +41,18 @@ def undisturbed(arguments: list[str], folder: Path) -> dict[str, Any]:
 
 
 def disturbed(
-    arguments: list[str], folder: Path, steps: int, kills: int, seed: int
+    arguments: list[str], folder: Path, steps: int, kills: int, seed: int, linger: float = 0.5
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The same run, killed `kills` times; what it ends with, and what every kill left behind."""
+    """The same run, killed `kills` times, up to `linger` s after a random step; what it ends with, what each kill left.
+
+    The steps lie in the first nine tenths, so that a short run is not over before it is killed.
+    """
     moments, marks = random.Random(seed), []
     command = [*COMMAND, "train", *arguments, "--json", "--out", str(folder)]
     for number in range(kills):
-        target = int(steps * moments.uniform(number, number + 1) / kills)
+        target = int(0.9 * steps * moments.uniform(number, number + 1) / kills)
         early = number % 5 == 4
-        marks.append(_killed(command, folder, target, moments, early))
+        marks.append(_killed(command, folder, target, moments, early, linger))
         command = [*COMMAND, "resume", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -57,7 +60,9 @@ def disturbed(
     return dict(json.loads(done.stdout.splitlines()[-1])), marks
 
 
-def _killed(command: list[str], folder: Path, target: int, moments: random.Random, early: bool) -> dict[str, Any]:
+def _killed(
+    command: list[str], folder: Path, target: int, moments: random.Random, early: bool, linger: float
+) -> dict[str, Any]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     start = time.monotonic()
     if early:
@@ -68,7 +73,7 @@ def _killed(command: list[str], folder: Path, target: int, moments: random.Rando
             if time.monotonic() - start > _PATIENCE:
                 raise RuntimeError(f"no step {target} within {_PATIENCE:.0f} s")
             time.sleep(_POLL)
-        time.sleep(moments.uniform(0.0, 0.5))
+        time.sleep(moments.uniform(0.0, linger))
     alive = process.poll() is None
     process.send_signal(signal.SIGKILL)
     _, said = process.communicate()

@@ -1,7 +1,7 @@
 """Standardise: features with mean 0 and variance 1 in each channel, by moments released once with noise.
 
     v_i = (mean over places of x_i/a, mean over places of (x_i/a)²)        one vector a record, 2 × channels
-    released: Σ_i v_i · min(1, B/‖v_i‖) + N(0, (σB)² I), divided by the public number of records
+    released: Σ_i v_i · min(1, B/‖v_i‖) + N(0, (σB)² I), divided by the number of records
 
 Tramèr & Boneh 2021, *Differentially private learning needs better features*, normalise scattering features so. Here every
 channel is first divided by its typical size a, a public number: then no channel drowns in the noise that the largest one
@@ -96,6 +96,6 @@ def standardise(
     if bound is None:
         bound = _ROOM * math.sqrt(2 * len(layer.typical))
     asked = Moments(validate.positive("bound", bound), multiplier, layer.typical)
-    mean, variance = ask(asked, train, ledger=ledger, expected_batch=len(train), rng=rng)
+    mean, variance = ask(asked, train, ledger=ledger, rng=rng)
     layer.mean.copy_(mean)
     layer.scale.copy_(variance.rsqrt())

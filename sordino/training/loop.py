@@ -227,7 +227,6 @@ class Training:
                 self.job.records.prepared.train,
                 self.job.sampler,
                 self.job.steps - self.private.steps,
-                expected_batch=self.job.expected_batch,
                 physical_batch=self.job.physical_batch,
             )
         return self._lots

@@ -325,9 +325,9 @@ def test_a_full_disk_stops_the_run_and_the_last_state_is_kept(tmp_path, calm):
 
 
 def test_kill_nine_at_random_moments_changes_no_bit(tmp_path):
-    arguments = ["spiral", *FLAGS, "--steps", "120"]
+    arguments = ["spiral", *FLAGS, "--steps", "400"]
     calm = undisturbed(arguments, tmp_path / "calm")
-    end, marks = disturbed(arguments, tmp_path / "killed", steps=120, kills=3, seed=int(time.time()))
+    end, marks = disturbed(arguments, tmp_path / "killed", steps=400, kills=3, seed=int(time.time()), linger=0.05)
     assert all(mark["running"] for mark in marks)
     assert all(same(tmp_path / "calm", tmp_path / "killed").values())
     assert digest(tmp_path / "calm" / "initial.safetensors") == digest(tmp_path / "killed" / "initial.safetensors")
