@@ -9,7 +9,7 @@ import torch
 from sordino import data, recipes
 from sordino.data import by_name, cache, sources
 from sordino.nn import pretrained
-from sordino.nn.scattering import Scattering
+from sordino.nn.scattering import Scattering, folded
 from sordino.recipes.features import MAPS, features
 
 SCATTERING = MAPS["scattering"]
@@ -38,6 +38,11 @@ def test_features_are_the_maps_in_half_precision_and_kept(folder, images):
     assert len(said) == 1
     assert torch.equal(found, again)
     assert list(folder.glob(".part-*")) == []
+
+
+def test_folded_features_are_those_of_scattering_folded(folder, images):
+    found = features(MAPS["scattering-folded"], images, str)
+    assert torch.allclose(found.float(), folded(Scattering()(images.float() / 255)), rtol=2**-11, atol=1e-6)
 
 
 def test_other_images_have_other_features(folder, images):

@@ -112,3 +112,28 @@ def test_a_small_shift_moves_features_little():
 def test_sides_that_do_not_fit_are_refused(shape):
     with pytest.raises(ValueError, match="multiples of 4 and at least 8"):
         Scattering()(torch.zeros(1, 1, *shape))
+
+
+def test_folded_features_do_not_tell_an_image_from_its_mirror_image():
+    """Mirrored where the coarse grid is: about column 22, the middle of 0, 4, … 44."""
+    image = torch.zeros(2, 2, 32, 48)
+    image[..., 8:24, 16:29] = torch.rand(2, 2, 16, 13, generator=torch.Generator().manual_seed(0))
+    mirrored = torch.zeros_like(image)
+    mirrored[..., 8:24, 16:29] = image[..., 8:24, 16:29].flip(3)
+    whole, other = Scattering()(image), Scattering()(mirrored)
+    here, there = scattering.folded(whole), scattering.folded(other)
+    assert here.shape == (2, 162, 8, 6)
+    assert torch.allclose(here, there, atol=1e-6)
+    assert (whole - other).abs().max() > 0.1
+
+
+def test_a_linear_model_on_folded_features_is_one_without_left_and_right():
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randn(3, 81, 7, 7, generator=generator)
+    here = scattering.folded(whole)
+    assert here.shape == (3, 81, 7, 4)
+    channel = 1 + 16 + 8 * 2 + 7  # angles 2 and 7; mirrored 6 and 1
+    other = 1 + 16 + 8 * 6 + 1
+    assert torch.allclose(here[:, channel, :, 1], (whole[:, channel, :, 1] + whole[:, other, :, 5]) / 2)
+    with pytest.raises(ValueError, match="need"):
+        scattering.folded(torch.zeros(2, 80, 7, 7))

@@ -7,6 +7,13 @@ with J = 2 scales, L = 8 angles: 1 + 16 + 64 = 81 channels. φ is a Gaussian of 
 reflected at their borders. Tramèr & Boneh 2021 put it before private training: a few good features are worth more than
 many learnt ones.
 
+`folded` adds to each feature the one at the mirrored place and angles, and keeps the left half:
+
+    F(r, c, θ, θ') = ½ (S(r, c, θ, θ') + S(r, W − 1 − c, −θ, −θ'))
+
+A linear model on F is one on S whose weights do not tell left from right, as training on every image and its mirror image
+would make them; it has half the weights, so a private run adds half the (squared) noise.
+
 **Privacy:** the filters are fixed by the formula above; each image is mapped by itself.
 """
 
@@ -91,6 +98,27 @@ class Scattering(nn.Module):
         full = _low_pass(torch.cat([x, first], 1), 2 * _SIGMA, 2 * _LOW_PASS_RADIUS, _COARSE)
         half = _low_pass(second, _SIGMA, _LOW_PASS_RADIUS, 2)
         return torch.cat([full, half], 1).view(images, channels * CHANNELS, *sides)
+
+
+def folded(x: Tensor) -> Tensor:
+    """(B, 81·C, H, W) to (B, 81·C, H, ⌈W/2⌉): means over left and right, of angles θ and π − θ.
+
+    The coarse grid begins at the image's border and ends before it, so the mirror stands 1½ pixels left of the middle.
+    """
+    if x.dim() != 4 or x.shape[1] % CHANNELS:
+        raise ValueError(f"features of shape {tuple(x.shape)}: need (B, {CHANNELS}·C, H, W), as Scattering gives them")
+    mirror = torch.tensor(_MIRROR).repeat(x.shape[1] // CHANNELS)
+    mirror += torch.arange(0, x.shape[1], CHANNELS).repeat_interleave(CHANNELS)
+    both = (x + x[:, mirror].flip(3)) / 2
+    return both[..., : (x.shape[3] + 1) // 2]
+
+
+_TURNED = [-k % ANGLES for k in range(ANGLES)]  # a wave at −θ and one at π − θ have the same modulus
+_MIRROR = (
+    [0]
+    + [1 + scale * ANGLES + k for scale in range(SCALES) for k in _TURNED]
+    + [1 + SCALES * ANGLES + ANGLES * fine + coarse for fine in _TURNED for coarse in _TURNED]
+)
 
 
 def _modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:

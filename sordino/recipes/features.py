@@ -40,6 +40,11 @@ def _scattering(say: Say) -> Map:
     return lambda images: layer(images.to(torch.float32).div_(255))
 
 
+def _folded(say: Say) -> Map:
+    whole = _scattering(say)
+    return lambda images: scattering.folded(whole(images))
+
+
 def _efficientnet(say: Say) -> Map:
     network = efficientnet.EfficientNetLite0()
     network.load_folded(pretrained.load(pretrained.EFFICIENTNET_LITE0, say))
@@ -50,6 +55,7 @@ MAPS = {
     one.name: one
     for one in (
         Features("scattering", scattering.VERSION, 50, scattering.TYPICAL, _scattering),
+        Features("scattering-folded", scattering.VERSION, 50, scattering.TYPICAL, _folded),
         Features("efficientnet-lite0", efficientnet.VERSION, 8, (efficientnet.TYPICAL,), _efficientnet),
     )
 }

@@ -25,7 +25,11 @@ _AGAIN = (
     "by hand on 10,000 held-out training images; `normalise` was 50 at first, and was tuned again there after one run at "
     "ε = 3 had been seen on the test set (89.31 %); the tuning is not in the claim"
 )
-_UNTUNED = "not tuned and not measured: bound, steps and learning rate are those of Fashion-MNIST"
+_FOLDED = (
+    "on 10,000 held-out training images: folded features, rate, steps, learning rate and `normalise`, in five sweeps, "
+    "before any run of it on the test set; an earlier trial without folding gave 64.9 %, it is not recorded on which "
+    "images; the tuning is not in the claim"
+)
 
 
 def _linear(
@@ -35,6 +39,7 @@ def _linear(
     epsilon: float,
     learning_rate: float,
     *,
+    rate: float = 1 / 16,
     steps: int = 640,
     normalise: float | None = 50.0,
     tuned: str = _HELD_OUT,
@@ -46,7 +51,7 @@ def _linear(
         features=features,
         normalise=normalise,
         model="linear",
-        rate=1 / 16,
+        rate=rate,
         steps=steps,
         bound=0.1,
         epsilon=epsilon,
@@ -82,7 +87,7 @@ _TUNED: tuple[Recipe, ...] = (
         _linear("fashion-mnist", "fashion-mnist", "scattering", epsilon, lr, normalise=12.0, tuned=_AGAIN)
         for epsilon, lr in ((1.0, 3.0), (2.0, 7.0), (3.0, 10.0))
     ),
-    _linear("cifar10", "cifar10", "scattering", 3.0, 10.0, normalise=12.0, tuned=_UNTUNED),
+    _linear("cifar10", "cifar10", "scattering-folded", 3.0, 10.0, rate=1 / 8, steps=240, normalise=6.0, tuned=_FOLDED),
     *(
         _linear("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, lr, steps=240, normalise=None)
         for epsilon, lr in ((1.0, 3.0), (2.0, 6.0), (3.0, 9.0))

@@ -26,7 +26,7 @@ from typing import Any, get_args, get_type_hints
 
 from sordino import validate
 
-FEATURES = ("none", "scattering", "efficientnet-lite0")
+FEATURES = ("none", "scattering", "scattering-folded", "efficientnet-lite0")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "linear", "cosine")
 
