@@ -28,7 +28,7 @@ def test_training_ends_with_a_claim_and_a_run_directory(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "step 20/20  epoch   1.0  ε " in done.stdout
     assert "(3.000, 1e-05)-differential privacy" in done.stdout
-    assert "not covered" not in done.stdout
+    assert "not covered  dataset size" in done.stdout
     (made,) = (tmp_path / "runs").iterdir()
     assert made.name.startswith("spiral-")
     assert {"config.toml", "metrics.jsonl", "privacy.json", "initial.safetensors", "model.safetensors"} <= {

@@ -13,7 +13,8 @@ from sordino.events import Gaussian, Poisson, Repeat
 from sordino.gradients import Captured, Loop, PerformanceOptions, Vmap
 from sordino.gradients.chunked import moved
 from sordino.gradients.displaced import displaced
-from sordino.plan import NO_GRADIENTS
+from sordino.gradients.persample import Exact
+from sordino.plan import no_gradients
 from sordino.schedules import Cosine
 from tests.contracts.hunter import Scripted, network, squared_error
 from tests.contracts.variants import VARIANTS
@@ -161,8 +162,8 @@ def test_without_a_virtual_step_it_is_dpsgd_and_has_its_claim(rho):
 def test_a_schedule_of_the_bound_moves_once_a_lot():
     weigher = sd.Scheduled(Cosine(1.0, 0.1, 10))
     state = sd.NoisyLookahead(weigher, SIGMA, 0.1).init()
-    _, after = sd.NoisyLookahead(weigher, SIGMA, 0.1)(NO_GRADIENTS, state, 4.0, sd.rng.Rng(bytes(32)))
-    _, once = sd.NoisySum(weigher, SIGMA)(NO_GRADIENTS, weigher.init(), 4.0, sd.rng.Rng(bytes(32)))
+    _, after = sd.NoisyLookahead(weigher, SIGMA, 0.1)(no_gradients(Exact()), state, 4.0, sd.rng.Rng(bytes(32)))
+    _, once = sd.NoisySum(weigher, SIGMA)(no_gradients(Exact()), weigher.init(), 4.0, sd.rng.Rng(bytes(32)))
     assert after == {"step": 1, "weigher": once}
 
 
