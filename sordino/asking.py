@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.batch import arguments, size
-from sordino.gradients.persample import PerSample
+from sordino.gradients.persample import Exact, PerSample
 from sordino.loading import Load, chunks
 from sordino.refusal import Refusal
 from sordino.sampling.records import Label, Lengths, Records, Rows
@@ -36,7 +36,14 @@ def asked(n: int, load: Load, chunk: int, gradients: Callable[[Any], PerSample])
 
 def lengths_of(parts: Iterable[PerSample]) -> Tensor:
     """The norm of every sample's gradient; one part in memory at a time, and of it nothing but the norms is computed."""
-    found = [part.norms().total() for part in parts]
+    found = []
+    for part in parts:
+        norms = part.norms()
+        if norms.estimate != Exact():  # the estimates of all records hang together, and with them who is drawn
+            raise Refusal(
+                f"lengths were asked for and norms are {norms.estimate!r}: need exact ones; use the default backend"
+            )
+        found.append(norms.total())
     return torch.cat(found) if found else torch.zeros(0)
 
 

@@ -11,7 +11,7 @@ it. Everything written to `.grad` has passed the door; everything after it is po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
@@ -32,14 +32,14 @@ from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
 from sordino.gradients import check, shifted
 from sordino.gradients.captured import Captured
-from sordino.gradients.chunked import Chunked, nothing
-from sordino.gradients.displaced import displaced
+from sordino.gradients.chunked import Chunked
 from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
 from sordino.memory import activation_bytes
 from sordino.memory import physical_batch as fitting
+from sordino.passes import Passes
 from sordino.penalty import L2
 from sordino.plan import dry_step
 from sordino.refusal import Refusal
@@ -92,7 +92,7 @@ class Private:
                 raise TypeError(f"penalty={penalty!r}: must be a penalty, such as L2(0.01)")
             penalty.of(list(trainable(model)))  # refuses names that are not there
             self._backend = shifted.prepared(self._backend)
-        self._penalty = penalty
+        self._passes = Passes(model, loss_fn, self._backend, penalty)
         self._accountant: Accountant = PLD() if accountant is None else accountant
         if ledger is not None and not isinstance(ledger, Ledger):
             raise TypeError(
@@ -101,8 +101,7 @@ class Private:
         self._ledger = Ledger() if ledger is None else ledger
         self._page: str | None = None  # taken with the first draw: a loaded state brings its own
         self._tripwire = Tripwire(self._ledger.void)
-        self._named = dict(model.named_parameters())  # as last looked at
-        self._tripwire.watch(self._named)
+        self._tripwire.watch(self._passes.named)
         if seed is not None:
             self._ledger.disclose(claims.SEED)
         self._root = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
@@ -166,10 +165,10 @@ class Private:
                 "cannot be loaded ahead; use workers=0"
             )
         check.structure(self._model)
-        self._look()
+        self._passes.look()
         load = loader(dataset, collate)
         some = torch.arange(check.PROBE).remainder(n).numpy()
-        few = batches.to(load(some), self._device())
+        few = batches.to(load(some), self._passes.device)
         check.probe(self._model, self._loss_fn, few)
         chunk = physical_batch or self._chunk or self._fitting(few, expected)
         if expected_batch is None and not sampler.size_is_public:
@@ -209,13 +208,13 @@ class Private:
         else:
             self._refuse_old(lot)
         check.statistics(self._model)
-        self._look()
+        self._passes.look()
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
-        with self._own_randomness(), ExitStack() as put_back:
+        with self._passes.own_randomness(self._forward), ExitStack() as put_back:
             grads = Chunked(
-                lambda: self._parts(lot, losses),
-                partial(self._parts_at, lot, losses, put_back),
+                lambda: self._passes.parts(lot, losses),
+                partial(self._passes.parts_at, lot, losses, put_back),
                 self._records if lot is self._lot else None,
                 estimate_of(self._backend),
             )
@@ -320,7 +319,7 @@ class Private:
         """The physical batch for lots of the expected size."""
         activations = activation_bytes(self._model, self._loss_fn, few)
         parameters = sum(p.nbytes for p in self._model.parameters())
-        return fitting(self._backend.sample_bytes(self._model), self._device(), expected, activations, parameters)
+        return fitting(self._backend.sample_bytes(self._model), self._passes.device, expected, activations, parameters)
 
     def _begin(self, sampler: Sampler, n: int, chunk: int) -> None:
         """A new phase of draws, or the rest of the one a loaded state was saved in."""
@@ -364,79 +363,14 @@ class Private:
 
     def _gradients(self, batch: Any) -> PerSample:
         """Of a batch, at the current model, to be asked for norms; with random numbers of our own."""
-        self._look()
-        with self._own_randomness():
-            return self._part(batch, self._trainable())[0]
-
-    def _part(self, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
-        """A batch's per-sample gradients, the penalty in them, and its losses."""
-        part = self._backend.per_sample(self._model, self._loss_fn, batches.to(batch, self._device()))
-        losses = part.losses
-        return part if self._penalty is None else self._penalty.shifted(part, parameters), losses
-
-    def _parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
-        """The lot's per-sample gradients, chunk by chunk; one empty part for an empty lot."""
-        losses.clear()
-        parameters = self._trainable()
-        if not parameters:
-            raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
-        for batch in lot.batches():
-            part, loss = self._part(batch, parameters)
-            losses.append(loss)
-            yield part
-            del part  # or it would live on beside the next one
-        if not losses:
-            part = nothing(parameters, estimate_of(self._backend))
-            losses.append(part.losses)
-            yield part
-
-    def _parts_at(
-        self, lot: Lot, losses: list[Tensor], put_back: ExitStack, by: Mapping[str, Tensor]
-    ) -> Iterator[PerSample]:
-        """The same with the parameters moved; they are put back after the last part, or when the query is left.
-
-        The losses handed to the user are those of the first pass, wherever it was made.
-        """
-
-        def parts() -> Generator[PerSample, None, None]:
-            with displaced(self._model, by):
-                yield from self._parts(lot, [] if losses else losses)
-
-        made = parts()
-        put_back.callback(made.close)
-        return made
+        self._passes.look()
+        with self._passes.own_randomness(self._forward):
+            return self._passes.gradients(batch)
 
     def _write(self, release: Release, expected: float) -> None:
         """Divide by the public number and hand the gradient to the optimizer."""
-        self._tripwire.watch(self._named)
+        self._tripwire.watch(self._passes.named)
         torch._foreach_div_(list(release.value.values()), expected)
-        for name, p in self._named.items():
+        for name, p in self._passes.named.items():
             if name in release.value:
                 self._tripwire.write(p, release.value[name].to(p.dtype))
-
-    @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
-        seed, device = int(self._forward.words(1)[0] >> 1), self._device()
-        # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
-        generators = [torch.default_generator]
-        if device.type == "cuda":
-            generators.append(torch.cuda.default_generators[device.index or 0])
-        before = [generator.get_state() for generator in generators]
-        for generator in generators:
-            generator.manual_seed(seed)
-        try:
-            yield
-        finally:
-            for generator, state in zip(generators, before, strict=True):
-                generator.set_state(state)
-
-    def _device(self) -> torch.device:
-        return next((p.device for p in self._named.values()), torch.device("cpu"))
-
-    def _look(self) -> None:
-        """Walk over the modules once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
-        self._named = dict(self._model.named_parameters())
-
-    def _trainable(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self._named.items() if p.requires_grad}

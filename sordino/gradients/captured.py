@@ -102,14 +102,16 @@ class Captured:
         """The formulas and memory formats that were measured to be fastest, as JSON.
 
         They differ in rounding only, but a stopwatch may decide otherwise in the next process, so a run that is to
-        resume bit-equal takes them along. They belong to the process, not to this object.
+        resume bit-equal takes them along. They belong to the process, not to this object; where nothing is measured
+        there are none, whatever others in the process measured.
         """
-        return {"choices": tune.choices()}
+        return {"choices": tune.choices() if self.options.measure else {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with saved choices in place of measuring; models met before are looked at again."""
-        tune.restore(state["choices"])
-        forget_plans()
+        if self.options.measure:
+            tune.restore(state["choices"])
+            forget_plans()
 
 
 def captured(

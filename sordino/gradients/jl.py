@@ -7,16 +7,17 @@ It costs r passes where `Captured` costs about one, so it is for models that not
 Only the norm of the whole gradient is estimated: weighers with a bound per layer are refused.
 
 Privacy: M_i²/‖g_i‖² is χ²_r/r, so after the clip a record contributes up to C·ρ with ρ = √(r/χ²_r), which no number
-bounds. The directions are drawn anew at every step, independently of the data, and are treated as known to all; then the
-release is a mixture of Gaussians over ρ, and that is its event. Below 20 directions the tail of ρ alone is too much.
+bounds. The directions are drawn anew for every pass over a lot, independently of the data, and are treated as known to
+all; then the release is a mixture of Gaussians over ρ, and that is its event. All batches of a pass share them (`drawn`):
+with directions of its own for each, one record more would move others to other directions, and their weights with them.
+Below 20 directions the tail of ρ alone is too much.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakSet
 
@@ -39,6 +40,7 @@ from sordino.gradients.persample import (
     trainable,
     zeros,
 )
+from sordino.gradients.seeded import seeded
 from sordino.gradients.vmap import Loss
 from sordino.refusal import Refusal
 
@@ -60,6 +62,8 @@ class JL:
     """
 
     projections: int
+    directions: int | None = field(default=None, repr=False)
+    """Their seed; None: anew for every batch, as is right where a batch is a whole pass."""
 
     def __post_init__(self) -> None:
         if validate.count("projections", self.projections) < LEAST:
@@ -73,6 +77,10 @@ class JL:
         """What the norms are."""
         return Projected(self.projections)
 
+    def drawn(self) -> JL:
+        """With directions for one pass."""
+        return replace(self, directions=_seed())
+
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """One derivative of all losses along each direction."""
         check.statistics(model)
@@ -80,8 +88,10 @@ class JL:
         if not size(batch):
             return nothing(parameters, self.estimate)
         theta = {f"model.{name}": p.detach() for name, p in parameters.items()}
-        seed = int(torch.randint(2**62, ()))  # of the forward passes, which must all drop the same
+        seed = _seed()  # of the forward passes, which must all drop the same
+        directions = torch.Generator().manual_seed(_seed() if self.directions is None else self.directions)
         wrapped, b, silent = Loss(model, loss_fn), size(batch), _padding(model, parameters)
+        device = next(iter(theta.values())).device
 
         def losses(values: dict[str, Tensor]) -> Tensor:
             return one_loss_each(functional_call(wrapped, values, arguments(batch)), b)
@@ -91,11 +101,11 @@ class JL:
             for name, row in silent:
                 tangent[name] = tangent[name].index_fill(0, torch.tensor(row, device=tangent[name].device), 0)
             try:
-                with _seeded(seed), warnings.catch_warnings():  # torch's own, about how it loads its formulas
+                with seeded(seed, device), warnings.catch_warnings():  # torch's own, about how it loads its formulas
                     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
                     found: tuple[Tensor, Tensor] = jvp(losses, (theta,), (tangent,))  # type: ignore[assignment]
             except (RuntimeError, NotImplementedError) as error:
-                with _seeded(seed), torch.no_grad():
+                with seeded(seed, device), torch.no_grad():
                     loss_fn(model, *arguments(batch))  # fails too if forward mode is not to blame
                 raise Refusal(
                     f"this model has no forward-mode derivative ({error}), which JL needs; use the default backend"
@@ -105,7 +115,9 @@ class JL:
         dtype = accumulation_dtype(next(iter(theta.values())).dtype)
         squared, value = torch.zeros(b, dtype=torch.float64), torch.zeros(b)
         for j in range(self.projections):
-            direction = {name: torch.randn_like(p, dtype=dtype) for name, p in theta.items()}
+            direction = {
+                name: torch.randn(p.shape, generator=directions, dtype=dtype).to(p.device) for name, p in theta.items()
+            }
             value, slope = along(direction)
             squared = squared.to(slope.device) + slope.double().square()
             if not j and model not in _TRUSTED:
@@ -165,7 +177,7 @@ class _Estimated:
 
     def _gradient(self, batch: Any, w: Tensor) -> Grads:
         parameters = trainable(self._model)
-        with torch.enable_grad(), _seeded(self._seed):
+        with torch.enable_grad(), seeded(self._seed, next(iter(parameters.values())).device):
             losses = one_loss_each(self._loss_fn(self._model, *arguments(batch)), len(w))
         found = torch.autograd.grad(losses, list(parameters.values()), w.to(losses), allow_unused=True)
         return {
@@ -196,17 +208,5 @@ def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -
         )
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Every forward pass of a batch draws the same dropout; the generators are put back."""
-    generators = [torch.default_generator]
-    if torch.cuda.is_available():
-        generators += list(torch.cuda.default_generators)
-    before = [generator.get_state() for generator in generators]
-    try:
-        for generator in generators:
-            generator.manual_seed(seed)
-        yield
-    finally:
-        for generator, state in zip(generators, before, strict=True):
-            generator.set_state(state)
+def _seed() -> int:
+    return int(torch.randint(2**62, ()))

@@ -103,6 +103,15 @@ class Resumable(Protocol):
 
 
 @runtime_checkable
+class PerPass(Protocol):
+    """A backend that draws something at random which all records of a pass must share, whatever batches they come in."""
+
+    def drawn(self) -> Backend:
+        """The backend for one pass."""
+        ...
+
+
+@runtime_checkable
 class Estimating(Protocol):
     """A backend whose norms are not exact says what they are."""
 

@@ -82,3 +82,13 @@ def test_a_checkpoint_holds_the_choices() -> None:
     resumed = private()
     resumed.load_state_dict(state)
     assert tune.choices() == state["backend"]["choices"]
+
+
+def test_a_run_that_measures_nothing_holds_nothing_that_others_measured() -> None:
+    Captured().per_sample(_model(), _loss, (torch.randn(8, 2, 6, 6),)).norms()
+    before = tune.choices()
+    assert before
+    still = Captured(PerformanceOptions(measure=False))
+    assert still.state_dict() == {"choices": {}}
+    still.load_state_dict({"choices": {}})
+    assert tune.choices() == before

@@ -34,13 +34,11 @@ def test_an_estimate_is_the_mean_square_of_the_gradients_projections_and_sums_ar
     model = case.model().double()
     batch = case.batch(4, torch.float64)
     loop = Loop().per_sample(model, square, batch)
-    torch.manual_seed(7)
-    ours = JL(20).per_sample(model, square, batch)
-    torch.manual_seed(7)
-    torch.randint(2**62, ())
+    ours = JL(20, directions=7).per_sample(model, square, batch)
+    directions = torch.Generator().manual_seed(7)
     expected = torch.zeros(4, dtype=torch.float64)
     for _ in range(20):
-        u = {name: torch.randn_like(p) for name, p in trainable(model).items()}
+        u = {name: torch.randn(p.shape, generator=directions, dtype=p.dtype) for name, p in trainable(model).items()}
         expected += loop.dot(u).sum(1).square() / 20
     torch.testing.assert_close(ours.norms().squared[:, 0], expected)
     torch.testing.assert_close(ours.losses, loop.losses)
@@ -79,6 +77,28 @@ def test_every_step_has_new_directions_and_a_step_is_repeated_by_its_seed():
     first, second = run(1)
     assert not torch.equal(first, second)  # the same parameters and records, so only the estimates differ
     assert all(torch.equal(a, b) for a, b in zip(run(1), (first, second), strict=True))
+
+
+def test_all_batches_of_a_pass_share_their_directions():
+    data = TensorDataset(torch.randn(7, 3, generator=torch.Generator().manual_seed(2)))
+
+    def written(physical_batch):
+        torch.manual_seed(3)
+        model = nn.Linear(3, 1)
+        query = sd.NoisySum(sd.Flat(0.1), sd.Gaussian(0.0))
+        private = sd.Private(model, lambda m, x: m(x).square().sum(1), query, backend=JL(20), seed=1)
+        (lot,) = private.draws(data, sd.Full(), steps=1, physical_batch=physical_batch)
+        private.backward(lot)
+        return model.weight.grad
+
+    torch.testing.assert_close(written(2), written(7))
+
+
+def test_lengths_that_decide_who_is_drawn_must_be_exact():
+    data, query = TensorDataset(torch.ones(6, 3)), sd.NoisySum(sd.Flat(0.1), sd.Gaussian(1.0))
+    private = sd.Private(nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), query, backend=JL(20))
+    with pytest.raises(sd.Refusal, match="need exact ones"):
+        next(private.draws(data, sd.Threshold(0.5, 0.1, 0.9), steps=1))
 
 
 def test_dropout_is_the_same_in_the_norms_and_in_the_sum():
