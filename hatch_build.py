@@ -1,4 +1,4 @@
-"""Compiles the noise kernel when the package is installed or a wheel is made; without a compiler it stays pure Python."""
+"""Compiles the kernels when the package is installed or a wheel is made; without a compiler it stays pure Python."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         kernels = _loaded(Path(self.root) / "sordino" / "kernels" / "build.py")
         problem = kernels.build()
         if problem is not None:
-            self.app.display_warning(f"the noise kernel was not compiled, numpy makes the noise: {problem}")
+            self.app.display_warning(f"the kernels were not compiled, numpy and torch do their work: {problem}")
             return
-        build_data["artifacts"].append("sordino/kernels/noise.so")  # git ignores it
+        build_data["artifacts"] += [
+            f"sordino/kernels/{made.path.name}" for made in kernels.LIBRARIES
+        ]  # git ignores them
         build_data["pure_python"] = False
-        # It is loaded by ctypes: any Python, this platform.
+        # They are loaded by ctypes: any Python, this platform.
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 

@@ -1,5 +1,6 @@
 """The compiled noise kernel: the RFC's key stream, the slow path's bits, and when it is left alone."""
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -20,16 +21,20 @@ from sordino.rng import Rng
 from sordino.sealed import Sealed
 
 
+def copied(folder):
+    for name in ("build.py", *(source for made in build.LIBRARIES for source in made.sources)):
+        shutil.copy(Path(build.__file__).parent / name, folder)
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """The kernel of these very sources, built apart: nothing need be installed."""
     if build.compiler() is None:
         pytest.skip("there is no C compiler")
     folder = tmp_path_factory.mktemp("kernels")
-    for name in ("build.py", *build.SOURCES):
-        shutil.copy(Path(build.__file__).parent / name, folder)
+    copied(folder)
     subprocess.run([sys.executable, str(folder / "build.py")], check=True)
-    return kernels.opened(folder / "noise.so")
+    return kernels.typed(ctypes.CDLL(str(folder / "noise.so")))
 
 
 @pytest.fixture(params=range(len(kernels.LEVELS)), ids=kernels.LEVELS)
@@ -145,8 +150,7 @@ def test_when_the_kernel_is_left_alone(tmp_path):
 
 
 def test_a_build_without_a_compiler_says_so(tmp_path):
-    for name in ("build.py", *build.SOURCES):
-        shutil.copy(Path(build.__file__).parent / name, tmp_path)
+    copied(tmp_path)
     for environment, reason in (
         ({"PATH": ""}, "no C compiler"),
         ({"PATH": "", "CC": "no-such-cc -m64"}, "could not be run"),

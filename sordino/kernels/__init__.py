@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino import normals
 from sordino.kernels import build
+from sordino.kernels.library import Unavailable, opened
 from sordino.keystream import KeyStream
 
 LEVELS = ("portable", "AVX2", "AVX-512")
@@ -100,24 +100,16 @@ def status() -> str:
 
 @cache
 def _found() -> tuple[Kernel | None, str]:
-    if os.environ.get("SORDINO_KERNELS") == "0":
-        return None, "SORDINO_KERNELS=0"
-    if not build.LIBRARY.exists():
-        return None, "no library was built at install"
     try:
-        library = opened(build.LIBRARY)
-        stamp = (ctypes.c_char * 64).in_dll(library, "sordino_source").value.decode()
-    except (OSError, ValueError, AttributeError) as error:
-        return None, f"the library cannot be loaded: {error}"
-    if stamp != build.source_hash():
-        return None, f"the library is older than its source; python {build.__file__} makes it anew"
+        library = typed(opened(build.NOISE))
+    except Unavailable as reason:
+        return None, str(reason)
     made = Kernel(library, int(library.sordino_level(_BEST)))
     return (made, "") if agrees(made) else (None, "the library does not give the values it should")
 
 
-def opened(path: Path) -> ctypes.CDLL:
+def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library with the types of its functions."""
-    library = ctypes.CDLL(str(path))
     level, size, pointer = ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p
     library.sordino_keystream.argtypes = [level, pointer, size, size, pointer]
     library.sordino_add_normal.argtypes = [level, pointer, ctypes.c_float, size, size, pointer, pointer, size]

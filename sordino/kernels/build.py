@@ -1,4 +1,4 @@
-"""Compiles noise.c into a library beside it: at install, or by `python sordino/kernels/build.py` in a source tree.
+"""Compiles the kernels into libraries beside them: at install, or by `python sordino/kernels/build.py` in a source tree.
 
 It needs a C compiler (cc, gcc or clang; CC names another) and nothing else: no headers of Python or torch. Without one the
 package works all the same. The flags are safe on any machine: the code looks up at run time what the processor can do.
@@ -14,22 +14,37 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
-SOURCES = ("noise.c", "lanes.h")
-LIBRARY = HERE / "noise.so"
 
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math")
 SAME_BITS = ("-ffp-contract=off",)
 """No fused multiply-add: it rounds once where the slow path rounds twice."""
 
 
-def source_hash() -> str:
-    """Of the sources and the flags: a library that does not carry it is stale."""
-    digest = hashlib.sha256(" ".join((*FLAGS, *SAME_BITS)).encode())
-    for name in SOURCES:
-        digest.update((HERE / name).read_bytes())
-    return digest.hexdigest()
+class Library(NamedTuple):
+    """One library: what it is made of, the first of which is compiled, and how."""
+
+    name: str
+    sources: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return HERE / f"{self.name}.so"
+
+    def source_hash(self) -> str:
+        """Of the sources and the flags: a library that does not carry it is stale."""
+        digest = hashlib.sha256(" ".join((*FLAGS, *self.flags)).encode())
+        for name in self.sources:
+            digest.update((HERE / name).read_bytes())
+        return digest.hexdigest()
+
+
+NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
+LIBRARIES = (NOISE,)
 
 
 def compiler() -> list[str] | None:
@@ -41,26 +56,28 @@ def compiler() -> list[str] | None:
 
 
 def build() -> str | None:
-    """Compile; None when it worked, or why it did not. A library in use is replaced, not written over."""
+    """Compile all; None when it worked, or why it did not. A library in use is replaced, not written over."""
     command = compiler()
     if command is None:
         return "there is no C compiler"
     with tempfile.TemporaryDirectory(dir=HERE) as scratch:
-        made = Path(scratch) / LIBRARY.name
-        stamp = f'-DSORDINO_SOURCE="{source_hash()}"'
-        try:
-            done = subprocess.run(
-                [*command, *FLAGS, *SAME_BITS, stamp, str(HERE / "noise.c"), "-o", str(made)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        except OSError as error:
-            return f"{command[0]} could not be run: {error}"
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[0]
-            return f"{command[0]} failed: {said}"
-        os.replace(made, LIBRARY)
+        for library in LIBRARIES:
+            made = Path(scratch) / library.path.name
+            stamp = f'-DSORDINO_SOURCE="{library.source_hash()}"'
+            source = str(HERE / library.sources[0])
+            try:
+                done = subprocess.run(
+                    [*command, *FLAGS, *library.flags, stamp, source, "-o", str(made)],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+            except OSError as error:
+                return f"{command[0]} could not be run: {error}"
+            if done.returncode:
+                said = (done.stderr.strip().splitlines() or ["it said nothing"])[0]
+                return f"{command[0]} failed: {said}"
+            os.replace(made, library.path)
     return None
 
 
