@@ -23,7 +23,7 @@ import torch
 import tyro
 
 import sordino as sd
-from sordino.recipes import RECIPES, Recipe
+from sordino.recipes import RECIPES, Recipe, from_table
 from sordino.recipes.measured import key
 from sordino.recipes.recipe import MEASURED
 
@@ -77,6 +77,11 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in recipe.table().items() if name not in (*MEASURED, "tuned")}
 
 
+def of(recipe: Recipe, row: dict[str, Any]) -> bool:
+    """Whether a row was measured with this recipe; fields that did not exist then had their defaults."""
+    return settings(from_table(row["recipe"])) == settings(recipe)
+
+
 def kept() -> dict[str, Any]:
     """What was measured so far."""
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
@@ -89,7 +94,7 @@ def measure(recipe: Recipe, seed: int) -> None:
         history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run")
     claim, rows = history.claim, kept()  # read only now: another process may have written meanwhile
     row = rows.get(key(recipe))
-    if row is None or row["recipe"] != settings(recipe):
+    if row is None or not of(recipe, row):
         row = {"recipe": settings(recipe), "runs": []}
     row["runs"] = [run for run in row["runs"] if run["seed"] != seed]
     row["runs"].append(

@@ -63,6 +63,10 @@ class Command:
     """Of `sordino data list`, or digits or spiral."""
     features: str | None = None
     """Frozen feature map."""
+    pixel_mean: float | None = None
+    """Without a feature map: pixels in [0, 1] are centred at this."""
+    pixel_deviation: float | None = None
+    """Without a feature map: centred pixels are divided by this."""
     normalise: float | None = None
     """Noise multiplier of the private normalisation of features."""
     model: str | None = None

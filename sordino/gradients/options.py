@@ -23,7 +23,7 @@ class PerformanceOptions:
     """Per-sample gradients all layers together may keep between norms and sum; None: a quarter
     more than the layers' inputs and outputs take. They may always take the place of a layer's own input and gradient."""
     measure: bool = True
-    """Time the formulas a layer could use on the first batch of a shape; otherwise the operation count decides."""
+    """Time the formulas a layer could use on the first batch of a shape; otherwise its shapes decide."""
     channels_last: bool | None = None
     """Memory format of convolutions; None: the faster one, measured on the first batch."""
     two_pass: bool = False

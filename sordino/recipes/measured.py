@@ -20,7 +20,6 @@ FIGURES: dict[str, tuple[float, float | None, int, float]] = {
     "mnist ε=1": (0.98333, 0.00025, 3, 64),
     "mnist ε=2": (0.9857, 0.00046, 3, 67),
     "mnist ε=3": (0.98683, 0.00045, 3, 91),
-    "mnist-opacus-3 σ=1.3": (0.9511, None, 1, 283),
 }
 
 

@@ -35,17 +35,18 @@ class Prepared:
 
 def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: None) -> Prepared:
     """The data through the recipe's feature map."""
-    chosen = _chosen(recipe.features)
+    chosen = _chosen(recipe)
     return Prepared(chosen(data.train, say), chosen(data.test, say), len(data.classes))
 
 
-def _chosen(name: str) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
-    if name == "none":
-        return lambda images, say: TensorDataset(pixels(images.images), images.labels)
-    chosen = MAPS[name]
+def _chosen(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
+    if recipe.features == "none":
+        mean, deviation = recipe.pixel_mean, recipe.pixel_deviation
+        return lambda images, say: TensorDataset(pixels(images.images, mean, deviation), images.labels)
+    chosen = MAPS[recipe.features]
     return lambda images, say: TensorDataset(features(chosen, images.images, say), images.labels)
 
 
-def pixels(images: Tensor) -> Tensor:
-    """Bytes to [−1, 1]: public numbers, not the data's mean and deviation."""
-    return images.to(torch.float32).div_(127.5).sub_(1)
+def pixels(images: Tensor, mean: float, deviation: float) -> Tensor:
+    """Bytes to [0, 1], centred and scaled by public numbers; ½ and ½ make [−1, 1] of them."""
+    return images.to(torch.float32).div_(255 * deviation).sub_(mean / deviation)

@@ -42,6 +42,9 @@ class Recipe:
     """Of `sordino.data`."""
     features: str
     """A frozen feature map: one of FEATURES."""
+    pixel_mean: float = 0.5
+    """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, both."""
+    pixel_deviation: float = 0.5
     normalise: float | None = None
     """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
     model: str
@@ -92,7 +95,7 @@ class Recipe:
         validate.rate("rate", self.rate)
         validate.count("steps", self.steps)
         validate.fraction("delta", self.delta)
-        for name in ("bound", "learning_rate"):
+        for name in ("bound", "learning_rate", "pixel_deviation"):
             validate.positive(name, getattr(self, name))
         for name in ("weight_decay", "penalty"):
             validate.non_negative(name, getattr(self, name))

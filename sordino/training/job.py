@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -129,7 +130,7 @@ def assemble(settings: Settings, say: Say, before: Mapping[str, Any] | None = No
     steps = recipe.steps
     if options.budget is not None:
         steps = steps_for(lambda count: event_of(multiplier, count), steps, options.budget, recipe.delta)
-    physical = options.physical_batch or fitting(problem.model, loaded.prepared.train.tensors[0])
+    physical = options.physical_batch or fitting(problem.model, loaded.prepared.train.tensors[0], drawn.expected(n))
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
 
@@ -173,8 +174,12 @@ def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, st
     return events.compose([*before, dry_run(query, drawn, n, steps, drawn.expected(n))])
 
 
-def fitting(model: nn.Module, inputs: Tensor) -> int:
-    """Records processed at once: by the size of the layers' outputs, so that it is the same in every process."""
+def fitting(model: nn.Module, inputs: Tensor, lot: float) -> int:
+    """Records processed at once: by the size of the layers' outputs, so that it is the same in every process.
+
+    Lots are cut into parts of one size: a small last part costs nearly as much as a full one. Poisson lots are seldom
+    larger than `lot` by more than four of their deviations.
+    """
     total = 0
 
     def count(module: nn.Module, given: Any, output: Any) -> None:
@@ -190,4 +195,5 @@ def fitting(model: nn.Module, inputs: Tensor) -> int:
         model.train(training)
         for hook in hooks:
             hook.remove()
-    return int(min(_MOST, max(_LEAST, _MEMORY // max(1, _HELD * total))))
+    fits = min(_MOST, max(_LEAST, _MEMORY // max(1, _HELD * total)))
+    return min(_MOST, math.ceil((lot + 4 * math.sqrt(lot)) / max(1, round(lot / fits))))

@@ -58,7 +58,7 @@ class Training:
         self.job, self.run, self.ahead, self.view = job, run, ahead, view
         recipe, options, problem = job.settings.recipe, job.settings.options, job.problem
         self.ledger = Ledger()
-        # Formulas picked by a stopwatch differ in rounding: here the operation count picks, the same in every process.
+        # Formulas picked by a stopwatch differ in rounding: here the shapes decide, the same in every process.
         backend = Captured(PerformanceOptions(measure=False))
         self.private = Private(
             problem.model,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 import sordino as sd
 from sordino.gradients import Captured, PerformanceOptions, tune
+from sordino.gradients.plan import plan_of, way_of
 from tests.gradients.oracle import same
 
 
@@ -82,6 +84,27 @@ def test_a_checkpoint_holds_the_choices() -> None:
     resumed = private()
     resumed.load_state_dict(state)
     assert tune.choices() == state["backend"]["choices"]
+
+
+class _Viewed(nn.Module):
+    """Flattens by view, which memory with its channels last does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.linear = nn.Conv2d(2, 3, 3), nn.Linear(48, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.convolution(x).view(len(x), -1))
+
+
+@pytest.mark.parametrize(("make", "last"), [(_model, True), (_Viewed, False)])
+def test_without_a_stopwatch_channels_come_last_where_the_model_allows_it(make: Any, last: bool) -> None:
+    model, x = make(), torch.randn(8, 2, 6, 6)
+    with tune.fixed():
+        same(model, (x,), _loss, Captured(PerformanceOptions(measure=False)))
+    plan, _ = plan_of(model, list(model.modules()), way_of(model, _loss, (x,)))
+    assert plan.channels_last is last
+    assert not tune.choices()
 
 
 def test_a_run_that_measures_nothing_holds_nothing_that_others_measured() -> None:

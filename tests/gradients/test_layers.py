@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured
+from sordino.gradients import Captured, tune
 from sordino.gradients.options import PerformanceOptions
+from sordino.gradients.rules import likely
 from tests.gradients.oracle import same
 from tests.gradients.zoo import GRID, Case
 
@@ -31,6 +32,43 @@ def test_gradients_are_the_loops(case: Case, dtype: torch.dtype):
 def test_two_passes_give_the_same(case: Case):
     torch.manual_seed(2)
     same(case.model().double(), case.batch(4, torch.float64), backend=Captured(PerformanceOptions(two_pass=True)))
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("case", GRID, ids=str)
+def test_without_a_stopwatch_they_are_the_loops_too(case: Case):
+    torch.manual_seed(3)
+    with tune.fixed():
+        same(case.model().double(), case.batch(4, torch.float64), backend=Captured(PerformanceOptions(measure=False)))
+
+
+LIKELY = {  # shapes on which each formula is taken: input, weight, stride, padding
+    "last": ((16, 9, 9), (8, 16, 3, 3), 2, 1),
+    "unfold": ((3, 12, 12), (8, 3, 3, 3), 1, 1),
+    "shifted": ((32, 3, 3), (64, 32, 3, 3), 1, 1),
+    "gram": ((64, 4, 4), (128, 64, 3, 3), 3, 0),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=("default format", "channels last"))
+@pytest.mark.parametrize("formula", LIKELY)
+def test_the_likely_formula_depends_on_shapes_and_is_the_loops(monkeypatch, formula, last):
+    shape, (p, c, *kernel), stride, padding = LIKELY[formula]
+    seen = []
+    norms = likely.norms
+
+    def watched(*given, **named):
+        seen.append(norms(*given, **named))
+        return seen[-1]
+
+    monkeypatch.setattr(likely, "norms", watched)
+    torch.manual_seed(4)
+    model = nn.Conv2d(c, p, tuple(kernel), stride, padding).double()
+    options = PerformanceOptions(measure=False, channels_last=last, keep_bytes=0)
+    for scale in (1.0, 1e3):
+        with tune.fixed():
+            same(model, (scale * torch.randn(6, *shape, dtype=torch.float64),), backend=Captured(options))
+    assert set(seen) == {formula}
 
 
 def _spatial(draw, rank: int):

@@ -14,10 +14,13 @@ import torch
 import sordino
 from bench.resilience import digest, disturbed, reached, same, undisturbed
 from sordino.claims import NoGuarantee
+from sordino.gradients import tune
+from sordino.recipes.problem import cross_entropy
 from sordino.rng import Rng
 from sordino.training import checkpoint, data
 from sordino.training.ahead import Ahead, Busy
 from sordino.training.fit import Failed, resume
+from sordino.training.job import fitting
 from sordino.training.live import Silent
 from sordino.training.loop import REPLAY
 from sordino.training.run import Run
@@ -96,6 +99,39 @@ def test_what_a_run_has_besides_resumes_too(tmp_path, given):
     after, _ = resumed(tmp_path / "cut")
     assert all(same(tmp_path / "whole", tmp_path / "cut").values())
     assert after.claim == whole.claim
+
+
+PICTURES = {"features": "none", "normalise": None, "rate": 0.3, "steps": 6, "checkpoint_every": 2}
+
+
+@pytest.mark.parametrize("model", ["mnist-cnn", "cifar-net"])
+def test_convolutions_resume_bit_equal_whatever_the_process_measured_before(tmp_path, monkeypatch, model):
+    """Formulas differ in rounding: a run takes none from a stopwatch, its own or anybody's."""
+    few = sordino.data.digits(120, 20)
+    monkeypatch.setattr(sordino.data, "digits", lambda: few)
+    given = {"model": model, "seed": 5, "learning_rate": 0.1, "report": False, "evaluate_every": 6, **PICTURES}
+    before = tune.choices()
+    try:
+        tune.forget()
+        whole = sordino.fit("digits", out=tmp_path / "whole", **given)
+        assert not tune.choices()
+        pictures = torch.zeros(4, 1, 28, 28), torch.zeros(4, dtype=torch.long)
+        sordino.gradients.Captured().per_sample(whole.model, cross_entropy, pictures).norms()
+        slowest = {"unfold": "native", "last": "native", "channels last": "default", "native": "product"}
+        tune.restore({key: slowest.get(choice, choice) for key, choice in tune.choices().items()})
+        with pytest.raises(Crash):
+            sordino.fit("digits", out=tmp_path / "cut", view=CrashesAt(5), **given)
+        resumed(tmp_path / "cut")
+    finally:
+        tune.restore(before)
+    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+
+
+@pytest.mark.parametrize(("lot", "most"), [(10.0, 23), (240.0, 302), (4000.0, 400), (1e7, 4096)])
+def test_lots_are_cut_into_parts_of_one_size(lot, most):
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.Linear(4000, 1000))  # 24 kB a record
+    assert fitting(model, torch.zeros(1, 1000), lot) <= most
+    assert fitting(model, torch.zeros(1, 1000), lot) * max(1, round(lot / 200)) >= min(lot, 4096)
 
 
 def test_the_private_normalisation_is_replayed_and_charged_once(tmp_path):

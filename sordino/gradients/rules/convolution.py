@@ -27,6 +27,7 @@ from torch import Tensor
 from sordino.gradients import tune
 from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
+from sordino.gradients.rules import likely
 from sordino.gradients.rules.matmul import diagonal_guard
 from sordino.gradients.rules.part import Rows, blank, per_pass, pieces, scratch, square_sum
 from sordino.gradients.rules.patches import Geometry
@@ -95,7 +96,7 @@ class Convolution:
         if depthwise:
             return "taps"
         if not options.measure:
-            return "gram" if t * (p + d * geometry.groups) < p * d else "unfold"
+            return likely.norms(geometry, self.a, self.g, keep=keep)
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
         key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
         choice = tune.known(key)
@@ -251,7 +252,9 @@ class Convolution:
             def product() -> None:
                 self.g.flatten(2).transpose(1, 2).flatten(0, 1).t() @ self._patches()
 
-            choice = tune.fastest(key, self.a.device, {"product": product, "native": lambda: self._native(w)})
+            ways = {"product": product, "native": lambda: self._native(w)}
+            first = likely.total(t)  # the one taken where nothing is measured
+            choice = tune.fastest(key, self.a.device, {first: ways[first], **ways})
         return choice == "product"
 
     def rows(self, where: slice | Tensor) -> Tensor:
