@@ -34,7 +34,7 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     copied(folder)
     subprocess.run([sys.executable, str(folder / "build.py")], check=True)
-    return kernels.typed(ctypes.CDLL(str(folder / "noise.so")))
+    return kernels.typed(ctypes.CDLL(str(folder / "libnoise.so")))
 
 
 @pytest.fixture(params=range(len(kernels.LEVELS)), ids=kernels.LEVELS)
@@ -145,7 +145,7 @@ def test_when_the_kernel_is_left_alone(tmp_path):
     source = package / "kernels" / "noise.c"
     source.write_text(source.read_text() + "\n")
     assert status(tmp_path).startswith("numpy: the library is older than its source")
-    (package / "kernels" / "noise.so").write_bytes(b"not a library")
+    (package / "kernels" / "libnoise.so").write_bytes(b"not a library")
     assert status(tmp_path).startswith("numpy: the library cannot be loaded")
 
 
@@ -160,4 +160,4 @@ def test_a_build_without_a_compiler_says_so(tmp_path):
         )
         assert ran.returncode == 1
         assert reason in ran.stderr
-    assert not (tmp_path / "noise.so").exists()
+    assert not (tmp_path / "libnoise.so").exists()

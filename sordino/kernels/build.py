@@ -33,7 +33,7 @@ class Library(NamedTuple):
     @property
     def path(self) -> Path:
         """Where it lies."""
-        return HERE / f"{self.name}.so"
+        return HERE / f"lib{self.name}.so"  # without "lib" Python would take it for a module of that name
 
     def source_hash(self) -> str:
         """Of the sources and the flags: a library that does not carry it is stale."""
@@ -44,7 +44,8 @@ class Library(NamedTuple):
 
 
 NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
-LIBRARIES = (NOISE,)
+CONVOLUTION = Library("convolution", ("convolution.c",))
+LIBRARIES = (NOISE, CONVOLUTION)
 
 
 def compiler() -> list[str] | None:

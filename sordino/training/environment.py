@@ -7,6 +7,7 @@ that may have been released are charged and left out.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from pathlib import Path
 from typing import TypeAlias
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 import sordino
+from sordino.kernels import build
 
 Environment: TypeAlias = dict[str, str | int]
 
@@ -24,6 +26,7 @@ def here() -> Environment:
     return {
         "sordino": sordino.__version__,
         "code": code(),
+        "kernels": kernels(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -39,6 +42,16 @@ def code() -> str:
     root = Path(sordino.__file__).parent
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def kernels() -> str:
+    """A digest of the compiled libraries, or that they are switched off: torch's results differ from theirs in rounding."""
+    if os.environ.get("SORDINO_KERNELS") == "0":
+        return "off"
+    digest = hashlib.sha256()
+    for library in build.LIBRARIES:
+        digest.update(library.name.encode() + (library.path.read_bytes() if library.path.exists() else b"none"))
     return digest.hexdigest()[:16]
 
 

@@ -9,6 +9,7 @@ Privacy: shapes are public; nothing here looks at a value.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from math import prod
 
 from torch import Tensor
@@ -22,7 +23,7 @@ _ONE_PRODUCT = 4
 """Up to so many positions one product with all patches beats the framework's kernel."""
 
 
-def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool) -> str:
+def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, compiled: bool) -> str:
     """How to measure the weight's gradients, with input a (B, C, *S) and output gradient g (B, p, *S')."""
     t, p, d = prod(g.shape[2:]), g.shape[1], a.shape[1] // geometry.groups * geometry.taps
     few = t * (p + d * geometry.groups) < p * d
@@ -30,6 +31,8 @@ def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool) -> str:
         return "shifted"
     if few and not keep:
         return "gram"
+    if compiled:
+        return "compiled"
     if geometry.groups > 1:
         return "unfold"
     strided = any(s > 1 for s in geometry.stride)
@@ -38,6 +41,8 @@ def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool) -> str:
     return "last" if (strided and a.shape[1] != _FEW_CHANNELS) or t <= _FEW_POSITIONS else "unfold"
 
 
-def total(t: int) -> str:
+def total(t: int, ways: Container[str]) -> str:
     """How to sum the weight's gradients where no rows were kept, at t positions."""
-    return "product" if t <= _ONE_PRODUCT else "native"
+    if t <= _ONE_PRODUCT and "product" in ways:
+        return "product"
+    return "compiled" if "compiled" in ways else "native"

@@ -1,0 +1,306 @@
+/* The weight gradients of a convolution, one per sample: rows of (outputs, taps, channels) and their squared norms.
+ *
+ * For sample i, output channel p, tap k and input channel c:  G_i[p, k, c] = sum over positions t of g_i[t, p] a_i[t + k, c].
+ * That is a matrix product whose second factor is never written out: with channels innermost, what a tap meets at a position
+ * lies in one piece, and at the next position one stride further. A tile of TALL output channels by WIDE vectors stays in the
+ * registers over a block of positions, which stays in the first-level cache.
+ *
+ * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+
+#define LANES 8
+#define TALL 4
+#define WIDE 3
+#define POSITIONS 256 /* of a block */
+#define RUN 512       /* squares added in single precision before they go to the double sum */
+
+typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+enum { SAMPLE, CHANNEL, ROW, COLUMN };
+
+/* As gradients/rules/compiled.py lays it out. Sizes and steps are in elements. */
+typedef struct {
+    int64_t channels, height, width;   /* of the input */
+    int64_t outputs, rows, columns;    /* of the output */
+    int64_t kernel[2], stride[2], padding[2], dilation[2], groups;
+    int64_t a[4], g[4];                /* steps of the two tensors */
+} shape_t;
+
+/* One vector of a tile: where its first lane lies from the first pixel of a patch on, where in a row of the result it goes,
+ * and how many of its lanes count. */
+typedef struct {
+    ptrdiff_t from, to, lanes;
+} piece_t;
+
+typedef struct {
+    const float *a;           /* the first pixel of the first position */
+    const ptrdiff_t *at;      /* from there to the first pixel of every position of the block */
+    int64_t positions;
+    const float *g;           /* TALL values per position, or fewer for the last output channels */
+    const piece_t *pieces;
+    float *out;
+    ptrdiff_t step;           /* between the rows of the result */
+    int more;                 /* add to what is there */
+} tile_t;
+
+/* The result of one tile. The constants tell the compiler what to keep in registers. */
+INLINE void tile(const tile_t *t, const int tall, const int wide) {
+    vector sum[TALL][WIDE];
+    ptrdiff_t from[WIDE], lanes = LANES;
+    for (int j = 0; j < wide; j++) from[j] = t->pieces[j].from, lanes &= t->pieces[j].lanes;
+    for (int i = 0; i < tall; i++)
+        for (int j = 0; j < wide; j++) sum[i][j] = (vector){0};
+    const float *g = t->g;
+    for (int64_t k = 0; k < t->positions; k++, g += tall) {
+        const float *a = t->a + t->at[k];
+        vector b[WIDE];
+        for (int j = 0; j < wide; j++) b[j] = *(const vector *)(a + from[j]);
+        for (int i = 0; i < tall; i++)
+            for (int j = 0; j < wide; j++) sum[i][j] += g[i] * b[j];
+    }
+    if (lanes == LANES) {
+        float *out = t->out;
+        if (t->more)
+            for (int i = 0; i < tall; i++)
+                for (int j = 0; j < wide; j++) sum[i][j] += *(vector *)(out + i * t->step + t->pieces[j].to);
+        for (int i = 0; i < tall; i++)
+            for (int j = 0; j < wide; j++) *(vector *)(out + i * t->step + t->pieces[j].to) = sum[i][j];
+        return;
+    }
+    for (int i = 0; i < tall; i++)
+        for (int j = 0; j < wide; j++) {
+            float *out = t->out + i * t->step + t->pieces[j].to;
+            for (int l = 0; l < t->pieces[j].lanes; l++) out[l] = t->more ? out[l] + sum[i][j][l] : sum[i][j][l];
+        }
+}
+
+INLINE void any_tile(const tile_t *t, int64_t tall, int64_t wide) {
+#define CASE(m, n) case WIDE * m + n: tile(t, m, n); return
+    switch (WIDE * tall + wide) {
+        CASE(4, 3); CASE(4, 2); CASE(4, 1);
+        CASE(3, 3); CASE(3, 2); CASE(3, 1);
+        CASE(2, 3); CASE(2, 2); CASE(2, 1);
+        CASE(1, 3); CASE(1, 2); CASE(1, 1);
+    }
+#undef CASE
+}
+
+/* The part of the input that is read, with its borders of zeros. */
+INLINE int64_t read_size(const shape_t *s, int along) {
+    int64_t outputs = along ? s->columns : s->rows;
+    return (outputs - 1) * s->stride[along] + s->dilation[along] * (s->kernel[along] - 1) + 1;
+}
+
+/* Whether a sample's input can be read where it lies: channels innermost, no borders, no lanes past its end. */
+INLINE int lies_well(const shape_t *s) {
+    int64_t own = s->channels / s->groups, run = s->groups == 1 && s->dilation[1] == 1 ? s->kernel[1] * own : own;
+    return s->a[CHANNEL] == 1 && s->a[COLUMN] == s->channels && !s->padding[0] && !s->padding[1] && run % LANES == 0;
+}
+
+/* A sample's input with channels innermost and its borders. */
+INLINE const float *framed(const shape_t *s, const float *a, float *room) {
+    int64_t high = read_size(s, 0), wide = read_size(s, 1), c = s->channels;
+    int tight = s->a[CHANNEL] == 1 && s->a[COLUMN] == c;
+    for (int64_t y = 0; y < high; y++) {
+        float *row = room + y * wide * c;
+        int64_t from = y - s->padding[0];
+        if (from < 0 || from >= s->height) {
+            memset(row, 0, wide * c * sizeof *row);
+            continue;
+        }
+        int64_t left = s->padding[1] < wide ? s->padding[1] : wide;
+        int64_t inside = wide - left < s->width ? wide - left : s->width;
+        const float *source = a + from * s->a[ROW];
+        memset(row, 0, left * c * sizeof *row);
+        memset(row + (left + inside) * c, 0, (wide - left - inside) * c * sizeof *row);
+        row += left * c;
+        if (tight)
+            memcpy(row, source, inside * c * sizeof *row);
+        else
+            for (int64_t begin = 0; begin < inside; begin += 16) {
+                int64_t end = begin + 16 < inside ? begin + 16 : inside;
+                for (int64_t k = 0; k < c; k++)
+                    for (int64_t x = begin; x < end; x++) row[x * c + k] = source[k * s->a[CHANNEL] + x * s->a[COLUMN]];
+            }
+    }
+    memset(room + high * wide * c, 0, LANES * sizeof *room); /* read by the lanes that do not count */
+    return room;
+}
+
+/* A sample's output gradient in panels of TALL channels, positions in order, times its weight. */
+INLINE void panels(const shape_t *s, const float *g, float weight, int64_t first, int64_t outputs, float *out) {
+    for (int64_t p = 0; p < outputs; p += TALL) {
+        int64_t tall = outputs - p < TALL ? outputs - p : TALL;
+        const float *from = g + (first + p) * s->g[CHANNEL];
+        for (int64_t y = 0; y < s->rows; y++)
+            for (int64_t x = 0; x < s->columns; x++, out += tall) {
+                const float *one = from + y * s->g[ROW] + x * s->g[COLUMN];
+                if (tall == TALL)
+                    for (int i = 0; i < TALL; i++) out[i] = weight * one[i * s->g[CHANNEL]];
+                else
+                    for (int i = 0; i < tall; i++) out[i] = weight * one[i * s->g[CHANNEL]];
+            }
+    }
+}
+
+/* The vectors a row of the result is made of. Without groups and dilation the taps of a kernel row lie side by side. */
+INLINE int64_t cut(const shape_t *s, ptrdiff_t line, piece_t *pieces) {
+    int64_t own = s->channels / s->groups, count = 0;
+    int joined = s->groups == 1 && s->dilation[1] == 1;
+    int64_t runs = joined ? 1 : s->kernel[1], length = joined ? s->kernel[1] * own : own;
+    /* Three taps side by side share the pixels they read: vectors of equal channels go next to each other. */
+    int across = joined && s->kernel[1] == WIDE && own % LANES == 0;
+    for (int64_t y = 0; y < s->kernel[0]; y++)
+        for (int64_t x = 0; x < runs; x++) {
+            ptrdiff_t from = y * s->dilation[0] * line + x * s->dilation[1] * s->channels;
+            ptrdiff_t to = (y * runs + x) * length;
+            if (across)
+                for (int64_t l = 0; l < own; l += LANES)
+                    for (int64_t k = 0; k < WIDE; k++) pieces[count++] = (piece_t){from + k * own + l, to + k * own + l, LANES};
+            else
+                for (int64_t l = 0; l < length; l += LANES)
+                    pieces[count++] = (piece_t){from + l, to + l, length - l < LANES ? length - l : LANES};
+        }
+    return count;
+}
+
+INLINE double squares(const float *x, int64_t n) {
+    double total = 0;
+    for (int64_t begin = 0; begin < n; begin += RUN) {
+        int64_t end = begin + RUN < n ? begin + RUN : n, i = begin;
+        vector some[4] = {{0}};
+        for (; i + 4 * LANES <= end; i += 4 * LANES)
+            for (int k = 0; k < 4; k++) {
+                vector v = *(const vector *)(x + i + k * LANES);
+                some[k] += v * v;
+            }
+        some[0] += some[1] + (some[2] + some[3]);
+        float rest = 0;
+        for (; i < end; i++) rest += x[i] * x[i];
+        for (int l = 0; l < LANES; l++) rest += some[0][l];
+        total += rest;
+    }
+    return total;
+}
+
+typedef struct {
+    char *memory;
+    size_t size;
+} room_t;
+
+/* Memory that is used again: fresh pages cost as much as a small layer. */
+static _Thread_local room_t held;
+
+/* Parts of the given sizes, each on a cache line of its own; NULL if there is no memory. */
+static char *room_for(const size_t *bytes, char **parts, int count) {
+    size_t needed = 0;
+    for (int k = 0; k < count; k++) needed += (bytes[k] + 63) / 64 * 64;
+    if (held.size < needed) {
+        free(held.memory);
+        held.memory = aligned_alloc(64, needed);
+        held.size = held.memory ? needed : 0;
+    }
+    char *next = held.memory;
+    for (int k = 0; k < count && next; k++) parts[k] = next, next += (bytes[k] + 63) / 64 * 64;
+    return held.memory;
+}
+
+typedef struct {
+    int64_t first, last;   /* samples */
+    const float *a, *g;
+    const float *weights;  /* NULL: one */
+    float *rows;           /* (samples, size), or one of it, added up over the samples */
+    float *squared;        /* (samples,), or NULL: add up */
+} work_t;
+
+INLINE int work(const shape_t *s, const work_t *w) {
+    int64_t own_outputs = s->outputs / s->groups, own = s->channels / s->groups, positions = s->rows * s->columns;
+    int64_t row = own * s->kernel[0] * s->kernel[1], size = s->outputs * row;
+    int keep = w->rows != NULL, add = w->squared == NULL, in_place = lies_well(s);
+    int64_t wide = read_size(s, 1), line = in_place ? s->a[ROW] : wide * s->channels;
+    int64_t frame = in_place ? 0 : read_size(s, 0) * line + LANES;
+    int64_t most = s->kernel[0] * s->kernel[1] * (own / LANES + 1);
+    size_t bytes[5] = {frame * sizeof(float), positions * own_outputs * sizeof(float), keep ? 0 : size * sizeof(float),
+                       most * sizeof(piece_t), positions * sizeof(ptrdiff_t)};
+    char *parts[5], *room = room_for(bytes, parts, 5);
+    if (!room) return 1;
+    float *border = (float *)parts[0], *grads = (float *)parts[1], *one = keep ? w->rows : (float *)parts[2];
+    piece_t *pieces = (piece_t *)parts[3];
+    ptrdiff_t *at = (ptrdiff_t *)parts[4];
+    int64_t count = cut(s, line, pieces);
+    for (int64_t y = 0, k = 0; y < s->rows; y++)
+        for (int64_t x = 0; x < s->columns; x++) at[k++] = y * s->stride[0] * line + x * s->stride[1] * s->channels;
+    for (int64_t i = w->first; i < w->last; i++) {
+        float weight = w->weights ? w->weights[i] : 1;
+        if (add && weight == 0) continue;
+        const float *a = w->a + i * s->a[SAMPLE];
+        if (!in_place) a = framed(s, a, border);
+        float *out = keep && !add ? one + i * size : one;
+        for (int64_t group = 0; group < s->groups; group++) {
+            panels(s, w->g + i * s->g[SAMPLE], weight, group * own_outputs, own_outputs, grads);
+            for (int64_t first = 0; first < positions; first += POSITIONS) {
+                tile_t t = {.a = a + group * own,
+                            .at = at + first,
+                            .positions = positions - first < POSITIONS ? positions - first : POSITIONS,
+                            .step = row,
+                            .more = add || first > 0};
+                for (int64_t n = 0; n < count; n += WIDE)
+                    for (int64_t p = 0; p < own_outputs; p += TALL) {
+                        int64_t tall = own_outputs - p < TALL ? own_outputs - p : TALL;
+                        t.g = grads + p * positions + first * tall;
+                        t.pieces = pieces + n;
+                        t.out = out + (group * own_outputs + p) * row;
+                        any_tile(&t, tall, count - n < WIDE ? count - n : WIDE);
+                    }
+            }
+        }
+        if (!add) w->squared[i] = (float)squares(out, size);
+    }
+    return 0;
+}
+
+static int work_plain(const shape_t *s, const work_t *w) { return work(s, w); }
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) static int work_avx2(const shape_t *s, const work_t *w) { return work(s, w); }
+#endif
+
+EXPORT const char sordino_source[] = SORDINO_SOURCE;
+
+/* 1: this processor has AVX2 and fused multiply-add; never more than `most`. */
+EXPORT int sordino_level(int most) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (most >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    (void)most;
+    return 0;
+}
+
+static int at_level(int level, const shape_t *s, const work_t *w) {
+#if defined(__x86_64__)
+    if (sordino_level(level) == 1) return work_avx2(s, w);
+#endif
+    return work_plain(s, w);
+}
+
+/* Squared norms of samples first..last-1, and their gradients unless `rows` is NULL. Not 0: there was no memory. */
+EXPORT int sordino_convolution_rows(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g,
+                                    float *rows, float *squared) {
+    const work_t w = {first, last, a, g, NULL, rows, squared};
+    return at_level(level, (const shape_t *)shape, &w);
+}
+
+/* Adds the weighted gradients of samples first..last-1 to `sum`. A sample of weight 0 is not read. */
+EXPORT int sordino_convolution_sum(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g,
+                                   const float *weights, float *sum) {
+    const work_t w = {first, last, a, g, weights, sum, NULL};
+    return at_level(level, (const shape_t *)shape, &w);
+}

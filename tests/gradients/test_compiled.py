@@ -1,0 +1,141 @@
+"""The compiled convolution kernel: the framework's gradients, for every option, layout, level and number of threads."""
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sordino.gradients import Captured, PerformanceOptions
+from sordino.gradients.rules import compiled, convolution, filters
+from sordino.gradients.rules.compiled import Convolutions
+from sordino.gradients.rules.patches import Geometry
+from sordino.kernels import build
+from tests.gradients.oracle import same
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Of these very sources, built apart."""
+    if build.compiler() is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("kernels")
+    for name in ("build.py", *(source for made in build.LIBRARIES for source in made.sources)):
+        shutil.copy(Path(build.__file__).parent / name, folder)
+    subprocess.run([sys.executable, str(folder / "build.py")], check=True)
+    return compiled.typed(ctypes.CDLL(str(folder / build.CONVOLUTION.path.name)))
+
+
+@pytest.fixture(params=[0, 1], ids=["portable", "AVX2"])
+def kernel(request, library):
+    if library.sordino_level(request.param) != request.param:
+        pytest.skip("this processor has no such instructions")
+    return Convolutions(library, request.param)
+
+
+@st.composite
+def layers(draw):
+    """An input, an output gradient and the options between them."""
+    rank, groups = draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 1, 2, 3]))
+    pick = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(rank))  # noqa: E731
+    geometry = Geometry(pick(1, 4), pick(1, 3), pick(0, 3), pick(1, 2), groups)
+    channels = groups * draw(st.sampled_from([1, 2, 3, 7, 8, 9, 16]))
+    outputs = groups * draw(st.integers(1, 10))
+    seen = [d * (k - 1) + 1 for d, k in zip(geometry.dilation, geometry.kernel, strict=True)]
+    sizes = [max(1, n - 2 * p) + draw(st.integers(0, 18)) for n, p in zip(seen, geometry.padding, strict=True)]
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    a = torch.randn((draw(st.integers(1, 5)), channels, *sizes), generator=generator)
+    out = [
+        (n + 2 * p - m) // s + 1
+        for n, p, m, s in zip(sizes, geometry.padding, seen, geometry.stride, strict=True)
+    ]  # fmt: skip
+    g = torch.randn((len(a), outputs, *out), generator=generator)
+    if rank == 2 and draw(st.booleans()):
+        a = a.contiguous(memory_format=torch.channels_last)
+    if rank == 2 and draw(st.booleans()):
+        g = g.contiguous(memory_format=torch.channels_last)
+    if draw(st.booleans()):  # a view on something larger
+        a = torch.cat([a, a], 1)[:, :channels]
+    return a, g, geometry
+
+
+def plain(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+    """(B, p, C/groups, *kernel) in double precision, sample by sample, by the framework."""
+    shape = (g.shape[1], a.shape[1] // geometry.groups, *geometry.kernel)
+    return filters.rows(a.double(), g.double(), shape, geometry, "native")
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=layers(), level=st.integers(0, 1), threads=st.integers(1, 3))
+def test_rows_norms_and_sums_are_the_frameworks(library, case, level, threads):
+    a, g, geometry = case
+    assert compiled.takes(a, g, geometry)
+    kernel, wanted, before = Convolutions(library, level), plain(a, g, geometry), torch.get_num_threads()
+    weights = torch.linspace(0, 2, len(a))
+    torch.set_num_threads(threads)
+    try:
+        rows = torch.full((len(a), g.shape[1], geometry.taps, a.shape[1] // geometry.groups), torch.nan)
+        squared, alone = kernel.rows(a, g, geometry, rows), kernel.rows(a, g, geometry, None)
+        total = kernel.sum(a, g, geometry, weights)
+    finally:
+        torch.set_num_threads(before)
+    scale = wanted.abs().max().clamp(min=1e-30)
+    assert torch.allclose(rows.mT.reshape(wanted.shape).double(), wanted, 1e-5, float(2e-6 * scale))
+    assert torch.allclose(squared.double(), wanted.flatten(1).square().sum(1), 1e-5)
+    assert torch.equal(squared, alone)
+    summed = torch.tensordot(weights.double(), wanted, 1)
+    assert torch.allclose(total.mT.reshape(summed.shape).double(), summed, 1e-5, float(1e-5 * scale))
+
+
+def test_long_sums_keep_their_precision(kernel):
+    """More positions than a block, more squares than a run."""
+    a, g = torch.randn(2, 24, 40, 40), torch.randn(2, 9, 40, 40)
+    geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    wanted = plain(a, g, geometry)
+    squared = kernel.rows(a, g, geometry, None).double()
+    assert torch.allclose(squared, wanted.flatten(1).square().sum(1), rtol=1e-6)
+
+
+def test_a_sample_of_weight_zero_is_not_looked_at(kernel):
+    a, g, geometry = torch.randn(3, 8, 5, 5), torch.randn(3, 4, 5, 5), Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    a[1] = torch.nan
+    total = kernel.sum(a, g, geometry, torch.tensor([1.0, 0.0, 1.0]))
+    wanted = plain(a[::2], g[::2], geometry).sum(0)
+    assert torch.allclose(total.mT.reshape(wanted.shape).double(), wanted, 1e-5, 1e-4)
+    assert kernel.rows(a, g, geometry, None)[1].isnan()
+
+
+def test_a_wrong_kernel_is_not_trusted(kernel):
+    class Wrong(Convolutions):
+        def rows(self, a, g, geometry, into):
+            return super().rows(a, g, geometry, into) * 1.001
+
+    assert compiled.agrees(kernel)
+    assert not compiled.agrees(Wrong(kernel.library, kernel.level))
+
+
+@pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
+@pytest.mark.parametrize("last", [False, True], ids=("default", "channels last"))
+def test_a_network_by_the_kernel_agrees_with_the_loop(keep, last, library, monkeypatch):
+    used = Convolutions(library, library.sordino_level(1))
+    monkeypatch.setattr(convolution, "convolutions", lambda: used)
+    monkeypatch.setattr(convolution.Convolution, "_choice", lambda *_: "compiled")
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 5, 2, 2), nn.ReLU(), nn.Conv2d(8, 12, 3, groups=2), nn.GroupNorm(2, 12),
+        nn.Conv2d(12, 5, 2, dilation=2, padding=1), nn.ConvTranspose2d(5, 4, 3, 2, output_padding=1),
+    )  # fmt: skip
+    options = PerformanceOptions(keep_bytes=keep, channels_last=last)
+    same(model, (torch.randn(6, 1, 14, 13),), backend=Captured(options))
+
+
+def test_without_the_kernel_a_checkpoint_that_names_it_still_runs(monkeypatch):
+    monkeypatch.setattr(convolution, "convolutions", lambda: None)
+    monkeypatch.setattr(convolution.tune, "known", lambda key: "compiled" if key[0] in ("conv", "sum") else None)
+    same(nn.Conv2d(2, 3, 3), (torch.randn(4, 2, 6, 6),))
