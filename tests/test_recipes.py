@@ -36,7 +36,7 @@ def test_a_recipe_is_a_flat_table_and_back(recipe):
         ({"epsilon": 1, "noise_multiplier": 1}, "both given"),
         ({"epsilon": None}, "neither given"),
         ({"features": "wavelets"}, "features='wavelets': there is none, scattering"),
-        ({"optimizer": "lbfgs"}, "there is sgd, adam, adamw"),
+        ({"optimizer": "lbfgs"}, "there is sgd, adam, adamw, adam-corrected"),
         ({"schedule": "step"}, "there is constant, linear, cosine"),
         ({"momentum": 1.0}, r"momentum=1.0: must lie in \[0, 1\)"),
         ({"ema": -0.1}, r"ema=-0.1: must lie in \[0, 1\)"),
@@ -81,7 +81,7 @@ def test_the_calibrated_run_fits_its_epsilon_with_the_normalisation_counted(epsi
 
 
 def test_a_normalisation_that_costs_all_is_refused():
-    with pytest.raises(ValueError, match=r"normalise=0.5: costs ε = .* give it more noise"):
+    with pytest.raises(ValueError, match=r"besides the steps costs ε = .* give it more noise"):
         recipes.noise_multiplier(find("mnist", 1.0).but(normalise=0.5))
 
 

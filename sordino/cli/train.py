@@ -48,7 +48,7 @@ class Command:
     learning_rate: float | None = None
     """Of the optimizer."""
     optimizer: str | None = None
-    """sgd, adam or adamw."""
+    """sgd, adam, adamw or adam-corrected."""
     momentum: float | None = None
     """SGD's; Adam's first moment."""
     weight_decay: float | None = None
@@ -69,6 +69,10 @@ class Command:
     """Without a feature map: centred pixels are divided by this."""
     normalise: float | None = None
     """Noise multiplier of the private normalisation of features."""
+    pca: float | None = None
+    """Noise multiplier of a private PCA before the model."""
+    components: int | None = None
+    """Principal directions of it."""
     model: str | None = None
     """A model of sordino.nn."""
     name: str | None = None

@@ -6,7 +6,7 @@ from torch import nn
 
 from sordino.nn.batchnorm import replace_batchnorm
 from sordino.nn.convolutional import cifar_net, mnist_cnn
-from sordino.nn.heads import logistic_regression, mnist_net, pca_net
+from sordino.nn.heads import hidden_net, logistic_regression, mnist_net, pca_net
 from sordino.nn.imagenet import Loaded, load_imagenet
 from sordino.nn.mlp import mlp
 from sordino.nn.residual import resnet18, wrn16_4
@@ -15,6 +15,7 @@ from sordino.nn.sequences import LanguageModel, LSTMClassifier, Size, Transforme
 MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
     "linear": logistic_regression,
     "mlp": mlp,
+    "hidden-1000": hidden_net,
     "mnist-net": mnist_net,
     "mnist-cnn": mnist_cnn,
     "cifar-net": cifar_net,
@@ -31,6 +32,7 @@ __all__ = [
     "Size",
     "TransformerClassifier",
     "cifar_net",
+    "hidden_net",
     "load_imagenet",
     "logistic_regression",
     "mlp",

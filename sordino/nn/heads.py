@@ -37,5 +37,9 @@ def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
     >>> sum(p.numel() for p in net.parameters())
     71010
     """
-    layers = (nn.Linear(projection.basis.shape[1], _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, classes))
-    return nn.Sequential(projection, *layers)
+    return nn.Sequential(projection, *hidden_net((projection.basis.shape[1],), classes))
+
+
+def hidden_net(shape: Sequence[int], classes: int) -> nn.Sequential:
+    """1,000 ReLU units, softmax: what Abadi et al. 2016 train on the components of a private PCA."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, classes))

@@ -14,6 +14,7 @@ from sordino.recipes.recipe import Recipe, from_table
 if TYPE_CHECKING:
     from sordino.recipes.cost import event, noise_multiplier
     from sordino.recipes.prepared import Prepared, prepare
+    from sordino.recipes.principal import project
     from sordino.recipes.problem import Problem, build
     from sordino.recipes.standard import Standardise, standardise
 
@@ -22,6 +23,7 @@ _HOME = {
     "noise_multiplier": "cost",
     "Prepared": "prepared",
     "prepare": "prepared",
+    "project": "principal",
     "Problem": "problem",
     "build": "problem",
     "Standardise": "standard",
@@ -41,6 +43,7 @@ __all__ = [
     "from_table",
     "noise_multiplier",
     "prepare",
+    "project",
     "standardise",
 ]
 

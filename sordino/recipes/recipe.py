@@ -11,7 +11,8 @@
 `prepare` and `build` touch no label and release nothing. On frozen features the model begins with a `Standardise` layer,
 which divides channels by their typical sizes, public numbers. With `normalise` set,
 `standardise(problem.model, prepared.train, multiplier, ledger, rng)` fits it once, before the first step, and charges the
-ledger. A run's own query is made from `method`, `bound` and the multiplier by whoever runs it.
+ledger; with `pca`, `project` does the same for the projection that follows it. A run's own query is made from `method`,
+`bound` and the multiplier by whoever runs it; `tell_noise` then tells it to an optimizer that wants to know.
 
 **Privacy:** feature maps are frozen and act on each record alone, so they cost nothing. Fields are public; how they
 were found is said in `tuned`, because tuning on the private data is a release that no ledger here has seen.
@@ -27,7 +28,7 @@ from typing import Any, get_args, get_type_hints
 from sordino import validate
 
 FEATURES = ("none", "scattering", "scattering-folded", "efficientnet-lite0")
-OPTIMIZERS = ("sgd", "adam", "adamw")
+OPTIMIZERS = ("sgd", "adam", "adamw", "adam-corrected")
 SCHEDULES = ("constant", "linear", "cosine")
 
 MEASURED = ("accuracy", "spread", "seeds", "seconds")
@@ -47,6 +48,10 @@ class Recipe:
     pixel_deviation: float = 0.5
     normalise: float | None = None
     """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
+    pca: float | None = None
+    """Noise multiplier of a private PCA of the features, the directions of which are then fixed; None: no PCA."""
+    components: int = 60
+    """How many principal directions the model sees, if there is a PCA."""
     model: str
     """A name of `sordino.nn.MODELS`."""
     method: str = "dpsgd"
@@ -102,8 +107,10 @@ class Recipe:
         for name in ("momentum", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must lie in [0, 1)")
-        if self.normalise is not None:
-            validate.positive("normalise", self.normalise)
+        for name in ("normalise", "pca"):
+            if getattr(self, name) is not None:
+                validate.positive(name, getattr(self, name))
+        validate.count("components", self.components)
         self._check_target()
 
     def _check_target(self) -> None:

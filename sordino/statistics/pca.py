@@ -37,7 +37,8 @@ class Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, …) to (B, k)."""
-        return x.flatten(1) @ self.basis.to(x.dtype)
+        wide = torch.promote_types(x.dtype, self.basis.dtype)
+        return x.flatten(1).to(wide) @ self.basis.to(wide)
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,13 @@ from sordino.accounting import PLD
 from sordino.algorithms.dpsgd import Query
 from sordino.claims import Claim
 from sordino.events import Event
+from sordino.gradients import Backend, Captured, PerformanceOptions
 from sordino.penalty import L2
 from sordino.plan import dry_run
 from sordino.recipes import Problem, build
+from sordino.recipes.cost import before, noise_for, steps_for
+from sordino.recipes.problem import tell_noise
 from sordino.sampling import Sampler
-from sordino.training.cost import noise_for, steps_for
 from sordino.training.data import Records, Say, records
 from sordino.training.environment import here
 from sordino.training.methods import Setting, method, plain
@@ -67,6 +69,10 @@ class Job:
         """What is asked of each lot."""
         return _query(self.settings, self.problem, self.multiplier, len(self.records.prepared.train))
 
+    def backend(self) -> Backend:
+        """How per-sample gradients are computed; nothing is measured, so that a replay computes the same bits."""
+        return _backend(self.settings, self.problem, len(self.records.prepared.train))
+
     def penalty(self) -> L2 | None:
         """The L2 penalty inside each record's gradient, if there is one."""
         strength = self.settings.recipe.penalty
@@ -74,7 +80,7 @@ class Job:
 
     def event(self) -> Event:
         """What the whole run will have done to the data."""
-        return _event(self.settings, self.records, self.sampler, self.query(), self.steps)
+        return _event(self.settings, self.records, self.sampler, self.query(), self.steps, self.backend())
 
     def planned(self) -> Claim:
         """What can be claimed when all of it is done."""
@@ -104,8 +110,14 @@ class Job:
         return {**self.settings.table(), "resolved": self.resolved(), "versions": versions}
 
 
-def assemble(settings: Settings, say: Say, before: Mapping[str, Any] | None = None) -> Job:
-    """The job; `before` is what an earlier process resolved, which is then not calibrated again."""
+def assemble(settings: Settings, say: Say, earlier: Mapping[str, Any] | None = None) -> Job:
+    """The job; `earlier` is what an earlier process resolved, which is then not calibrated again."""
+    job = _assembled(settings, say, earlier)
+    tell_noise(job.problem.optimizer, job.query(), job.expected_batch)
+    return job
+
+
+def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) -> Job:
     recipe, options = settings.recipe, settings.options
     loaded = records(recipe, options.records, say)
     problem = build(recipe, loaded.prepared, options.init_seed)
@@ -113,14 +125,16 @@ def assemble(settings: Settings, say: Say, before: Mapping[str, Any] | None = No
     drawn = _sampler(settings, problem, n)
     drawn.expected(n)  # refuses what cannot be drawn
 
-    def event_of(multiplier: float, steps: int) -> Event:
-        return _event(settings, loaded, drawn, _query(settings, problem, multiplier, n), steps)
+    backend = _backend(settings, problem, n)
 
-    if before is not None:
-        multiplier = validate.non_negative("noise_multiplier", before.get("noise_multiplier"))
-        steps = validate.count("steps", before.get("steps"))
-        physical = validate.count("physical_batch", before.get("physical_batch"))
-        return Job(settings, loaded, problem, drawn, multiplier, steps, physical, str(before.get("started")))
+    def event_of(multiplier: float, steps: int) -> Event:
+        return _event(settings, loaded, drawn, _query(settings, problem, multiplier, n), steps, backend)
+
+    if earlier is not None:
+        multiplier = validate.non_negative("noise_multiplier", earlier.get("noise_multiplier"))
+        steps = validate.count("steps", earlier.get("steps"))
+        physical = validate.count("physical_batch", earlier.get("physical_batch"))
+        return Job(settings, loaded, problem, drawn, multiplier, steps, physical, str(earlier.get("started")))
     if recipe.noise_multiplier is not None:
         multiplier = recipe.noise_multiplier
     else:
@@ -168,10 +182,16 @@ def _sampler(settings: Settings, problem: Problem, records: int) -> Sampler:
     return own(*_setting(settings, problem, 1.0, records))
 
 
-def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, steps: int) -> Event:
-    before = [] if settings.recipe.normalise is None else [events.Gaussian(settings.recipe.normalise)]
+def _backend(settings: Settings, problem: Problem, records: int) -> Backend:
+    own = method(settings.recipe.method).backend
+    if own is None or settings.options.non_private:
+        return Captured(PerformanceOptions(measure=False))
+    return own(*_setting(settings, problem, 1.0, records))
+
+
+def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, steps: int, backend: Backend) -> Event:
     n = len(loaded.prepared.train)
-    return events.compose([*before, dry_run(query, drawn, n, steps, drawn.expected(n))])
+    return events.compose([*before(settings.recipe), dry_run(query, drawn, n, steps, drawn.expected(n), backend)])
 
 
 def fitting(model: nn.Module, inputs: Tensor, lot: float) -> int:

@@ -104,6 +104,8 @@ def summary(job: Job) -> list[str]:
         noise = f"{recipe.method}, bound {recipe.bound:g}, noise multiplier {job.multiplier:.4g}"
         if recipe.normalise is not None:
             noise += f", normalised privately at {recipe.normalise:g}"
+        if recipe.pca is not None:
+            noise += f", {recipe.components} private principal directions at {recipe.pca:g}"
     target = "" if job.settings.budget is None or options.non_private else f" within ε = {job.settings.budget:g}"
     third = f"{job.steps} steps of {job.expected_batch:g} records on average{target} at δ = {recipe.delta:g}"
     return [f"{first}; {network}", noise, third]

@@ -27,12 +27,13 @@ from torch import nn
 from sordino import claims
 from sordino.accounting import Live
 from sordino.claims import Claim, Guarantee
-from sordino.gradients import Captured, PerformanceOptions, tune
+from sordino.gradients import tune
 from sordino.ledger import Ledger
 from sordino.lot import Lot
 from sordino.optim import Average
 from sordino.private import Private
-from sordino.recipes import standardise
+from sordino.recipes import project, standardise
+from sordino.recipes.cost import before
 from sordino.rng import Rng
 from sordino.training import checkpoint
 from sordino.training.ahead import Ahead
@@ -58,20 +59,18 @@ class Training:
         self.job, self.run, self.ahead, self.view = job, run, ahead, view
         recipe, options, problem = job.settings.recipe, job.settings.options, job.problem
         self.ledger = Ledger()
-        # Formulas picked by a stopwatch differ in rounding: here the shapes decide, the same in every process.
-        backend = Captured(PerformanceOptions(measure=False))
         self.private = Private(
             problem.model,
             problem.loss_fn,
             job.query(),
             penalty=job.penalty(),
-            backend=backend,
+            backend=job.backend(),
             seed=options.seed,
             ledger=self.ledger,
         )
         self.model, self.optimizer = problem.model, problem.optimizer
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
-        self.prepared = recipe.normalise is None
+        self.prepared = not before(recipe)
         self.preparation = Rng.from_entropy() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
         self.rows: list[Row] = []
         self.seconds = 0.0
@@ -171,7 +170,7 @@ class Training:
             self.job.problem.loss_fn,
             self.job.query(),
             penalty=self.job.penalty(),
-            backend=Captured(PerformanceOptions(measure=False)),
+            backend=self.job.backend(),
             ledger=self.ledger,
         )
         self.private.load_state_dict(state["private"])
@@ -184,10 +183,13 @@ class Training:
         self.seconds = float(state["seconds"])
 
     def _prepare(self) -> None:
-        """The private normalisation, once."""
-        normalise = self.job.settings.recipe.normalise
-        if not self.prepared and normalise is not None:
-            standardise(self.model, self.job.records.prepared.train, normalise, self.ledger, self.preparation)
+        """The private normalisation and PCA, once."""
+        recipe, train = self.job.settings.recipe, self.job.records.prepared.train
+        if not self.prepared and recipe.normalise is not None:
+            standardise(self.model, train, recipe.normalise, self.ledger, self.preparation)
+        if not self.prepared and recipe.pca is not None:
+            assert isinstance(self.model, nn.Sequential)  # as `build` makes it
+            project(self.model, train, recipe.pca, self.ledger, self.preparation.child("pca"))
         self.prepared = True
 
     def _leave_out(self, lost: int, changed: str) -> None:

@@ -24,6 +24,7 @@ from sordino.algorithms import (
     Projected,
     Query,
 )
+from sordino.gradients import JL, Backend
 from sordino.noise import Gaussian, Laplace
 from sordino.sampling import Full, Sampler, Sorted, Threshold
 from sordino.schedules import Cosine, Logarithmic, Schedule
@@ -90,6 +91,8 @@ class Method:
     """Names and defaults."""
     sampler: Callable[[Setting, Parameters], Sampler] | None = None
     """Where the method is a way to draw lots; otherwise any sampler will do."""
+    backend: Callable[[Setting, Parameters], Backend] | None = None
+    """Where the method is a way to measure gradients; otherwise they are measured exactly."""
 
     def complete(self, setting: Setting, given: Parameters) -> dict[str, float]:
         """The defaults, with what was given in their place."""
@@ -114,6 +117,12 @@ METHODS: Mapping[str, Method] = {
     "dpsgd": Method(
         "every gradient shortened to the bound (Abadi et al. 2016)",
         _weighed(lambda s, p: Flat(s.bound)),
+    ),
+    "jl": Method(
+        "norms estimated from random directions, and charged for how often they are short (Bu et al. 2021)",
+        _weighed(lambda s, p: Flat(s.bound)),
+        lambda s: {"projections": 50.0},
+        backend=lambda s, p: JL(int(p["projections"])),
     ),
     "layerwise": Method(
         "every tensor has its own bound, together they make the bound (McMahan et al. 2018)",

@@ -1,10 +1,15 @@
 """Every method trains by its name, releases what its plan says, and has a guarantee exactly where a proof is."""
 
 import pytest
+import torch
 
 import sordino
 from sordino.claims import Guarantee, NoGuarantee
-from sordino.events import NonPrivate
+from sordino.data import digits
+from sordino.events import Gaussian, NonPrivate, compose
+from sordino.recipes import build, find, prepare, project, standardise
+from sordino.rng import Rng
+from sordino.training.data import records
 from sordino.training.fit import carry_out
 from sordino.training.job import assemble
 from sordino.training.live import Silent
@@ -69,6 +74,60 @@ def test_an_l2_penalty_changes_the_network_and_not_the_claim(tmp_path):
     other = sordino.fit("spiral", out=tmp_path / "penalty", penalty=0.5, **TINY)
     assert plain.claim == other.claim
     assert plain.rows[-1].test_loss != other.rows[-1].test_loss
+
+
+def test_a_corrected_adam_knows_the_noise_and_costs_nothing(tmp_path):
+    plain = sordino.fit("spiral", out=tmp_path / "plain", **TINY)
+    settings = settle("spiral", {**TINY, "optimizer": "adam-corrected"})
+    job = assemble(settings, lambda text: None)
+    assert job.problem.optimizer.noise(0) == pytest.approx(1.5 * 1.0 / (0.05 * 120))
+    other = carry_out(settings, tmp_path / "corrected", Silent())
+    assert other.claim == plain.claim
+    assert other.rows[-1].test_loss != plain.rows[-1].test_loss
+
+
+@pytest.mark.parametrize("name", ["scheduled", "adaptive-quantile", "adaptive-layerwise", "noisy-lookahead"])
+def test_a_corrected_adam_is_refused_where_the_noise_changes(name, tmp_path):
+    with pytest.raises(ValueError, match="optimizer='adam-corrected': needs noise of one scale throughout"):
+        sordino.fit("spiral", method=name, optimizer="adam-corrected", out=tmp_path / "run", **TINY)
+
+
+def test_a_corrected_adam_that_was_not_told_the_noise_does_not_step():
+    problem = build(find("spiral").but(optimizer="adam-corrected"), records(find("spiral"), 50, print).prepared, seed=0)
+    for p in problem.model.parameters():
+        p.grad = torch.zeros_like(p)
+    with pytest.raises(RuntimeError, match="was not told the noise"):
+        problem.optimizer.step()
+
+
+def test_directions_and_moments_are_in_the_claim_and_the_noise_makes_room_for_them(tmp_path):
+    given = {"epsilon": 2.0, "steps": 6, "records": 400, "normalise": 30.0, "pca": 15.0, "components": 1, "seed": 3}
+    settings = settle("spiral", {**given, "report": False, "model": "hidden-1000"})
+    job = assemble(settings, lambda text: None)
+    history = carry_out(settings, tmp_path, Silent())
+    assert history.claim.event == job.event()
+    assert [Gaussian(30.0), Gaussian(15.0)] == list(history.claim.event.events[:2])
+    assert 1.99 < history.claim.epsilon <= 2.0
+    assert job.resolved()["trainable"] == 1 * 1000 + 1000 + 1000 * 3 + 3
+
+
+def test_the_model_sees_the_principal_directions_of_what_was_standardised():
+    """With next to no noise they are those of the exact matrix, whatever comes before the projection."""
+    recipe = find("digits").but(pca=1e-6, components=5)
+    prepared = prepare(recipe, digits(300, 20))
+    model, ledger = build(recipe, prepared, seed=0).model, sordino.Ledger()
+    standardise(model, prepared.train, 20.0, ledger, Rng.from_seed(0))
+    project(model, prepared.train, 1e-6, ledger, Rng.from_seed(1))
+    rows = model[0](prepared.train.tensors[0]).flatten(1).double()
+    rows /= rows.norm(dim=1, keepdim=True)
+    true = torch.linalg.eigh(rows.T @ rows)[1].flip(1)[:, :5]
+    assert (true.T @ model[1].basis.double()).abs().diagonal().min() > 1 - 1e-6
+    assert ledger.event() == compose([Gaussian(20.0), Gaussian(1e-6)])
+
+
+def test_more_directions_than_numbers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="components=60: the records have only 2 numbers each"):
+        sordino.fit("spiral", pca=5.0, out=tmp_path / "run", **TINY)
 
 
 def test_the_run_stops_before_it_exceeds_its_budget(tmp_path):

@@ -90,6 +90,9 @@ def test_a_replay_gives_the_same_bits_and_the_same_claim(tmp_path, calm, step):
         {"method": "adaptive-quantile"},
         {"method": "scheduled", "ema": 0.9, "schedule": "cosine"},
         {"non_private": True},
+        {"method": "jl"},
+        {"optimizer": "adam-corrected"},
+        {"normalise": 20.0, "pca": 10.0, "components": 2},
     ],
     ids=str,
 )
