@@ -21,6 +21,8 @@ HERE = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math")
 SAME_BITS = ("-ffp-contract=off",)
 """No fused multiply-add: it rounds once where the slow path rounds twice."""
+FUSED = ("-ffp-contract=fast", "-Wno-psabi")
+"""Fused where the processor can; vectors never cross a call, so how they would be passed does not matter."""
 
 
 class Library(NamedTuple):
@@ -45,7 +47,8 @@ class Library(NamedTuple):
 
 NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
 CONVOLUTION = Library("convolution", ("convolution.c",))
-LIBRARIES = (NOISE, CONVOLUTION)
+GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
+LIBRARIES = (NOISE, CONVOLUTION, GRAM)
 
 
 def compiler() -> list[str] | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sordino.gradients.rules.linear import affine, samples_first
 from sordino.gradients.rules.lstm_layer import LSTMLayer
-from sordino.gradients.rules.matmul import Matmul, OutputGram
+from sordino.gradients.rules.matmul import Matmul, Output
 from sordino.gradients.rules.part import Part, Rows, lift
 from sordino.gradients.rules.registry import rule
 from sordino.refusal import Refusal
@@ -67,7 +67,7 @@ def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Ten
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         rows = samples_first(lift(g).view(steps, b, -1), 1, size)  # (B, T, 4H)
         found: dict[Tensor, Part | Tensor] = {}
-        output = OutputGram(rows)
+        output = Output(rows)
         if tape.wants(w_ih):
             found[w_ih] = Matmul(samples_first(lift(saved[0], g), 1, size), rows, output)
         if tape.wants(w_hh):

@@ -1,0 +1,34 @@
+"""The kernels of these very sources, built apart: nothing need be installed."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sordino.kernels import build
+
+
+@cache
+def _folder() -> Path | None:
+    if build.compiler() is None:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="sordino-kernels-"))
+    for name in ("build.py", *(source for made in build.LIBRARIES for source in made.sources)):
+        shutil.copy(Path(build.__file__).parent / name, folder)
+    subprocess.run([sys.executable, str(folder / "build.py")], check=True)
+    return folder
+
+
+def library(made: build.Library) -> ctypes.CDLL:
+    """One of them; a test that asks for it is skipped where there is no compiler."""
+    folder = _folder()
+    if folder is None:
+        pytest.skip("there is no C compiler")
+    return ctypes.CDLL(str(folder / made.path.name))

@@ -1,0 +1,128 @@
+"""The compiled Gram sums: those of the definition in float64, for any shape, stride, number of inputs and threads."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sordino.gradients import Captured
+from sordino.gradients.options import PerformanceOptions
+from sordino.gradients.rules import matmul
+from sordino.gradients.rules.matmul import Matmul
+from sordino.kernels import build
+from sordino.kernels.grams import LEVELS, Grams, agrees, typed
+from tests.compiled import library
+from tests.gradients.oracle import same
+
+EPS = torch.finfo(torch.float32).eps
+quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
+def kernel(request):
+    found = typed(library(build.GRAM))
+    if found.sordino_level(request.param) != request.param:
+        pytest.skip("this processor has no such instructions")
+    return Grams(found, request.param)
+
+
+@pytest.fixture
+def forced(kernel, monkeypatch):
+    monkeypatch.setattr(matmul, "grams", lambda: kernel)
+    monkeypatch.setattr(Matmul, "_choice", lambda *_: "compiled")
+
+
+def by_definition(g: Tensor, inputs: list[Tensor]) -> Tensor:
+    found = []
+    for a in inputs:
+        product = torch.einsum("btp,bsp->bts", g.double(), g.double()) * torch.einsum(
+            "btd,bsd->bts", a.double(), a.double()
+        )
+        found.append(torch.stack([product.sum((1, 2)), product.diagonal(dim1=1, dim2=2).sum(1)], 1))
+    return torch.stack(found, 1)
+
+
+def close(found: Tensor, g: Tensor, inputs: list[Tensor]) -> bool:
+    """Up to the rounding of float32 products: relative to the sum of absolute values, which bounds what may cancel."""
+    room = by_definition(g.abs(), [a.abs() for a in inputs])[:, :, :1]
+    return bool(((found - by_definition(g, inputs)).abs() <= 8 * EPS * room).all())
+
+
+@quick
+@given(
+    st.integers(1, 5), st.integers(1, 30), st.integers(1, 40), st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    st.sampled_from(("plain", "positions first", "columns of more", "every second")), st.integers(1, 3),
+)  # fmt: skip
+def test_sums_are_those_of_the_definition(kernel, b, t, p, widths, layout, threads):
+    def made(n: int) -> Tensor:
+        if layout == "positions first":
+            return torch.randn(t, b, n).transpose(0, 1)
+        if layout == "columns of more":
+            return torch.randn(b, t, n + 5)[:, :, 3 : n + 3]
+        return torch.randn(b, 2 * t, 2 * n)[:, ::2, ::2] if layout == "every second" else torch.randn(b, t, n)
+
+    g, inputs = made(p), [made(n) for n in widths]
+    assert close(kernel(g, inputs, threads), g, inputs)
+
+
+@pytest.mark.parametrize(("t", "p", "d"), [(129, 700, 40), (100, 40, 1100), (260, 512, 8)])
+def test_samples_larger_than_the_cache(kernel, t, p, d):
+    g, a = torch.randn(3, t, p), torch.randn(3, t, d)
+    assert close(kernel(g, [a], threads=2), g, [a])
+
+
+def test_a_sample_does_not_touch_another(kernel):
+    """Not through what is left of it in the copies, and not through values that are not finite."""
+    g, a = torch.randn(5, 9, 11), torch.randn(5, 9, 3)
+    alone = torch.cat([kernel(g[i : i + 1], [a[i : i + 1]]) for i in range(5)])
+    assert torch.equal(kernel(g, [a]), alone)
+    g[2, 8, 10], a[3, 0, 0] = torch.nan, torch.inf
+    found = kernel(g, [a])
+    assert not found[2:4, 0, 0].isfinite().any()
+    assert torch.equal(found[[0, 1, 4]], alone[[0, 1, 4]])
+
+
+def test_no_samples_and_shared_rows(kernel):
+    assert kernel(torch.randn(0, 4, 3), [torch.randn(0, 4, 2)]).shape == (0, 1, 2)
+    g, a = torch.randn(1, 6, 5).expand(4, 6, 5), torch.randn(4, 1, 3).expand(4, 6, 3)
+    assert close(kernel(g, [a]), g, [a])
+
+
+def test_a_wrong_kernel_is_not_trusted(kernel):
+    class Wrong(Grams):
+        def __call__(self, g, inputs, threads=1):
+            return super().__call__(g, inputs, threads) * (1 + 1e-4)
+
+    assert agrees(kernel)
+    assert not agrees(Wrong(kernel.library, kernel.level))
+
+
+@pytest.mark.parametrize("model", [
+    lambda: nn.Linear(6, 5),
+    lambda: nn.LSTM(6, 5, batch_first=True),
+    lambda: nn.MultiheadAttention(6, 2, batch_first=True),
+], ids=("linear", "lstm", "attention"))  # fmt: skip
+def test_layers_measured_by_it_are_the_loops(forced, model):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = model()
+
+        def forward(self, x):
+            out = self.layer(x, x, x) if isinstance(self.layer, nn.MultiheadAttention) else self.layer(x)
+            return out[0] if isinstance(out, tuple) else out
+
+    same(Net(), (torch.randn(7, 4, 6),), backend=Captured(PerformanceOptions(scratch_bytes=1024)))
+
+
+def test_sums_that_cancel_are_measured_again(forced):
+    """Two positions with nearly opposite products: the Gram sum is a millionth of its diagonal."""
+    a = torch.ones(4, 2, 3)
+    g = torch.tensor([1.0, -1.0]).view(1, 2, 1) * torch.ones(4, 2, 5)
+    g[1:, 1] += 1e-3 * torch.randn(3, 5)
+    wanted = torch.bmm(g.double().mT, a.double()).square().sum((1, 2))
+    found = Matmul(a, g).squared(PerformanceOptions())
+    assert torch.allclose(found.double(), wanted, rtol=1e-4, atol=0)
+    by_gram = matmul.grams()(g, [a])[:, 0, 0]
+    assert not torch.allclose(by_gram[1:], wanted[1:], rtol=1e-4, atol=0), "nothing cancelled"
