@@ -64,7 +64,7 @@ bench: .venv/.bench
 	$(BIN)/python bench/accounting.py
 
 resilience: .venv/.ok
-	$(BIN)/python -m bench.resilience --recipe mnist --kills 20 --steps 120 --rate 0.0078125 --no-report
+	$(BIN)/python -m bench.resilience --recipe mnist --kills 20
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -9,7 +9,7 @@ import torch
 from sordino import data, recipes
 from sordino.data import by_name, cache, sources
 from sordino.nn import pretrained
-from sordino.nn.scattering import Scattering, folded
+from sordino.nn.scattering import TYPICAL, Scattering, folded, logged
 from sordino.recipes.features import MAPS, features
 
 SCATTERING = MAPS["scattering"]
@@ -43,6 +43,15 @@ def test_features_are_the_maps_in_half_precision_and_kept(folder, images):
 def test_folded_features_are_those_of_scattering_folded(folder, images):
     found = features(MAPS["scattering-folded"], images, str)
     assert torch.allclose(found.float(), folded(Scattering()(images.float() / 255)), rtol=2**-11, atol=1e-6)
+
+
+def test_logarithms_are_those_of_scattering_over_the_typical_sizes(folder, images):
+    found = features(MAPS["scattering-log"], images, str)
+    whole = Scattering()(images.float() / 255).double()
+    true = (1 + 4 * whole / torch.tensor(TYPICAL, dtype=torch.float64).view(-1, 1, 1)).log()
+    assert torch.allclose(found.double(), true, rtol=2**-10, atol=1e-5)
+    with pytest.raises(ValueError, match=r"features of shape \(2, 80, 7, 7\): need"):
+        logged(torch.zeros(2, 80, 7, 7))
 
 
 def test_other_images_have_other_features(folder, images):

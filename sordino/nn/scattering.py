@@ -14,6 +14,9 @@ many learnt ones.
 A linear model on F is one on S whose weights do not tell left from right, as training on every image and its mirror image
 would make them; it has half the weights, so a private run adds half the (squared) noise.
 
+`logged` takes log(1 + 4 S/a) with a the channel's typical size, as log-scattering does: energies are spread over decades,
+and what tells classes apart is their ratio.
+
 **Privacy:** the filters are fixed by the formula above; each image is mapped by itself.
 """
 
@@ -113,6 +116,15 @@ def folded(x: Tensor) -> Tensor:
     return both[..., : (x.shape[3] + 1) // 2]
 
 
+def logged(x: Tensor) -> Tensor:
+    """(B, 81·C, H, W) to the same: log(1 + 4 x/a), a the typical sizes; below 0, where only rounding leads, 0."""
+    if x.dim() != 4 or x.shape[1] % CHANNELS:
+        raise ValueError(f"features of shape {tuple(x.shape)}: need (B, {CHANNELS}·C, H, W), as Scattering gives them")
+    typical = torch.tensor(TYPICAL, dtype=x.dtype).repeat(x.shape[1] // CHANNELS)
+    return (x / typical.view(-1, 1, 1)).clamp(min=0).mul_(_LOG).log1p_()
+
+
+_LOG = 4.0
 _TURNED = [-k % ANGLES for k in range(ANGLES)]  # a wave at −θ and one at π − θ have the same modulus
 _MIRROR = (
     [0]

@@ -45,6 +45,11 @@ def _folded(say: Say) -> Map:
     return lambda images: scattering.folded(whole(images))
 
 
+def _logged(say: Say) -> Map:
+    whole = _scattering(say)
+    return lambda images: scattering.logged(whole(images))
+
+
 def _efficientnet(say: Say) -> Map:
     network = efficientnet.EfficientNetLite0()
     network.load_folded(pretrained.load(pretrained.EFFICIENTNET_LITE0, say))
@@ -56,6 +61,7 @@ MAPS = {
     for one in (
         Features("scattering", scattering.VERSION, 50, scattering.TYPICAL, _scattering),
         Features("scattering-folded", scattering.VERSION, 50, scattering.TYPICAL, _folded),
+        Features("scattering-log", scattering.VERSION, 50, (1.0,), _logged),
         Features("efficientnet-lite0", efficientnet.VERSION, 8, (efficientnet.TYPICAL,), _efficientnet),
     )
 }

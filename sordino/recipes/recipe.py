@@ -27,7 +27,7 @@ from typing import Any, get_args, get_type_hints
 
 from sordino import validate
 
-FEATURES = ("none", "scattering", "scattering-folded", "efficientnet-lite0")
+FEATURES = ("none", "scattering", "scattering-folded", "scattering-log", "efficientnet-lite0")
 OPTIMIZERS = ("sgd", "adam", "adamw", "adam-corrected")
 SCHEDULES = ("constant", "linear", "cosine")
 
