@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sordino.gradients import Captured
 from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.rules import matmul
+from sordino.gradients.rules import output
 from sordino.gradients.rules.matmul import Matmul
 from sordino.kernels import build
 from sordino.kernels.grams import LEVELS, Grams, agrees, typed
@@ -29,8 +29,8 @@ def kernel(request):
 
 @pytest.fixture
 def forced(kernel, monkeypatch):
-    monkeypatch.setattr(matmul, "grams", lambda: kernel)
-    monkeypatch.setattr(Matmul, "_choice", lambda *_: "compiled")
+    monkeypatch.setattr(output, "grams", lambda: kernel)
+    monkeypatch.setattr(output.Output, "formula", lambda *_: "compiled")
 
 
 def by_definition(g: Tensor, inputs: list[Tensor]) -> Tensor:
@@ -124,5 +124,5 @@ def test_sums_that_cancel_are_measured_again(forced):
     wanted = torch.bmm(g.double().mT, a.double()).square().sum((1, 2))
     found = Matmul(a, g).squared(PerformanceOptions())
     assert torch.allclose(found.double(), wanted, rtol=1e-4, atol=0)
-    by_gram = matmul.grams()(g, [a])[:, 0, 0]
+    by_gram = output.grams()(g, [a])[:, 0, 0]
     assert not torch.allclose(by_gram[1:], wanted[1:], rtol=1e-4, atol=0), "nothing cancelled"

@@ -48,7 +48,8 @@ class Library(NamedTuple):
 NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
 CONVOLUTION = Library("convolution", ("convolution.c",))
 GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
-LIBRARIES = (NOISE, CONVOLUTION, GRAM)
+LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
+LIBRARIES = (NOISE, CONVOLUTION, GRAM, LSTM)
 
 
 def compiler() -> list[str] | None:

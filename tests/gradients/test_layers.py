@@ -180,9 +180,9 @@ def test_every_formula_of_a_convolution_gives_the_same(choice: str, keep: int, m
 @pytest.mark.parametrize("choice", ["gram", "rows"])
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
 def test_every_formula_of_a_linear_map_gives_the_same(choice: str, keep: int, monkeypatch: pytest.MonkeyPatch):
-    from sordino.gradients.rules.matmul import Matmul
+    from sordino.gradients.rules.output import Output
 
-    monkeypatch.setattr(Matmul, "_choice", lambda *_: choice)
+    monkeypatch.setattr(Output, "formula", lambda *_: choice)
     options = PerformanceOptions(keep_bytes=keep, scratch_bytes=1024)
     same(nn.Linear(6, 5).double(), (torch.randn(7, 4, 6).double(),), backend=Captured(options))
 

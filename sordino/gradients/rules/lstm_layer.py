@@ -8,11 +8,14 @@ stay in the cache and writes where its results belong.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from sordino.gradients.rules.recurrence import Recurrence, Trace, Weights
 
 
 class LSTMLayer(torch.autograd.Function):
@@ -66,3 +69,56 @@ class LSTMLayer(torch.autograd.Function):
             dc.mul_(f)
             dh = torch.addmm(dhidden[t - 1], out, weight) if t else out @ weight
         return dgates, dh, dc, None
+
+
+@dataclass(slots=True)
+class Held:
+    """What the backward pass of the compiled layer leaves for the parameters' gradients."""
+
+    read: Tensor | None = None  # (T, B, d + H): what each step read
+    sums: Tensor | None = None  # (B, 4H): the biases' gradients
+
+
+class Port(torch.autograd.Function):
+    """A place in the graph for the gradient at the gates' inputs, which are no tensor of their own in the compiled layer.
+
+    Its value is never read and takes no memory; it hangs on x, so that a backward pass towards x comes by.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: int, wide: int) -> Tensor:
+        """One number that looks like (rows, wide)."""
+        return torch.empty_strided((rows, wide), (0, 0), dtype=x.dtype, device=x.device)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, None, None]:
+        """Nothing: the layer itself gives the gradient at x."""
+        return None, None, None
+
+
+class CompiledLSTMLayer(torch.autograd.Function):
+    """From x (T, B, d) to hidden states (T, B, H) and the last cell state (B, H); the gates' gradient goes to the port."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, port: Tensor, h0: Tensor, c0: Tensor, kernel: Recurrence, weights: Weights, held: Held
+    ) -> tuple[Tensor, Tensor]:
+        """All steps."""
+        out, trace = kernel.forward(x, h0, c0, weights, torch.get_num_threads())
+        ctx.kernel, ctx.weights, ctx.held, ctx.spent = kernel, weights, held, False
+        ctx.save_for_backward(trace.read, trace.gates, trace.cells)
+        return out, trace.cells[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dhidden: Tensor, dlast: Tensor) -> tuple[Any, ...]:
+        """All steps back. The gates are overwritten; a second pass over a graph that was kept computes them again."""
+        trace, kernel, threads = Trace(*ctx.saved_tensors), ctx.kernel, torch.get_num_threads()
+        d = ctx.weights.w_ih.shape[1]
+        if ctx.spent:
+            read, cells = trace.read, trace.cells
+            trace = kernel.forward(read[:, :, :d], read[0, :, d:], cells[0], ctx.weights, threads)[1]
+        ctx.spent = True
+        back = kernel.backward(trace, ctx.weights, dhidden, dlast, threads, inner=ctx.needs_input_grad[0])
+        ctx.held.read, ctx.held.sums = trace.read, back.sums
+        return back.dx, trace.gates.flatten(0, 1), back.dh0, back.dc0, None, None, None

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sordino.gradients import tune
 from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.compound import joiner
+from sordino.gradients.rules.output import Output, add_product, gram_of, gram_with
 from sordino.gradients.rules.part import Part, Squares, blank, per_pass, pieces, square_sum
-from sordino.kernels.grams import grams, usable
 
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
@@ -34,66 +33,26 @@ def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
     return (squared < _CANCELLED * diagonal).nonzero().flatten()
 
 
-def gram_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_ts (a_t·a_s)(g_t·g_s) and its diagonal part, each (b,)."""
-    return _met(a, torch.bmm(g, g.transpose(1, 2)))
-
-
-def _met(a: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
-    product = torch.bmm(a, a.transpose(1, 2)).mul_(gram)  # (b, T, T)
-    return product.sum(2).sum(1), product.diagonal(dim1=1, dim2=2).sum(1)
-
-
-class Output:
-    """The gradient at an output, and what weights that share it, as a recurrent layer's two, compute of it once."""
-
-    __slots__ = ("g", "gram", "inputs", "sums")
-
-    def __init__(self, g: Tensor) -> None:
-        """Take g (B, T, p)."""
-        self.g = g
-        self.inputs: list[Tensor] = []
-        self.gram: Tensor | None = None
-        self.sums: Tensor | None = None
-
-    def joins(self, a: Tensor) -> int:
-        """One more input, (B, T, d); its number."""
-        self.inputs.append(a)
-        return len(self.inputs) - 1
-
-    def product(self) -> Tensor:
-        """ggᵀ of every sample, (B, T, T)."""
-        if self.gram is None:
-            self.gram = torch.bmm(self.g, self.g.transpose(1, 2))
-        return self.gram
-
-    def compiled(self, number: int) -> tuple[Tensor, Tensor]:
-        """The Gram sums of one input and their diagonal parts, each (B,), by the compiled kernel."""
-        if self.sums is None:
-            kernel = grams()
-            assert kernel is not None, "it was chosen"
-            self.sums = kernel(self.g, self.inputs, torch.get_num_threads()).to(self.g.dtype)
-        squared, diagonal = self.sums[:, number].unbind(1)
-        return squared.clone(), diagonal
-
-
 class Matmul:
     """The weight of a linear map."""
 
-    __slots__ = ("a", "g", "kept", "number", "output", "squares")
+    __slots__ = ("a", "g", "kept", "number", "output", "squares", "start")
 
-    def __init__(self, a: Tensor, g: Tensor, output: Output | None = None, squares: Squares | None = None) -> None:
+    def __init__(
+        self, a: Tensor, g: Tensor, output: Output | None = None, squares: Squares | None = None, start: int = 0
+    ) -> None:
         """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both, and then `squares` may give ‖g‖².
 
-        `output` is given where other weights share g.
+        `output` is given where other weights share g, and `start` is the column of what they read where a begins.
         """
         if a.dim() == 3 and a.shape[1] == 1:
             a, g = a[:, 0], g[:, 0]
         self.a = a
         self.g = g
-        self.output = output if a.dim() == 3 else None
+        self.output = None if a.dim() == 2 else output or Output(g)
         self.number = 0 if self.output is None else self.output.joins(a)
         self.squares = squares
+        self.start = start
         self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
 
     def squared(self, options: PerformanceOptions) -> Tensor:
@@ -107,69 +66,25 @@ class Matmul:
         if not b or not t:
             return self.a.new_zeros(b)
         keep = p * d <= t * (p + d) or b * p * d * self.a.element_size() <= (options.keep_bytes or 0)
-        choice = self._choice(options, keep)
+        assert self.output is not None, "there are positions"
+        choice = self.output.formula(options, keep)
         if choice == "compiled":
-            output = self.output
-            if output is None:
-                output = Output(self.g)
-                output.joins(self.a)
-            return self._guarded(*output.compiled(self.number), options)
+            return self._guarded(*self.output.compiled(self.number), options)
         if choice == "gram":
-            return self._gram(per_pass(2 * t * t, options, self.a.element_size()), options)
+            return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
         if keep:
             self.kept = torch.bmm(self.g.transpose(1, 2), self.a, out=room((b, p, d), self.a))
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
+            self.output = None
             return square_sum(self.kept)
         step = per_pass(p * d, options, self.a.element_size())
         return torch.cat([square_sum(self.rows(slice(i, i + step))) for i in range(0, b, step)])
 
-    def _choice(self, options: PerformanceOptions, keep: bool) -> str:
-        _, t, d = self.a.shape
-        p = self.g.shape[2]
-        kernel = grams() if usable(self.a, self.g) else None
-        if not options.measure:
-            if t * (d + p) >= p * d:
-                return "rows"
-            return "gram" if kernel is None or not kernel.level else "compiled"
-        others = 1 if self.output is None else len(self.output.inputs)
-        key = ("matmul", t, d, p, self.a.dtype, self.a.device, torch.get_num_threads(), keep, others, kernel is None)
-        choice = tune.known(key)
-        if choice is None:
-            few = tune.samples(p * d)
-            a, g = self.a[:few], self.g[:few]
-            share = g[: -(-len(g) // others)]  # the other weights pay for the rest of what they share
-            w = torch.ones(a.shape[0], device=a.device, dtype=a.dtype)
-
-            def total() -> None:
-                self._product(a, g, w, a.new_empty(p, d), 0)
-
-            def gram() -> None:
-                _met(a, torch.bmm(share, share.transpose(1, 2)).repeat(others, 1, 1)[: len(a)])
-                total()
-
-            def compiled() -> None:
-                inputs = [self.a] if self.output is None else self.output.inputs
-                assert kernel is not None, "else it is no candidate"
-                kernel(share, [x[: len(share)] for x in inputs], torch.get_num_threads())
-                total()
-
-            def rows() -> None:
-                held = torch.bmm(g.transpose(1, 2), a, out=room((len(a), p, d), a))
-                square_sum(held)
-                if keep:
-                    held.flatten(1).t() @ w
-                else:
-                    total()
-
-            candidates = {"gram": gram, "rows": rows} | ({} if kernel is None else {"compiled": compiled})
-            choice = tune.fastest(key, a.device, candidates)
-        return choice
-
-    def _gram(self, step: int, options: PerformanceOptions) -> Tensor:
+    def _gram(self, output: Output, step: int, options: PerformanceOptions) -> Tensor:
         b, t, _ = self.a.shape
-        if self.output is not None and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
-            shared = pieces(self.output.product(), step)
-            found = [_met(a, gram) for a, gram in zip(pieces(self.a, step), shared, strict=True)]
+        if len(output.inputs) > 1 and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
+            shared = pieces(output.product(), step)
+            found = [gram_with(a, gram) for a, gram in zip(pieces(self.a, step), shared, strict=True)]
         else:  # passes small enough for the cache
             found = [gram_of(a, g) for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)]
         return self._guarded(torch.cat([s for s, _ in found]), torch.cat([d for _, d in found]), options)
@@ -192,20 +107,13 @@ class Matmul:
         w = weights.to(out.dtype)
         if self.kept is not None:
             out.view(-1).addmv_(self.kept.flatten(1).t(), w, beta=beta)
+            return
+        total = None if self.output is None else self.output.summed(w)
+        if total is None:
+            add_product(self.a, self.g, w, out, beta)
         else:
-            self._product(self.a, self.g, w, out, beta)
-
-    @staticmethod
-    def _product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None:
-        """Out = β out + Σ_it w_i g_it a_itᵀ."""
-        spread = w.unsqueeze(1)
-        if a.dim() == 3:
-            if a.stride(0) < a.stride(1) and g.stride(0) < g.stride(1):  # positions come first in memory
-                a, g = a.transpose(0, 1), g.transpose(0, 1)
-            else:
-                spread = spread.unsqueeze(2)
-        a, g = (a * spread, g) if a.shape[-1] < g.shape[-1] else (a, g * spread)  # scale the narrower factor
-        out.addmm_(g.flatten(0, -2).t(), a.flatten(0, -2), beta=beta)
+            mine = total[:, self.start : self.start + self.a.shape[2]]
+            out.copy_(mine) if not beta else out.add_(mine)
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """gᵀa per sample."""

@@ -1,7 +1,8 @@
 """nn.LSTM, nn.GRU, nn.RNN and their cells: layers, directions and dropout as torch has them.
 
-The input's product is one linear map over all T. An LSTM without projection runs through `LSTMLayer`; the others step
-through time with the hidden state's product recorded at every step, and the T uses are joined along positions.
+The input's product is one linear map over all T. An LSTM without projection runs through `LSTMLayer`, or through the
+compiled layer where there is one; the others step through time with the hidden state's product recorded at every step,
+and the T uses are joined along positions.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.rules.linear import affine, samples_first
-from sordino.gradients.rules.lstm_layer import LSTMLayer
-from sordino.gradients.rules.matmul import Matmul, Output
+from sordino.gradients.rules.lstm_layer import CompiledLSTMLayer, Held, LSTMLayer, Port
+from sordino.gradients.rules.matmul import Matmul
+from sordino.gradients.rules.output import Output
 from sordino.gradients.rules.part import Part, Rows, lift
+from sordino.gradients.rules.recurrence import Recurrence, Weights, recurrence, usable
 from sordino.gradients.rules.registry import rule
 from sordino.refusal import Refusal
 
@@ -56,8 +59,25 @@ def _step(module: nn.RNNBase | nn.RNNCellBase) -> Step:
     return _relu_step if module.nonlinearity == "relu" else _tanh_step
 
 
+def _parts(
+    tape: Tape, weights: list[Any], g: Tensor, x: Tensor, h: Tensor, read: Tensor | None, sums: Tensor | None
+) -> dict[Tensor, Part | Tensor]:
+    """All four parameters from the gates' gradient, everything (B, T, …); `read` holds x and h side by side."""
+    w_ih, w_hh, *biases = weights
+    found: dict[Tensor, Part | Tensor] = {}
+    output = Output(g, read)
+    if tape.wants(w_ih):
+        found[w_ih] = Matmul(x, g, output)
+    if tape.wants(w_hh):
+        found[w_hh] = Matmul(h, g, output, start=x.shape[2])
+    if any(tape.wants(p) for p in biases):
+        total = Rows(g.sum(1) if sums is None else sums)
+        found |= {p: total for p in biases if tape.wants(p)}
+    return found
+
+
 def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
-    """One direction of an LSTM layer, x (T, B, d): all four parameters from the gates' gradient."""
+    """One direction of an LSTM layer, x (T, B, d), by torch."""
     w_ih, w_hh, *biases = weights
     size, (steps, b, d) = tape.size, x.shape
     bias = (biases[0].detach() + biases[1].detach()) if biases else None
@@ -66,22 +86,33 @@ def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Ten
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         rows = samples_first(lift(g).view(steps, b, -1), 1, size)  # (B, T, 4H)
-        found: dict[Tensor, Part | Tensor] = {}
-        output = Output(rows)
-        if tape.wants(w_ih):
-            found[w_ih] = Matmul(samples_first(lift(saved[0], g), 1, size), rows, output)
-        if tape.wants(w_hh):
-            found[w_hh] = Matmul(samples_first(lift(held[0], g), 1, size), rows, output)
-        if any(tape.wants(p) for p in biases):
-            total = Rows(rows.sum(1))
-            found |= {p: total for p in biases if tape.wants(p)}
-        return found
+        inputs, hidden = (samples_first(lift(t, g), 1, size) for t in (saved[0], held[0]))
+        return _parts(tape, weights, rows, inputs, hidden, None, None)
 
     gates = tape.record(gates, (x,), parts, frames=1)
     h0, c0 = (s.to(gates.dtype) for s in state)
     hidden = w_hh.detach().to(gates.dtype)
     out, last = LSTMLayer.apply(gates.view(steps, b, -1), h0, c0, hidden)  # type: ignore[no-untyped-call]
     held.append(torch.cat([h0.detach()[None], out.detach()[:-1]]))  # the hidden state each step read
+    return out, (out[-1], last)
+
+
+def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
+    """The same by the compiled layer."""
+    w_ih, w_hh, *biases = (p.detach().contiguous() for p in weights)
+    (steps, b, d), wide = x.shape, len(w_ih)
+    bias = biases[0] + biases[1] if biases else w_ih.new_zeros(wide)
+    held = Held()
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        assert held.read is not None, "the layer's backward pass came by"
+        read, rows = held.read.transpose(0, 1), g.view(steps, b, wide).transpose(0, 1)  # (B, T, d + H), (B, T, 4H)
+        return _parts(tape, weights, rows, read[:, :, :d], read[:, :, d:], read, held.sums)
+
+    path = x if x.requires_grad else tape.leaf(weights[0])
+    port: Tensor = Port.apply(path, steps * b, wide)  # type: ignore[no-untyped-call]
+    port = tape.record(port, (x,), parts, frames=1)
+    out, last = CompiledLSTMLayer.apply(x, port, *state, kernel, Weights(w_ih, w_hh, bias), held)  # type: ignore[no-untyped-call]
     return out, (out[-1], last)
 
 
@@ -125,7 +156,11 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
             weights = list(module.all_weights[which])
             turned = x.flip(0) if direction else x
             if is_lstm and not module.proj_size:
-                out, end = _fused(tape, turned, state, weights)
+                kernel = recurrence() if usable(x, *state, *weights) and x.numel() else None
+                if kernel is None:
+                    out, end = _fused(tape, turned, state, weights)
+                else:
+                    out, end = _compiled(tape, kernel, turned, state, weights)
             else:
                 out, end = _stepped(tape, module, turned, state, weights)
             outputs.append(out.flip(0) if direction else out)
