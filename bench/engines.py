@@ -229,5 +229,5 @@ def norm_engines(problem: Problem, b: int) -> dict[str, Step]:
         "the same, channels last": both(last, x_last),
         "opacus hooks": hooked,
         "opacus ghost": ghostly,
-        "sordino": lambda: backend.per_sample(own, lambda m, a, t: problem.loss(m(a), t), (x, y)).norms().total(),
+        "sordino": lambda: backend.norms(own, lambda m, a, t: problem.loss(m(a), t), TensorDataset(x, y)).total(),
     }

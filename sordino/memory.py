@@ -71,6 +71,6 @@ def physical_batch(
     a sample, `parameters` the bytes of the model, which a smaller batch does not change.
     """
     fits = int(min(MOST, max(1, SHARE * free_bytes(device) // max(1, sample_bytes))))
-    if lot * activations > max(_MODEST, parameters):
+    if lot * activations > max(_MODEST, parameters / 2):
         return min(fits, max(1, ceil(_HALF * lot)))
     return fits

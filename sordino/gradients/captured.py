@@ -17,13 +17,13 @@ same (a, g), in float32 at least, and samples whose norm is not finite contribut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from sordino.gradients import check, tune
 from sordino.gradients.batch import arguments, rows_of, size, tensors
@@ -37,6 +37,7 @@ from sordino.gradients.purse import Purse
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Inner, Taken
 from sordino.gradients.tape import Checkpointed, Mode, Tape
+from sordino.memory import activation_bytes
 from sordino.refusal import Refusal
 
 
@@ -77,8 +78,12 @@ class Captured:
             plan.stream = True
             return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
 
-    def norms(self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int = 256) -> Norms:
+    def norms(
+        self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int | None = None
+    ) -> Norms:
         """The norms of every sample of a dataset, or of an iterable of batches; nothing else is computed or kept.
+
+        A dataset is read `chunk` samples at a time; None: few enough for what they take to stay in the cache.
 
         Example:
             >>> data = torch.utils.data.TensorDataset(torch.ones(10, 3))
@@ -86,8 +91,9 @@ class Captured:
             torch.Size([10, 2])
 
         """
-        batches: Iterable[Any] = DataLoader(data, chunk) if isinstance(data, Dataset) else data
-        found = [self.per_sample(model, loss_fn, batch).norms() for batch in batches]
+        if isinstance(data, Dataset):
+            data = _batches(data, chunk or _cached(activation_bytes(model, loss_fn, next(_batches(data, _FEW)))))
+        found = [self.per_sample(model, loss_fn, batch).norms() for batch in data]
         if not found:
             names = tuple(trainable(model))
             return Norms(torch.zeros(0, len(names)), names)
@@ -112,6 +118,22 @@ class Captured:
         if self.options.measure:
             tune.restore(state["choices"])
             forget_plans()
+
+
+_FEW = 4  # samples that tell what one takes
+_CACHE = 1 << 25
+_MOST = 256
+
+
+def _cached(sample: int) -> int:
+    """A number of samples whose activations fill a cache, at least as many as keep the layers busy."""
+    return max(_MOST // 4, min(_MOST, _CACHE // max(1, sample)))
+
+
+def _batches(data: Dataset[Any], chunk: int) -> Iterator[Any]:
+    if type(data) is TensorDataset:
+        return (tuple(t[i : i + chunk] for t in data.tensors) for i in range(0, len(data), chunk))
+    return iter(DataLoader(data, chunk))
 
 
 def captured(

@@ -23,7 +23,7 @@ from sordino.gradients.rules import likely
 from sordino.gradients.rules.compiled import Convolutions, convolutions, takes
 from sordino.gradients.rules.filters import ORDER, gram, rows, weight_gradient
 from sordino.gradients.rules.matmul import diagonal_guard
-from sordino.gradients.rules.part import Rows, blank, per_pass, pieces, square_sum
+from sordino.gradients.rules.part import Rows, blank, may_keep, per_pass, pieces, square_sum
 from sordino.gradients.rules.patches import Geometry
 
 _FEW_POSITIONS = 64
@@ -54,7 +54,7 @@ class Convolution:
             return self.a.new_zeros(0)
         size = prod(self.shape)
         sample = self.a[:1].numel() + self.g[:1].numel()
-        keep = size <= sample or b * size * self.a.element_size() <= (options.keep_bytes or 0)
+        keep = may_keep(size, sample, b, options, self.a.element_size())
         choice = self._choice(options, keep)
         if choice == "compiled":
             return self._compiled(keep)

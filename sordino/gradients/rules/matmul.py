@@ -22,7 +22,7 @@ from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.compound import joiner
 from sordino.gradients.rules.output import Output, add_product, gram_of, gram_with
-from sordino.gradients.rules.part import Part, Squares, blank, per_pass, pieces, square_sum
+from sordino.gradients.rules.part import Part, Squares, blank, may_keep, per_pass, pieces, square_sum
 
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
@@ -65,7 +65,7 @@ class Matmul:
         p = self.g.shape[2]
         if not b or not t:
             return self.a.new_zeros(b)
-        keep = p * d <= t * (p + d) or b * p * d * self.a.element_size() <= (options.keep_bytes or 0)
+        keep = may_keep(p * d, t * (p + d), b, options, self.a.element_size())
         assert self.output is not None, "there are positions"
         choice = self.output.formula(options, keep)
         if choice == "compiled":

@@ -134,6 +134,18 @@ def per_pass(sample_elements: int, options: PerformanceOptions, itemsize: int = 
     return max(1, options.scratch_bytes // max(1, sample_elements * itemsize))
 
 
+_DEAR = 4
+"""Rows so many times as large as a layer's own input and gradient cost more in memory than they save in the sum."""
+
+
+def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize: int) -> bool:
+    """Whether the rows of b samples may stay until the sum; `rows` and `own` are elements of one sample.
+
+    They may always take the place of the layer's own input and output gradient.
+    """
+    return rows <= own or (rows <= _DEAR * own and b * rows * itemsize <= (options.keep_bytes or 0))
+
+
 @dataclass(frozen=True)
 class Rows:
     """Gradients held in full: biases, norm layers, small or unusual parameters."""
