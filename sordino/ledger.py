@@ -13,7 +13,7 @@ Privacy: nothing is ever removed. `void` records that there is no guarantee, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sordino import claims
@@ -88,8 +88,9 @@ class Ledger:
 
     def close(self, page: str = "") -> None:
         """Nothing more will be released on the page's open draw."""
-        if page in self._open:
-            self._append(self._open.pop(page).entry())
+        draw = self._open.pop(page, None)
+        if draw is not None:
+            self._append(draw.entry())
 
     def release(self, event: Event, page: str = "") -> None:
         """Something was released on the page's open draw; with no draw open there, on the whole data."""
@@ -176,8 +177,9 @@ def _batch(event: Event) -> Event:
 
 def _appended(entries: list[Entry], entry: Entry, *, in_place: bool = False) -> list[Entry]:
     result = entries if in_place else list(entries)
-    if result and replace(result[-1], count=entry.count) == entry:
-        result[-1] = replace(entry, count=result[-1].count + entry.count)
+    last = result[-1] if result else None
+    if last is not None and (last.event, last.cover, last.bins) == (entry.event, entry.cover, entry.bins):
+        result[-1] = Entry(entry.event, last.count + entry.count, entry.cover, entry.bins)
     else:
         result.append(entry)
     return result

@@ -83,6 +83,8 @@ def _rows(column: Tensor, indices: Indices) -> Tensor:
 def chunks(indices: Indices, physical_batch: int) -> list[Indices]:
     """A lot's indices in as few physical chunks as possible, of equal size or nearly; none for an empty lot."""
     parts = -(-len(indices) // physical_batch)
+    if parts == 1:
+        return [indices]
     return np.array_split(indices, parts) if parts else []
 
 

@@ -9,7 +9,7 @@ batch, and must not change anything for them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from sordino.gradients import batch as batches
 from sordino.gradients.chunked import nothing
 from sordino.gradients.displaced import displaced
-from sordino.gradients.persample import Backend, LossFn, PerPass, PerSample, estimate_of
+from sordino.gradients.persample import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import seeded
+from sordino.gradients.walk import parameters_of
 from sordino.lot import Lot
 from sordino.penalty import L2
 from sordino.refusal import Refusal
@@ -33,16 +34,13 @@ class Passes:
     def __init__(self, model: nn.Module, loss_fn: LossFn, backend: Backend, penalty: L2 | None) -> None:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
         self.named: dict[str, nn.Parameter] = {}
+        self.device = torch.device("cpu")  # where the model is
         self.look()
 
     def look(self) -> None:
         """Walk over the modules once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
-        self.named = dict(self.model.named_parameters())
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next((p.device for p in self.named.values()), torch.device("cpu"))
+        self.named = parameters_of(self.model)
+        self.device = next(iter(self.named.values())).device if self.named else torch.device("cpu")
 
     def own_randomness(self, stream: Rng) -> AbstractContextManager[None]:
         """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
@@ -96,4 +94,6 @@ class Passes:
 
 
 def _drawn(backend: Backend) -> Backend:
-    return backend.drawn() if isinstance(backend, PerPass) else backend
+    """What a `PerPass` backend draws for one pass; another is itself. `isinstance` is slow for something asked every step."""
+    drawn: Callable[[], Backend] | None = getattr(backend, "drawn", None)
+    return backend if drawn is None else drawn()

@@ -33,7 +33,9 @@ from sordino.gradients import batch as batches
 from sordino.gradients import check, shifted
 from sordino.gradients.captured import Captured
 from sordino.gradients.chunked import Chunked
+from sordino.gradients.flat import divide_
 from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
+from sordino.gradients.walk import parameters_of
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
@@ -349,7 +351,7 @@ class Private:
     def _left_the_finite(self) -> bool:
         """Is training over because a parameter, which is public, is not finite any more?"""
         if self._diverged is None:
-            bad = not_finite(dict(self._model.named_parameters()))
+            bad = not_finite(parameters_of(self._model))
             if bad is not None and not self._steps:
                 raise Refusal(f"parameter {bad!r} is not finite before the first step: look at how it was initialised")
             self._diverged = None if bad is None else Diverged(self._steps - 1, f"parameter {bad!r}")
@@ -370,7 +372,8 @@ class Private:
     def _write(self, release: Release, expected: float) -> None:
         """Divide by the public number and hand the gradient to the optimizer."""
         self._tripwire.watch(self._passes.named)
-        torch._foreach_div_(list(release.value.values()), expected)
+        divide_(release.value, expected)
         for name, p in self._passes.named.items():
-            if name in release.value:
-                self._tripwire.write(p, release.value[name].to(p.dtype))
+            grad = release.value.get(name)
+            if grad is not None:
+                self._tripwire.write(p, grad if grad.dtype == p.dtype else grad.to(p.dtype))

@@ -9,7 +9,16 @@ from itertools import groupby
 from sordino.events.base import Event, Relation
 from sordino.events.composition import Group, Repeat, Together, TuneNegativeBinomial, TunePoisson
 from sordino.events.draws import BallsInBins, Batch, FixedSize, Poisson, Shuffle, TruncatedPoisson
-from sordino.events.mechanisms import Mixture, NonPrivate
+from sordino.events.mechanisms import (
+    DiscreteGaussian,
+    Exponential,
+    Gaussian,
+    Laplace,
+    Mixture,
+    NonPrivate,
+    ProjectedClip,
+    RandomisedResponse,
+)
 
 _SAMPLED: Mapping[type[Event], Relation] = {
     Poisson: Relation.ADD_OR_REMOVE,
@@ -18,6 +27,8 @@ _SAMPLED: Mapping[type[Event], Relation] = {
     TruncatedPoisson: Relation.ADD_OR_REMOVE,
     BallsInBins: Relation.ADD_OR_REMOVE,
 }
+_SIMPLE = frozenset({Gaussian, Laplace, Exponential, DiscreteGaussian, RandomisedResponse, ProjectedClip})
+"""Mechanisms with nothing inside."""
 _WRAPPERS = (
     Poisson,
     FixedSize,
@@ -38,6 +49,8 @@ def canonical(event: Event) -> Event:
     >>> canonical(Together(Gaussian(2.0), Together(Gaussian(2.0), Repeat(Gaussian(2.0), 3))))
     Repeat(event=Gaussian(multiplier=2.0), count=5)
     """
+    if _is_short(event):
+        return event
     reasons = _reasons(event)
     if reasons:
         return NonPrivate("; ".join(reasons))
@@ -46,7 +59,16 @@ def canonical(event: Event) -> Event:
 
 def compose(events: Iterable[Event]) -> Event:
     """`Together` of the events, canonical."""
-    return canonical(Together(*events))
+    parts = tuple(events)
+    return parts[0] if len(parts) == 1 and _is_short(parts[0]) else canonical(Together(*parts))
+
+
+def _is_short(event: Event) -> bool:
+    """Is this a mechanism, or a sampled one, of which nothing can be left out? Nearly every step of a training run is."""
+    kind = type(event)
+    if kind is Poisson or kind is FixedSize:
+        return type(event.event) in _SIMPLE and getattr(event, "rate", 0.0) != 1.0  # type: ignore[attr-defined]
+    return kind in _SIMPLE
 
 
 def _shorten(event: Event) -> Event:

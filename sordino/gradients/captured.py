@@ -31,12 +31,13 @@ from sordino.gradients.gather import Surprise, gather
 from sordino.gradients.graph import one_loss_each, recorded_only
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.persample import LossFn, Norms, PerSample, trainable
-from sordino.gradients.plan import Plan, forget_plans, installed, known_sample_bytes, modules_of, plan_of, way_of
+from sordino.gradients.plan import Plan, forget_plans, installed, known_sample_bytes, plan_of, way_of
 from sordino.gradients.probe import settle
 from sordino.gradients.purse import Purse
 from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Inner, Taken
 from sordino.gradients.tape import Checkpointed, Mode, Tape
+from sordino.gradients.walk import modules_of
 from sordino.memory import activation_bytes
 from sordino.refusal import Refusal
 

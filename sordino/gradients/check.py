@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_map
 
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.persample import LossFn
+from sordino.gradients.walk import modules_of
 from sordino.refusal import Refusal
 
 PROBE = 3
@@ -61,8 +62,8 @@ def structure(model: nn.Module) -> None:
 
 def statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
     """Refuse modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
-    for module in model.modules() if modules is None else modules:
-        if isinstance(module, _BatchNorm | _InstanceNorm):
+    for module in modules_of(model) if modules is None else modules:
+        if isinstance(module, _NormBase):  # of both kinds
             _refuse_statistics(model, module)
 
 

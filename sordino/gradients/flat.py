@@ -85,6 +85,15 @@ def _free(buffer: Tensor) -> bool:
     return count <= _POOL_ONLY
 
 
+def divide_(grads: dict[str, Tensor], by: float) -> None:
+    """Divide all in place: by one product over the buffer behind them, where there is one and nothing else is in it."""
+    base = flat(grads)
+    if base is None or base.numel() - sum([t.numel() for t in grads.values()]) >= _ALIGNMENT * len(grads):
+        torch._foreach_div_(list(grads.values()), by)
+    else:
+        base.mul_(1 / by)
+
+
 def flat(grads: dict[str, Tensor]) -> Tensor | None:
     """The one buffer behind these tensors (a 1-D tensor with a few zeros between), or None if they have none in common.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -51,6 +52,11 @@ class Norms:
     def total(self) -> Tensor:
         """The L2 norm of each sample's whole gradient, shape (B,)."""
         return self.squared.sum(dim=1).sqrt()
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all are finite: squares do not cancel, so a finite sum has finite terms. Never to be logged."""
+        return math.isfinite(self.squared.sum().item())
 
 
 class PerSample(Protocol):
@@ -121,9 +127,13 @@ class Estimating(Protocol):
         ...
 
 
+_EXACT = Exact()
+
+
 def estimate_of(backend: Backend | None) -> Estimate:
-    """How a backend obtains its norms."""
-    return backend.estimate if isinstance(backend, Estimating) else Exact()
+    """How a backend obtains its norms: what an `Estimating` one says. Asked every step, and `isinstance` is slow there."""
+    found: Estimate = getattr(backend, "estimate", _EXACT)
+    return found
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -59,21 +59,6 @@ _PLANS: WeakKeyDictionary[nn.Module, dict[Hashable, Plan]] = WeakKeyDictionary()
 _MOST = 16  # ways of using one model that are remembered
 
 
-def modules_of(model: nn.Module) -> list[nn.Module]:
-    """As `list(model.modules())`, in the same order, without a generator per module: this is asked every step."""
-    seen: set[nn.Module] = set()
-    found: list[nn.Module] = []
-    stack = [model]
-    while stack:
-        module = stack.pop()
-        if module not in seen:
-            seen.add(module)
-            found.append(module)
-            if module._modules:
-                stack += [m for m in reversed(module._modules.values()) if m is not None]
-    return found
-
-
 def way_of(model: nn.Module, loss_fn: LossFn, inputs: list[Tensor]) -> Hashable:
     """What a plan was made for: another loss, mode or kind of input may use the layers in another way."""
     code = getattr(loss_fn, "__code__", None) or id(loss_fn)  # a lambda written in a loop is a new object every time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 
 import torch
 from torch import Tensor
@@ -111,9 +110,8 @@ class Taken:
 
     def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
         total = buffers(self._names, self._like, self._pool) if into is None else into
-        squared, beta = self.norms().squared, 0 if into is None else 1
-        # A sum of squares that is finite has finite terms; if it is not, look closer.
-        finite = None if isfinite(squared.sum()) else squared.isfinite().all(dim=1)  # (B,)
+        norms, beta = self.norms(), 0 if into is None else 1
+        finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
         columns = weights.unbind(1)
         with full_precision(weights.device):
             for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +42,10 @@ class Poisson:
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Independent draws; records in ascending order."""
+        amplify = partial(events.Poisson, self.rate)
         k = start
         while True:
-            indices = take(n, self.rate, rng.child(k))
-            yield Draw(indices, lambda event: events.Poisson(self.rate, event))
+            yield Draw(take(n, self.rate, rng.child(k)), amplify)
             k += 1
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sordino import validate
@@ -17,10 +18,13 @@ from sordino.gradients.persample import Norms
 from sordino.noise import Sensitivity
 from sordino.weigh.weigher import Rule, State, Stateless
 
+_ONE = torch.ones(())
+
 
 def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
-    """min(1, C / r), with 1 at r = 0 and for an infinite bound."""
-    return (bound / norms).clamp(max=1.0).nan_to_num(nan=1.0)
+    """min(1, C / r), with 1 at r = 0 and for an infinite bound; of 1 and what is not a number, `fmin` takes 1."""
+    ratio = bound / norms if isinstance(bound, Tensor) else norms.reciprocal().mul_(bound)
+    return torch.fmin(ratio, _ONE.to(ratio))
 
 
 @dataclass(frozen=True)

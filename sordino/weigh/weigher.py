@@ -86,7 +86,7 @@ EXACT = Exact()
 
 def cleaned(norms: Norms) -> tuple[Norms, Tensor | None]:
     """Norms with zeros in the rows that are not finite, and which rows are finite, (B, 1); None if all are."""
-    if math.isfinite(norms.squared.sum().item()):  # squares do not cancel: a finite sum has finite terms
+    if norms.finite:
         return norms, None
     finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)
     return Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate), finite
