@@ -1,29 +1,28 @@
-"""The ChaCha20 key stream (RFC 8439, 2018) of one draw, by the `cryptography` package: read in order, or word by word.
+"""The AES-256 key stream of one draw (FIPS 197, 2001) in counter mode (SP 800-38A, 2001), by the `cryptography` package:
+read in order, or word by word.
 
-The sixteen words a block is made of are four constants, the key, the block's number, and the number of the draw.
+Block i of draw k is the encryption of (k, i), 64 bits each, most significant byte first. No two blocks of a key are the
+same, where those of a random stream would be: one could tell them apart from 2⁶⁴ blocks on, 2⁶⁶ values.
 """
 
 from __future__ import annotations
 
 import struct
 
-import numpy as np
-from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, CipherContext, algorithms
-from numpy.typing import NDArray
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 KEY_BYTES = 32
-BLOCK_BYTES = 64
+BLOCK_BYTES = 16
 
-_CONSTANTS = b"expand 32-byte k"
-_ZEROS = bytes(1 << 20)
+_ZEROS = memoryview(bytes(1 << 20))
 
 
 class KeyStream:
     """The stream of a key and the number of a draw."""
 
     def __init__(self, key: bytes, number: int) -> None:
-        self._key, self._number = key, number.to_bytes(12, "little")
-        self._cipher: AEADEncryptionContext | CipherContext | None = None
+        self._key, self._number = key, number.to_bytes(8, "big")
+        self._cipher: CipherContext | None = None
 
     def into(self, buffer: memoryview | bytearray) -> None:
         """Overwrite the buffer with the bytes that come next."""
@@ -37,11 +36,10 @@ class KeyStream:
         found: int = struct.unpack_from("<I", self._from(block).update(bytes(BLOCK_BYTES)), at)[0]
         return found
 
-    def state(self) -> NDArray[np.uint32]:
-        """The sixteen words of block 0, for the compiled kernel."""
-        return np.frombuffer(_CONSTANTS + self._key + bytes(4) + self._number, dtype="<u4").astype(np.uint32)
+    def state(self) -> bytes:
+        """Key and number, for the compiled kernel."""
+        return self._key + self._number
 
-    def _from(self, block: int) -> AEADEncryptionContext | CipherContext:
-        # The first four bytes of the nonce are the block's number, the other twelve the draw's.
-        nonce = block.to_bytes(4, "little") + self._number
-        return Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
+    def _from(self, block: int) -> CipherContext:
+        counter = self._number + block.to_bytes(8, "big")
+        return Cipher(algorithms.AES(self._key), modes.CTR(counter)).encryptor()

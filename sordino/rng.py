@@ -1,7 +1,7 @@
-"""Randomness as an argument: a ChaCha20 key stream (RFC 8439, 2018), split by purpose, with its position in the checkpoint.
+"""Randomness as an argument: an AES-256 key stream in counter mode, split by purpose, with its position in the checkpoint.
 
-Every draw has its own number, and the number is the cipher's nonce: draw k is a pure function of (key, k). So a stream
-is resumed by its counter, and two streams never overlap. Keys of children are derived by keyed BLAKE2b.
+Every draw has its own number, and the number is half of the cipher's counter: draw k is a pure function of (key, k). So a
+stream is resumed by its counter, and two streams never overlap. Keys of children are derived by keyed BLAKE2b.
 
 Normal values are made in normals.py, or by the compiled kernel of kernels/, which gives the same bits.
 
@@ -24,6 +24,9 @@ from sordino import normals
 from sordino.kernels import kernel
 from sordino.keystream import KEY_BYTES, KeyStream
 
+CIPHER = "AES-256-CTR"
+
+_FEW = 64  # words for which OpenSSL's preparations would cost more than the words
 _LONGEST = 1 << 34  # values of one draw: their words stay below those of the tails, and below the cipher's last block
 
 
@@ -62,6 +65,9 @@ class Rng:
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """N uniform 64-bit words."""
+        compiled = kernel()
+        if compiled is not None and compiled.ciphers and 0 < n <= _FEW:
+            return compiled.keystream(self._stream(), 0, (n + 1) // 2).reshape(-1).view(np.uint64)[:n]
         buffer = bytearray(8 * n)
         if n:
             self.fill(buffer)
@@ -121,9 +127,14 @@ class Rng:
 
     def state_dict(self) -> dict[str, Any]:
         """The key and the position. Whoever reads it knows all past and future noise: it is as secret as the data."""
-        return {"key": self._key.hex(), "counter": self.counter}
+        return {"cipher": CIPHER, "key": self._key.hex(), "counter": self.counter}
 
     @staticmethod
     def from_state_dict(state: Mapping[str, Any]) -> Rng:
-        """The stream, where it was."""
+        """The stream, where it was. One of another cipher, as earlier versions had, would go on with other values."""
+        if state.get("cipher") != CIPHER:
+            raise ValueError(
+                f"a random stream of {state.get('cipher', 'ChaCha20')} was saved, and this version has {CIPHER}: it cannot go "
+                "on bit by bit; finish the run with the version that began it"
+            )
         return Rng(bytes.fromhex(state["key"]), int(state["counter"]))

@@ -124,11 +124,29 @@ def test_entropy_is_not_a_seed():
     assert Rng.from_entropy().state_dict()["key"] != Rng.from_entropy().state_dict()["key"]
 
 
-def test_the_key_stream_is_chacha20():
-    """RFC 8439, appendix A.1, test vector 1: zero key, zero nonce, block counter 0."""
-    buffer = bytearray(8)
-    Rng(bytes(32)).fill(buffer)
-    assert buffer.hex() == "76b8e0ada0f13d90"
+def test_the_key_stream_is_aes_256():
+    """FIPS 197, appendix C.3: the key 00..1f and the block 00112233445566778899aabbccddeeff."""
+    stream = KeyStream(bytes(range(32)), 0x0011223344556677)
+    word = stream.word(4 * 0x8899AABBCCDDEEFF)
+    assert word.to_bytes(4, "little").hex() == "8ea2b7ca"
+
+
+def test_few_words_are_those_of_the_long_stream(monkeypatch):
+    """They come from the compiled cipher, many from OpenSSL: the same stream, and every call is one draw of it."""
+    few, many = Rng.from_seed(11), Rng.from_seed(11)
+    for n in (1, 2, 3, 63, 64, 65, 200):
+        buffer = bytearray(8 * n)
+        many.fill(buffer)
+        assert few.words(n).tobytes() == bytes(buffer)
+        assert few.counter == many.counter
+
+
+def test_a_stream_of_another_cipher_is_not_gone_on_with():
+    state = Rng.from_seed(12).state_dict()
+    assert Rng.from_state_dict(state).words(1) == Rng.from_seed(12).words(1)
+    del state["cipher"]  # as ChaCha20 streams were saved
+    with pytest.raises(ValueError, match="ChaCha20"):
+        Rng.from_state_dict(state)
 
 
 def test_release_adds_noise_in_proportion_to_the_bound_and_brings_the_event():

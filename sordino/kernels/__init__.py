@@ -24,8 +24,9 @@ from sordino.kernels import build
 from sordino.kernels.library import Unavailable, opened
 from sordino.keystream import KeyStream
 
-LEVELS = ("portable", "AVX2", "AVX-512")
+LEVELS = ("key stream of OpenSSL", "AES and AVX2", "VAES")
 _BEST = len(LEVELS) - 1
+_FED = 0  # the level at which the caller makes the key stream
 
 _SPLIT = 1 << 16  # values; fewer are not worth a second thread
 _PAIRS = 1 << 12  # threads begin at multiples of this many pairs
@@ -38,10 +39,15 @@ class Kernel:
     library: ctypes.CDLL
     level: int
 
+    @property
+    def ciphers(self) -> bool:
+        """Whether it makes the key stream itself; if not, OpenSSL does."""
+        return self.level != _FED
+
     def keystream(self, stream: KeyStream, first: int, blocks: int) -> NDArray[np.uint32]:
-        """Blocks first, first + 1, … of a key stream: sixteen words each."""
-        out = np.empty((blocks, 16), dtype=np.uint32)
-        self.library.sordino_keystream(self.level, _at(stream.state()), first, blocks, _at(out))
+        """Blocks first, first + 1, … of a key stream: four words each."""
+        out = np.empty((blocks, 4), dtype=np.uint32)
+        self.library.sordino_keystream(self.level, stream.state(), first, blocks, out.ctypes.data)
         return out
 
     def add_normal(
@@ -50,30 +56,24 @@ class Kernel:
         """Add N(0, scale²) to float32 arrays laid end to end; none may be empty."""
         ends = list(accumulate(sizes))
         tensors, bounds = (ctypes.c_void_p * len(sizes))(*addresses), (ctypes.c_uint64 * len(sizes))(*ends)
-        state = stream.state()
-        pairs = _pairs(ends[-1])
+        state, count, n = stream.state(), len(sizes), ends[-1]
+        pairs = _pairs(n)
 
-        def part(begin: int, end: int) -> None:
-            self.library.sordino_add_normal(
-                self.level,
-                _at(state),
-                scale,
-                begin,
-                end,
-                ctypes.addressof(tensors),
-                ctypes.addressof(bounds),
-                len(sizes),
-            )
+        def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
+            self.library.sordino_add_normal(self.level, state, scale, begin, end, tensors, bounds, count, words, first)
 
-        if threads == 1 or ends[-1] < _SPLIT:
+        if not self.ciphers:
+            buffer = bytearray(4 * min(normals.BLOCK, n + 1))
+            words = np.frombuffer(buffer, dtype=np.uint32)
+            for begin, first in zip(range(0, pairs, normals.BLOCK // 2), range(0, n, normals.BLOCK), strict=True):
+                end = min(pairs, begin + normals.BLOCK // 2)
+                stream.into(memoryview(buffer)[: 8 * (end - begin)])
+                part(begin, end, words.ctypes.data, first)
+        elif threads == 1 or n < _SPLIT:
             part(0, pairs)
         else:  # a thread per range of pairs; ctypes lets go of the interpreter during a call
             cuts = [round(pairs * k / threads / _PAIRS) * _PAIRS for k in range(threads)] + [pairs]
             list(_pool(os.getpid(), threads).map(part, cuts[:-1], cuts[1:]))
-
-
-def _at(array: NDArray[np.uint32]) -> int:
-    return array.ctypes.data
 
 
 def _pairs(n: int) -> int:
@@ -111,19 +111,20 @@ def _found() -> tuple[Kernel | None, str]:
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library with the types of its functions."""
     level, size, pointer = ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p
-    library.sordino_keystream.argtypes = [level, pointer, size, size, pointer]
-    library.sordino_add_normal.argtypes = [level, pointer, ctypes.c_float, size, size, pointer, pointer, size]
+    key, number = ctypes.c_char_p, ctypes.c_float
+    library.sordino_keystream.argtypes = [level, key, size, size, pointer]
+    library.sordino_add_normal.argtypes = [level, key, number, size, size, pointer, pointer, size, pointer, size]
     library.sordino_keystream.restype = library.sordino_add_normal.restype = None
     return library
 
 
 def agrees(made: Kernel, n: int = 4999) -> bool:
-    """Whether the kernel's key stream is ChaCha20's and its values those of the slow path."""
+    """Whether the kernel's key stream is the cipher's and its values those of the slow path."""
 
     def stream() -> KeyStream:
-        return KeyStream(bytes(range(32)), 2**70 + 5)
+        return KeyStream(bytes(range(32)), 2**60 + 5)
 
-    wanted = bytearray(64 * 35)
+    wanted = bytearray(16 * 35)
     stream().into(wanted)
     if made.keystream(stream(), 0, 35).astype("<u4").tobytes() != bytes(wanted):
         return False

@@ -1,33 +1,40 @@
-/* Gaussian noise in one pass: ChaCha20 key stream (RFC 8439, 2018), Box-Muller (1958), addition to the sums.
+/* Gaussian noise in one pass: AES-256 key stream in counter mode (FIPS 197, 2001; SP 800-38A, 2001), Box-Muller (1958),
+ * addition to the sums.
  *
  * The values are those of sordino/normals.py, bit for bit, on every machine: the same operations of IEEE single precision
  * in the same order, compiled without contraction. Nothing here chooses, clips or keeps anything; the caller decides what
  * is added where. Work is cut into pieces of PAIRS pairs that stay in the first-level cache.
+ *
+ * Processors with AES instructions make the key stream here. For others the caller hands it over, made by OpenSSL.
  *
  * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
+#define AES_NI
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 
-#if defined(__clang__) || __GNUC__ >= 12
-#define SHUFFLE(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
-#endif
-
-#define WORDS 16                   /* 32-bit words of a ChaCha20 block */
-#define BLOCK ((uint64_t)1 << 18)  /* values made of one stretch of key stream; rng.BLOCK */
+#define WORDS 4                    /* 32-bit words of a block of the cipher */
+#define ROUNDS 14
+#define BLOCK ((uint64_t)1 << 18)  /* values made of one stretch of key stream; normals.BLOCK */
 #define PAIRS 512                  /* pairs of values made at once */
 #define RARE (1 << 15)             /* radius words below this take 32 more bits; normals.RARE */
 #define EXTRA ((uint64_t)1 << 35)  /* where the stream of those bits begins, in words; normals.EXTRA */
 
+/* A stream: block i is the encryption of (number of the draw, i), 64 bits each, most significant byte first. */
 typedef struct {
-    uint32_t words[WORDS]; /* constants, key, block counter 0, number of the draw */
-} state_t;
+    uint8_t keys[ROUNDS + 1][16];
+    uint8_t number[8];
+    const uint32_t *given; /* the words from `from` on, where the caller made them */
+    uint64_t from;
+} stream_t;
 
 typedef struct {
     float **tensors;
@@ -35,43 +42,62 @@ typedef struct {
     uint64_t count;
 } target_t;
 
-/* Where a reader is in the key stream. */
-typedef struct {
-    uint64_t block, have, used; /* the next block; words held, and how many of them are used */
-    uint32_t words[PAIRS + 2 * WORDS];
-} reader_t;
+/* The cipher, plainly: for the round keys, and for single words. */
 
-static void seek(reader_t *reader, uint64_t word) { reader->block = word / WORDS, reader->have = reader->used = 0; }
+static uint8_t SBOX[256];
 
-#define ROTATE(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
-#define QUARTERS(a, b, c, d, e, f, g, h)            /* two quarter rounds side by side */ \
-    a += b, e += f, d = ROTATE16(d ^ a), h = ROTATE16(h ^ e);                             \
-    c += d, g += h, b = ROTATE(b ^ c, 12), f = ROTATE(f ^ g, 12);                         \
-    a += b, e += f, d = ROTATE8(d ^ a), h = ROTATE8(h ^ e);                               \
-    c += d, g += h, b = ROTATE(b ^ c, 7), f = ROTATE(f ^ g, 7)
-#define COLUMNS(x)                                                   \
-    QUARTERS(x[0], x[4], x[8], x[12], x[1], x[5], x[9], x[13]);      \
-    QUARTERS(x[2], x[6], x[10], x[14], x[3], x[7], x[11], x[15])
-#define DIAGONALS(x)                                                 \
-    QUARTERS(x[0], x[5], x[10], x[15], x[1], x[6], x[11], x[12]);    \
-    QUARTERS(x[2], x[7], x[8], x[13], x[3], x[4], x[9], x[14])
+static uint8_t twice(uint8_t x) { return (uint8_t)(x << 1 ^ (x & 0x80 ? 0x1b : 0)); }
 
-/* One word, plainly: for the rare extra bits. */
-#define ROTATE16(x) ROTATE(x, 16)
-#define ROTATE8(x) ROTATE(x, 8)
-static uint32_t word_at(const state_t *state, uint64_t index) {
-    uint32_t x[WORDS], start[WORDS];
-    memcpy(start, state->words, sizeof start);
-    start[12] += (uint32_t)(index / WORDS);
-    memcpy(x, start, sizeof x);
-    for (int round = 0; round < 10; round++) {
-        COLUMNS(x);
-        DIAGONALS(x);
-    }
-    return x[index % WORDS] + start[index % WORDS];
+/* p runs through all bytes but 0 in powers of 3, q through their inverses. */
+__attribute__((constructor)) static void fill_sbox(void) {
+    uint8_t p = 1, q = 1;
+    do {
+        p ^= twice(p);
+        q ^= (uint8_t)(q << 1), q ^= (uint8_t)(q << 2), q ^= (uint8_t)(q << 4), q ^= q & 0x80 ? 0x09 : 0;
+        uint8_t turned = q;
+        for (int i = 1; i < 5; i++) turned ^= (uint8_t)(q << i | q >> (8 - i));
+        SBOX[p] = turned ^ 0x63;
+    } while (p != 1);
+    SBOX[0] = 0x63;
 }
-#undef ROTATE16
-#undef ROTATE8
+
+static void expand(const uint8_t *key, uint8_t (*keys)[16]) {
+    uint8_t *words = keys[0], power = 1;
+    memcpy(words, key, 32);
+    for (int i = 8; i < 4 * (ROUNDS + 1); i++) {
+        uint8_t t[4], *last = words + 4 * (i - 1);
+        for (int j = 0; j < 4; j++) t[j] = i % 8 == 0 ? SBOX[last[(j + 1) % 4]] : i % 8 == 4 ? SBOX[last[j]] : last[j];
+        if (i % 8 == 0) t[0] ^= power, power = twice(power);
+        for (int j = 0; j < 4; j++) words[4 * i + j] = words[4 * (i - 8) + j] ^ t[j];
+    }
+}
+
+static void counter_block(const stream_t *stream, uint64_t block, uint8_t *x) {
+    memcpy(x, stream->number, 8);
+    for (int j = 0; j < 8; j++) x[8 + j] = (uint8_t)(block >> (56 - 8 * j));
+}
+
+static void one_block(const stream_t *stream, uint64_t block, uint8_t *x) {
+    uint8_t y[16];
+    counter_block(stream, block, x);
+    for (int j = 0; j < 16; j++) x[j] ^= stream->keys[0][j];
+    for (int round = 1; round <= ROUNDS; round++) {
+        for (int j = 0; j < 16; j++) y[j] = SBOX[x[(j + j % 4 * 4) % 16]];
+        for (int j = 0; j < 16; j += 4) {
+            uint8_t all = y[j] ^ y[j + 1] ^ y[j + 2] ^ y[j + 3];
+            for (int i = 0; i < 4; i++)
+                x[j + i] = round == ROUNDS ? y[j + i] : y[j + i] ^ all ^ twice(y[j + i] ^ y[j + (i + 1) % 4]);
+        }
+        for (int j = 0; j < 16; j++) x[j] ^= stream->keys[round][j];
+    }
+}
+
+static uint32_t word_of(const stream_t *stream, uint64_t block, uint64_t index) {
+    uint8_t x[16];
+    one_block(stream, block, x);
+    const uint8_t *b = x + 4 * index;
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
 
 INLINE float as_float(uint32_t bits) {
     float value;
@@ -97,14 +123,16 @@ INLINE int uniforms(const uint32_t *restrict words, size_t n, float *restrict v)
 }
 
 /* The same with 32 more bits where the word is small, so that the tail reaches 9.42 deviations. */
-static void refine(const state_t *state, const uint32_t *words, uint64_t first, size_t n, float *v) {
+static void refine(const stream_t *stream, const uint32_t *words, uint64_t first, size_t n, float *v) {
     for (size_t i = 0; i < n; i++) {
         int32_t k = (int32_t)(words[i] & 0x7fffffffu);
-        if (k < RARE) v[i] = (float)((double)k + ((double)word_at(state, EXTRA + first + i) + 0.5) * 0x1p-32);
+        if (k >= RARE) continue;
+        uint64_t place = EXTRA + first + i;
+        v[i] = (float)((double)k + ((double)word_of(stream, place / WORDS, place % WORDS) + 0.5) * 0x1p-32);
     }
 }
 
-/* scale * sqrt(-2 ln u) * (cos, sin)(2 pi a / 2^32). The polynomials and their errors are in normals.py. */
+/* Add scale * sqrt(-2 ln u) * (cos, sin)(2 pi a / 2^32). The polynomials and their errors are in normals.py. */
 INLINE void box_muller(const float *restrict v, const uint32_t *restrict angles, size_t n, float scale,
                        float *restrict cosines, float *restrict sines) {
     for (size_t i = 0; i < n; i++) {
@@ -133,12 +161,19 @@ INLINE void box_muller(const float *restrict v, const uint32_t *restrict angles,
         c = c * y - 0.5f;
         c = c * y + 1.0f;
         r = as_float(as_bits(r) ^ turned);
-        cosines[i] = r * c;
-        sines[i] = r * s;
+        cosines[i] += r * c;
+        sines[i] += r * s;
     }
 }
 
-/* Add n values to the tensors from position `first` of them on, laid end to end. */
+/* Where value `first` of the tensors laid end to end lies, if n values from there on lie in one; NULL if not. */
+INLINE float *within(const target_t *to, uint64_t *tensor, uint64_t first, uint64_t n) {
+    while (to->ends[*tensor] <= first) ++*tensor;
+    if (to->ends[*tensor] - first < n) return NULL;
+    return to->tensors[*tensor] + (first - (*tensor ? to->ends[*tensor - 1] : 0));
+}
+
+/* Add n values to the tensors from position `first` of them on. */
 INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const float *restrict values, uint64_t n) {
     while (to->ends[*tensor] <= first) ++*tensor;
     for (uint64_t done = 0; done < n;) {
@@ -151,78 +186,89 @@ INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const floa
     }
 }
 
-#define LANES 4
-#define NAMED(name) name##_4
+#define PLAIN 0
+#define AVX2 1
+#define VAES 2
+
+#define LEVEL PLAIN
+#define NAMED(name) name##_plain
 #define TARGET
 #include "lanes.h"
-#undef LANES
+#undef LEVEL
 #undef NAMED
 #undef TARGET
 
-#if defined(__x86_64__)
-#define LANES 8
+#if defined(AES_NI)
+#define LEVEL AVX2
 #define NAMED(name) name##_avx2
-#define TARGET __attribute__((target("avx2")))
+#define TARGET __attribute__((target("avx2,aes")))
 #include "lanes.h"
+#undef LEVEL
 #undef NAMED
 #undef TARGET
-#define NAMED(name) name##_avx512
-#define TARGET __attribute__((target("avx2,avx512f,avx512vl,avx512bw,avx512dq")))
+#define LEVEL VAES
+#define NAMED(name) name##_vaes
+#define TARGET __attribute__((target("avx2,aes,vaes")))
 #include "lanes.h"
-#undef LANES
+#undef LEVEL
 #undef NAMED
 #undef TARGET
 #endif
-
-enum { PLAIN, AVX2, AVX512 };
 
 /* What this processor can run, at most `most`. */
 static int best(int most) {
-#if defined(__x86_64__)
+#if defined(AES_NI)
+    unsigned a, b, c, d;
     __builtin_cpu_init();
-    int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-    if (most >= AVX512 && wide) return AVX512;
-    if (most >= AVX2 && __builtin_cpu_supports("avx2")) return AVX2;
+    if (most >= AVX2 && __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && c >> 25 & 1)
+        return most >= VAES && __get_cpuid_count(7, 0, &a, &b, &c, &d) && c >> 9 & 1 ? VAES : AVX2;
 #endif
     (void)most;
     return PLAIN;
+}
+
+static void begin_stream(stream_t *stream, const uint8_t *key) {
+    expand(key, stream->keys);
+    memcpy(stream->number, key + 32, 8);
 }
 
 EXPORT const char sordino_source[] = SORDINO_SOURCE;
 
 EXPORT int sordino_level(int most) { return best(most); }
 
-/* Blocks first, first + 1, ... of the key stream. */
-EXPORT void sordino_keystream(int level, const uint32_t *state, uint64_t first, uint64_t blocks, uint32_t *out) {
-    const state_t *from = (const state_t *)state;
-#if defined(__x86_64__)
-    if (best(level) == AVX512) {
-        keystream_avx512(from, first, blocks, out);
+/* Blocks first, first + 1, ... of the key stream; `key` is 32 bytes of it and the eight of the draw's number. */
+EXPORT void sordino_keystream(int level, const uint8_t *key, uint64_t first, uint64_t blocks, uint32_t *out) {
+    stream_t stream = {.given = NULL};
+    begin_stream(&stream, key);
+#if defined(AES_NI)
+    if (best(level) == VAES) {
+        keystream_vaes(&stream, first, blocks, out);
         return;
     }
     if (best(level) == AVX2) {
-        keystream_avx2(from, first, blocks, out);
+        keystream_avx2(&stream, first, blocks, out);
         return;
     }
 #endif
-    keystream_4(from, first, blocks, out);
+    keystream_plain(&stream, first, blocks, out);
 }
 
-/* Add the values of [begin, end) pairs of one draw of `total` values; tensors laid end to end hold `total`. */
-EXPORT void sordino_add_normal(int level, const uint32_t *state, float scale, uint64_t begin, uint64_t end, float **tensors,
-                               const uint64_t *ends, uint64_t count) {
-    const state_t *from = (const state_t *)state;
+/* Add the values of [begin, end) pairs of one draw; tensors laid end to end hold all its values. Words of the key stream
+ * that the caller made are in `given`, from number `from` on, all that are needed; NULL: they are made here. */
+EXPORT void sordino_add_normal(int level, const uint8_t *key, float scale, uint64_t begin, uint64_t end, float **tensors,
+                               const uint64_t *ends, uint64_t count, const uint32_t *given, uint64_t from) {
     const target_t to = {tensors, ends, count};
-#if defined(__x86_64__)
-    if (best(level) == AVX512) {
-        add_normal_avx512(from, scale, begin, end, &to);
+    stream_t stream = {.given = given, .from = from};
+    begin_stream(&stream, key);
+#if defined(AES_NI)
+    if (best(level) == VAES) {
+        add_normal_vaes(&stream, scale, begin, end, &to);
         return;
     }
     if (best(level) == AVX2) {
-        add_normal_avx2(from, scale, begin, end, &to);
+        add_normal_avx2(&stream, scale, begin, end, &to);
         return;
     }
 #endif
-    add_normal_4(from, scale, begin, end, &to);
+    add_normal_plain(&stream, scale, begin, end, &to);
 }
