@@ -77,12 +77,17 @@ class Gaussian:
         """The L2 sensitivity."""
         return sensitivity.l2
 
-    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
-        """One vector of normal values, added in one pass by the compiled kernel, or block by block while it is in cache."""
-        if rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale):
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
+        """One vector of normal values, added in one pass by the compiled kernel, or block by block while it is in cache.
+
+        The pass can multiply by a public factor too.
+        """
+        if rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor):
             return
         if targets := _targets(value):
             _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
+            if factor != 1.0:
+                torch._foreach_mul_(targets, factor)
 
     def event(self, estimate: Estimate) -> Event:
         """Gaussian(multiplier); with estimated norms, the mixture that this makes of it."""
@@ -157,6 +162,8 @@ def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
 
 def dense(tensor: Tensor) -> Tensor:
     """The tensor in float32 or better, in a layout that noise can be added to; itself if it is that already."""
+    if tensor.dtype is torch.float32 and tensor.is_contiguous():
+        return tensor
     tensor = tensor.to(accumulation_dtype(tensor.dtype))
     return tensor if _is_dense(tensor) else tensor.contiguous()
 

@@ -94,6 +94,6 @@ class Passes:
 
 
 def _drawn(backend: Backend) -> Backend:
-    """What a `PerPass` backend draws for one pass; another is itself. `isinstance` is slow for something asked every step."""
+    """What a `PerPass` backend draws for one pass; another is itself. `isinstance` is slow where it is asked every step."""
     drawn: Callable[[], Backend] | None = getattr(backend, "drawn", None)
     return backend if drawn is None else drawn()

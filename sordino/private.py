@@ -372,7 +372,7 @@ class Private:
     def _write(self, release: Release, expected: float) -> None:
         """Divide by the public number and hand the gradient to the optimizer."""
         self._tripwire.watch(self._passes.named)
-        divide_(release.value, expected)
+        divide_(release.value, expected / release.divided_by)
         for name, p in self._passes.named.items():
             grad = release.value.get(name)
             if grad is not None:

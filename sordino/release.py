@@ -23,8 +23,9 @@ from torch import Tensor
 
 from sordino import events, validate
 from sordino.events import Event
+from sordino.gradients.flat import divide_
 from sordino.gradients.persample import Grads
-from sordino.noise import Noise, Sensitivity, dense
+from sordino.noise import Gaussian, Noise, Sensitivity, dense
 from sordino.rng import Rng
 from sordino.sealed import Sealed, unseal
 
@@ -46,6 +47,7 @@ class Release:
 
     value: Grads
     event: Event
+    divided_by: float = 1.0  # the public number that has been taken out of the value
 
 
 class Tap(Protocol):
@@ -80,8 +82,12 @@ def release(
     sensitivity: Sensitivity | Unproven,
     noise: Noise,
     rng: Rng,
+    divide_by: float = 1.0,
 ) -> Release:
-    """The value plus noise, and its event. The sealed tensors are consumed: noise is added where they lie."""
+    """The value plus noise, and its event. The sealed tensors are consumed: noise is added where they lie.
+
+    What comes out is divided by a public number, if one is given, in the pass that adds the noise.
+    """
     bare, factors = unseal(value), None
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
@@ -95,11 +101,13 @@ def release(
     for tap in _taps:
         seen = tap(bare, sensitivity, noise)
         if seen is not None:
-            handed = {name: tensor.clone() for name, tensor in seen.items()}
-            return Release(_divided(handed, factors), events.NonPrivate(TAPPED))
+            handed = _divided({name: tensor.clone() for name, tensor in seen.items()}, factors)
+            divide_(handed, divide_by)
+            return Release(handed, events.NonPrivate(TAPPED), divide_by)
     if _taps:
         event = events.NonPrivate(TAPPED)
-    return Release(_divided(_noised(bare, noise, bound, rng, lost=isinstance(sensitivity, Unproven)), factors), event)
+    noised = _noised(bare, noise, bound, rng, divide_by, lost=isinstance(sensitivity, Unproven))
+    return Release(_divided(noised, factors), event, divide_by)
 
 
 def _divided(value: Grads, factors: Mapping[str, float] | None) -> Grads:
@@ -116,15 +124,23 @@ def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> N
         )
 
 
-def _noised(value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng, *, lost: bool) -> Grads:
+def _noised(
+    value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng, divide_by: float, *, lost: bool
+) -> Grads:
     summed = {name: dense(tensor) for name, tensor in value.items()}
     if noise.multiplier == 0:  # 0 × ∞ is not a scale; an infinite bound is allowed where no noise is asked for
+        divide_(summed, divide_by)
         return summed
     if lost and not math.isfinite(bound):  # of no use to anyone, and Private ends the run
         return {name: torch.full_like(tensor, math.nan) for name, tensor in summed.items()}
     if not math.isfinite(bound):
         raise ValueError(f"bound={bound}: noise needs a finite bound; give one, or a multiplier of 0")
-    noise.add_(summed, noise.multiplier * bound * (1 + ROUNDING), rng)
+    scale = noise.multiplier * bound * (1 + ROUNDING)
+    if isinstance(noise, Gaussian):
+        noise.add_(summed, scale, rng, 1 / divide_by)
+    else:
+        noise.add_(summed, scale, rng)
+        divide_(summed, divide_by)
     return summed
 
 

@@ -106,9 +106,10 @@ class Rng:
         for block in make(self._stream(), n, scale):
             yield torch.from_numpy(block)
 
-    def add_normal_(self, targets: Sequence[Tensor], scale: float) -> bool:
+    def add_normal_(self, targets: Sequence[Tensor], scale: float, factor: float = 1.0) -> bool:
         """Add the values of `normal_blocks` to dense tensors, laid end to end as memory holds them: one draw, one pass.
 
+        The sums are multiplied by the factor on the way.
         Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
         """
         compiled, sizes = kernel(), [tensor.numel() for tensor in targets]
@@ -117,7 +118,7 @@ class Rng:
         if any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in targets):
             return False
         addresses = [tensor.data_ptr() for tensor in targets]
-        compiled.add_normal(self._stream(), scale, addresses, sizes, torch.get_num_threads())
+        compiled.add_normal(self._stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
         return True
 
     def laplace(self, n: int) -> Tensor:
@@ -134,7 +135,7 @@ class Rng:
         """The stream, where it was. One of another cipher, as earlier versions had, would go on with other values."""
         if state.get("cipher") != CIPHER:
             raise ValueError(
-                f"a random stream of {state.get('cipher', 'ChaCha20')} was saved, and this version has {CIPHER}: it cannot go "
-                "on bit by bit; finish the run with the version that began it"
+                f"a random stream of {state.get('cipher', 'ChaCha20')} was saved, and this version has {CIPHER}: it cannot "
+                "go on bit by bit; finish the run with the version that began it"
             )
         return Rng(bytes.fromhex(state["key"]), int(state["counter"]))

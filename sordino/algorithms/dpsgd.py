@@ -74,7 +74,10 @@ class Query(Protocol):
         ...
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """A noisy sum of the lot's gradients, with its event, and the next state."""
+        """A noisy sum of the lot's gradients, with its event, and the next state.
+
+        A query that has the sum divided by the expected batch at the door saves a pass over it; the release says so.
+        """
         ...
 
 
@@ -115,8 +118,8 @@ class NoisySum:
         return self.weigher.init()
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """One DP-SGD release."""
+        """One DP-SGD release, divided by the expected batch."""
         total, tally, sensitivity = weighed(self.weigher, state, grads)
-        released = release(Sealed(total), sensitivity, self.noise, rng)
+        released = release(Sealed(total), sensitivity, self.noise, rng, divide_by=expected_batch)
         spent, state = self.weigher.advance(state, tally, expected_batch, rng)
-        return Release(released.value, compose([released.event, *spent])), state
+        return Release(released.value, compose([released.event, *spent]), released.divided_by), state

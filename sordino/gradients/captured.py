@@ -170,4 +170,5 @@ def captured(
         found = gather(plan, uses, losses, upstream, options, len(like), inner)
     except Surprise:
         return captured(plan, model, modules, loss_fn, batch, options, scale, like, products, b)
-    return Taken(losses.detach(), found.parts, plan.names, like, found.purse, plan.pool, inner, found.squares)
+    squares = found.squares if found.measured else None
+    return Taken(losses.detach(), found.parts, plan.names, like, found.purse, plan.pool, inner, squares)

@@ -87,9 +87,11 @@ def _free(buffer: Tensor) -> bool:
 
 def divide_(grads: dict[str, Tensor], by: float) -> None:
     """Divide all in place: by one product over the buffer behind them, where there is one and nothing else is in it."""
+    if by == 1.0 or not grads:
+        return
     base = flat(grads)
     if base is None or base.numel() - sum([t.numel() for t in grads.values()]) >= _ALIGNMENT * len(grads):
-        torch._foreach_div_(list(grads.values()), by)
+        torch._foreach_mul_(list(grads.values()), 1 / by)
     else:
         base.mul_(1 / by)
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sordino.gradients.graph import backward
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.plan import Plan
 from sordino.gradients.purse import Purse
@@ -44,6 +45,7 @@ class Gathered:
     parts: list[Part | None]
     squares: list[Tensor | None]
     inner: Inner | None  # ⟨g_i, θ⟩, if asked for
+    measured: bool = False  # some squares are known
     _again: dict[int, list[Part]] = field(default_factory=dict)
 
     def take(self, use: Use, g: Tensor, *, early: bool) -> None:
@@ -59,6 +61,7 @@ class Gathered:
                 self.parts[column] = part
                 if early and column in plan.single:
                     self.squares[column] = self.purse.measure(part)
+                    self.measured = True
             elif self.squares[column] is None:
                 self._again.setdefault(column, []).append(part)
             else:
@@ -106,7 +109,7 @@ def gather(
 
     handles = [use.edge.node.register_prehook(reached(use)) for use in early]
     try:
-        grads = torch.autograd.grad(losses, [use.edge for use in late], upstream)
+        grads = backward(losses, tuple([use.edge for use in late]), upstream)
     finally:
         for handle in handles:  # a hook holds what holds its node
             handle.remove()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -49,14 +49,26 @@ class Norms:
     names: tuple[str, ...]  # the P parameters
     estimate: Estimate = Exact()
 
+    @classmethod
+    def summed(cls, squared: Tensor, sums: Tensor, finite: bool, names: tuple[str, ...]) -> Norms:
+        """Exact norms whose sums over the parameters are known already."""
+        norms = cls(squared, names)
+        norms.__dict__["sums"], norms.__dict__["finite"] = sums, finite
+        return norms
+
+    @cached_property
+    def sums(self) -> Tensor:
+        """The squared L2 norm of each sample's whole gradient, shape (B,)."""
+        return self.squared.sum(dim=1)
+
     def total(self) -> Tensor:
         """The L2 norm of each sample's whole gradient, shape (B,)."""
-        return self.squared.sum(dim=1).sqrt()
+        return self.sums.sqrt()
 
     @cached_property
     def finite(self) -> bool:
         """Whether all are finite: squares do not cancel, so a finite sum has finite terms. Never to be logged."""
-        return math.isfinite(self.squared.sum().item())
+        return math.isfinite(self.sums.sum().item())
 
 
 class PerSample(Protocol):
@@ -141,6 +153,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+@cache
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """Sums and norms are kept in float32 at least: in half precision they go wrong by more than the bound."""
     return torch.promote_types(dtype, torch.float32)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sordino.gradients import at_once
 from sordino.gradients.flat import Pool
 from sordino.gradients.persample import Grads, Norms, accumulation_dtype
 from sordino.gradients.purse import Purse
@@ -58,24 +59,30 @@ class Taken:
         self._purse = purse
         self._pool = pool
         self._norms: Norms | None = None
-        self._squares = [None] * len(self._parts) if squares is None else list(squares)
+        self._squares = squares
         self._inner = inner
 
     def norms(self) -> Norms:
         """Squared norms, (B, P), each layer by its fastest formula."""
         if self._norms is None:
-            b = self.losses.shape[0]
             with torch.no_grad(), full_precision(self.losses.device):
-                columns = []
-                for part, p, known in zip(self._parts, self._like, self._squares, strict=True):
-                    if known is not None:
-                        columns.append(known)
-                    elif part is None:
-                        columns.append(p.new_zeros(b, dtype=accumulation_dtype(p.dtype)))
-                    else:
-                        columns.append(self._purse.measure(part))
-                self._norms = Norms(torch.stack(columns, dim=1), self._names)
+                together = at_once.norms(self._parts) if self._squares is None else None
+                if together is None:
+                    self._norms = Norms(self._one_by_one(), self._names)
+                else:
+                    self._norms = Norms.summed(*together, self._names)
         return self._norms
+
+    def _one_by_one(self) -> Tensor:
+        columns, b = [], self.losses.shape[0]
+        for part, p, known in zip(self._parts, self._like, self._squares or [None] * len(self._parts), strict=True):
+            if known is not None:
+                columns.append(known)
+            elif part is None:
+                columns.append(p.new_zeros(b, dtype=accumulation_dtype(p.dtype)))
+            else:
+                columns.append(self._purse.measure(part))
+        return torch.stack(columns, dim=1)
 
     @property
     def inner(self) -> Tensor | None:
@@ -114,6 +121,10 @@ class Taken:
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
         columns = weights.unbind(1)
         with full_precision(weights.device):
+            if finite is None and len(columns) == 1:
+                parts = dict(zip(self._names, self._parts, strict=True))
+                if at_once.add(parts, total, columns[0], beta):
+                    return total
             for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
                 if part is None:
                     if into is None:

@@ -51,16 +51,22 @@ class Kernel:
         return out
 
     def add_normal(
-        self, stream: KeyStream, scale: float, addresses: Sequence[int], sizes: Sequence[int], threads: int = 1
+        self,
+        stream: KeyStream,
+        scale: float,
+        addresses: Sequence[int],
+        sizes: Sequence[int],
+        threads: int = 1,
+        factor: float = 1.0,
     ) -> None:
-        """Add N(0, scale²) to float32 arrays laid end to end; none may be empty."""
+        """Add N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiply the sums by a factor."""
         ends = list(accumulate(sizes))
         tensors, bounds = (ctypes.c_void_p * len(sizes))(*addresses), (ctypes.c_uint64 * len(sizes))(*ends)
         state, count, n = stream.state(), len(sizes), ends[-1]
         pairs = _pairs(n)
 
         def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
-            self.library.sordino_add_normal(self.level, state, scale, begin, end, tensors, bounds, count, words, first)
+            self.library.sordino_add_normal(self.level, state, scale, factor, begin, end, tensors, bounds, count, words, first)
 
         if not self.ciphers:
             buffer = bytearray(4 * min(normals.BLOCK, n + 1))
@@ -113,7 +119,9 @@ def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     level, size, pointer = ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p
     key, number = ctypes.c_char_p, ctypes.c_float
     library.sordino_keystream.argtypes = [level, key, size, size, pointer]
-    library.sordino_add_normal.argtypes = [level, key, number, size, size, pointer, pointer, size, pointer, size]
+    library.sordino_add_normal.argtypes = [
+        level, key, number, number, size, size, pointer, pointer, size, pointer, size
+    ]  # fmt: skip
     library.sordino_keystream.restype = library.sordino_add_normal.restype = None
     return library
 

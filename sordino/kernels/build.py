@@ -49,7 +49,8 @@ NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
 CONVOLUTION = Library("convolution", ("convolution.c",))
 GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
 LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
-LIBRARIES = (NOISE, CONVOLUTION, GRAM, LSTM)
+MATRICES = Library("matrices", ("matrices.c",))
+LIBRARIES = (MATRICES, NOISE, CONVOLUTION, GRAM, LSTM)
 
 
 def compiler() -> list[str] | None:

@@ -67,7 +67,7 @@ TARGET INLINE const uint32_t *NAMED(words)(const stream_t *stream, uint64_t firs
     return room + skip;
 }
 
-TARGET static void NAMED(add_normal)(const stream_t *stream, float scale, uint64_t begin, uint64_t end,
+TARGET static void NAMED(add_normal)(const stream_t *stream, float scale, float factor, uint64_t begin, uint64_t end,
                                      const target_t *to) {
     uint64_t total = to->ends[to->count - 1], cosine_tensor = 0, sine_tensor = 0, pairs;
     uint32_t room[2][PAIRS + 2 * WORDS];
@@ -85,13 +85,13 @@ TARGET static void NAMED(add_normal)(const stream_t *stream, float scale, uint64
         float *cosines = within(to, &cosine_tensor, start + at, pairs);
         float *sines = odd ? NULL : within(to, &sine_tensor, start + half + at, pairs);
         if (cosines && sines) {
-            box_muller(v, angles, pairs, scale, cosines, sines);
+            box_muller(v, angles, pairs, scale, factor, cosines, sines);
             continue;
         }
         memset(values, 0, sizeof values);
-        box_muller(v, angles, pairs, scale, values[0], values[1]);
-        add(to, &cosine_tensor, start + at, values[0], pairs);
-        if (pairs > odd) add(to, &sine_tensor, start + half + at, values[1], pairs - odd);
+        box_muller(v, angles, pairs, scale, 1.0f, values[0], values[1]);
+        add(to, &cosine_tensor, start + at, values[0], pairs, factor);
+        if (pairs > odd) add(to, &sine_tensor, start + half + at, values[1], pairs - odd, factor);
     }
 }
 

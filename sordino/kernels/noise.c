@@ -132,8 +132,9 @@ static void refine(const stream_t *stream, const uint32_t *words, uint64_t first
     }
 }
 
-/* Add scale * sqrt(-2 ln u) * (cos, sin)(2 pi a / 2^32). The polynomials and their errors are in normals.py. */
-INLINE void box_muller(const float *restrict v, const uint32_t *restrict angles, size_t n, float scale,
+/* Add scale * sqrt(-2 ln u) * (cos, sin)(2 pi a / 2^32), and multiply the sum by `factor`. The polynomials and their errors
+ * are in normals.py. */
+INLINE void box_muller(const float *restrict v, const uint32_t *restrict angles, size_t n, float scale, float factor,
                        float *restrict cosines, float *restrict sines) {
     for (size_t i = 0; i < n; i++) {
         int32_t bits = (int32_t)(as_bits(v[i]) - 0x4eb504f3u); /* u = 2^e m, sqrt(1/2) <= m < sqrt(2) */
@@ -161,8 +162,8 @@ INLINE void box_muller(const float *restrict v, const uint32_t *restrict angles,
         c = c * y - 0.5f;
         c = c * y + 1.0f;
         r = as_float(as_bits(r) ^ turned);
-        cosines[i] += r * c;
-        sines[i] += r * s;
+        cosines[i] = (cosines[i] + r * c) * factor;
+        sines[i] = (sines[i] + r * s) * factor;
     }
 }
 
@@ -173,14 +174,15 @@ INLINE float *within(const target_t *to, uint64_t *tensor, uint64_t first, uint6
     return to->tensors[*tensor] + (first - (*tensor ? to->ends[*tensor - 1] : 0));
 }
 
-/* Add n values to the tensors from position `first` of them on. */
-INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const float *restrict values, uint64_t n) {
+/* Add n values to the tensors from position `first` of them on, and multiply. */
+INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const float *restrict values, uint64_t n,
+                float factor) {
     while (to->ends[*tensor] <= first) ++*tensor;
     for (uint64_t done = 0; done < n;) {
         uint64_t begin = *tensor ? to->ends[*tensor - 1] : 0, room = to->ends[*tensor] - (first + done);
         uint64_t piece = room < n - done ? room : n - done;
         float *restrict out = to->tensors[*tensor] + (first + done - begin);
-        for (uint64_t i = 0; i < piece; i++) out[i] += values[done + i];
+        for (uint64_t i = 0; i < piece; i++) out[i] = (out[i] + values[done + i]) * factor;
         done += piece;
         if (piece == room) ++*tensor;
     }
@@ -215,17 +217,20 @@ INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const floa
 #undef TARGET
 #endif
 
-/* What this processor can run, at most `most`. */
-static int best(int most) {
+static int LEVEL_HERE = PLAIN;
+
+/* Asked once: in a virtual machine the question takes as long as a thousand values. */
+__attribute__((constructor)) static void look(void) {
 #if defined(AES_NI)
     unsigned a, b, c, d;
     __builtin_cpu_init();
-    if (most >= AVX2 && __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && c >> 25 & 1)
-        return most >= VAES && __get_cpuid_count(7, 0, &a, &b, &c, &d) && c >> 9 & 1 ? VAES : AVX2;
+    if (__builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && c >> 25 & 1)
+        LEVEL_HERE = __get_cpuid_count(7, 0, &a, &b, &c, &d) && c >> 9 & 1 ? VAES : AVX2;
 #endif
-    (void)most;
-    return PLAIN;
 }
+
+/* What this processor can run, at most `most`. */
+static int best(int most) { return most < LEVEL_HERE ? most : LEVEL_HERE; }
 
 static void begin_stream(stream_t *stream, const uint8_t *key) {
     expand(key, stream->keys);
@@ -253,22 +258,24 @@ EXPORT void sordino_keystream(int level, const uint8_t *key, uint64_t first, uin
     keystream_plain(&stream, first, blocks, out);
 }
 
-/* Add the values of [begin, end) pairs of one draw; tensors laid end to end hold all its values. Words of the key stream
- * that the caller made are in `given`, from number `from` on, all that are needed; NULL: they are made here. */
-EXPORT void sordino_add_normal(int level, const uint8_t *key, float scale, uint64_t begin, uint64_t end, float **tensors,
-                               const uint64_t *ends, uint64_t count, const uint32_t *given, uint64_t from) {
+/* Add the values of [begin, end) pairs of one draw, and multiply the sums by `factor`; tensors laid end to end hold all
+ * its values. Words of the key stream that the caller made are in `given`, from number `from` on, all that are needed;
+ * NULL: they are made here. */
+EXPORT void sordino_add_normal(int level, const uint8_t *key, float scale, float factor, uint64_t begin, uint64_t end,
+                               float **tensors, const uint64_t *ends, uint64_t count, const uint32_t *given,
+                               uint64_t from) {
     const target_t to = {tensors, ends, count};
     stream_t stream = {.given = given, .from = from};
     begin_stream(&stream, key);
 #if defined(AES_NI)
     if (best(level) == VAES) {
-        add_normal_vaes(&stream, scale, begin, end, &to);
+        add_normal_vaes(&stream, scale, factor, begin, end, &to);
         return;
     }
     if (best(level) == AVX2) {
-        add_normal_avx2(&stream, scale, begin, end, &to);
+        add_normal_avx2(&stream, scale, factor, begin, end, &to);
         return;
     }
 #endif
-    add_normal_plain(&stream, scale, begin, end, &to);
+    add_normal_plain(&stream, scale, factor, begin, end, &to);
 }

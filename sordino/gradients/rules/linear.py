@@ -70,10 +70,14 @@ def affine(
             return dict(found)
         return {p: Block(part, *block, p.shape) for p, part in found.items()}
 
-    def rows(g: Tensor, y: Tensor) -> Tensor:
-        return samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
+    euler = None
+    if tape.outputs:
 
-    y = tape.record(y, (x,), parts, frames=1, euler=Euler((weight, bias), rows))
+        def rows(g: Tensor, y: Tensor) -> Tensor:
+            return samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
+
+        euler = Euler((weight, bias), rows)
+    y = tape.record(y, (x,), parts, frames=1, euler=euler)
     return y if x.dim() == 2 else y.view(*lead, -1)
 
 

@@ -50,11 +50,14 @@ class Part(Protocol):
         ...
 
 
+_AS_IT_IS = nullcontext()
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    return _AS_IT_IS
 
 
 def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:

@@ -1,0 +1,157 @@
+/* What layers with one position per sample need of their inputs and output gradients, for all of them in one call: sums of
+ * squares by row, and rows weighted and added up. Small layers cost less than the calls that would do it one by one.
+ *
+ * Sums of squares run over 1,024 elements in single precision, in 32 parts, and on in double: good to 1e-7.
+ *
+ * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+#define RUN 1024
+#define MOST 64 /* matrices in one call */
+
+typedef float lanes __attribute__((vector_size(32), aligned(4)));
+
+/* B rows of `width` elements, `stride` apart. */
+typedef struct {
+    const float *from;
+    uint64_t width, stride;
+    float *weighted, *sum; /* where the weighted rows go, one after the other, and their sum; NULL: not asked for */
+} matrix_t;
+
+INLINE double squares(const float *x, uint64_t n) {
+    double total = 0;
+    while (n) {
+        uint64_t run = n < RUN ? n : RUN, i = 0;
+        lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+        for (; i + 32 <= run; i += 32) {
+            const lanes *v = (const lanes *)(x + i);
+            s0 += v[0] * v[0], s1 += v[1] * v[1], s2 += v[2] * v[2], s3 += v[3] * v[3];
+        }
+        for (; i + 8 <= run; i += 8) {
+            lanes v = *(const lanes *)(x + i);
+            s0 += v * v;
+        }
+        s0 = (s0 + s1) + (s2 + s3);
+        float rest = 0;
+        for (; i < run; i++) rest += x[i] * x[i];
+        for (int l = 0; l < 8; l++) total += (double)s0[l];
+        total += (double)rest;
+        x += run, n -= run;
+    }
+    return total;
+}
+
+/* Row by row, the sums of squares of some matrices; column p of `out` is the product of those of one[p] and other[p], or
+ * that of one[p] alone where other[p] < 0; `sums` are those of a row of `out`. Returns whether all of them are finite. */
+INLINE int squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns, const int32_t *one,
+                   const int32_t *other, float *out, float *sums) {
+    double found[MOST];
+    float all = 0;
+    for (uint64_t row = 0; row < rows; row++, out += columns) {
+        for (uint64_t k = 0; k < count; k++)
+            found[k] = squares(matrices[k].from + row * matrices[k].stride, matrices[k].width);
+        double sum = 0;
+        for (uint64_t p = 0; p < columns; p++) {
+            double product = found[one[p]] * (other[p] < 0 ? 1.0 : found[other[p]]);
+            out[p] = (float)product;
+            sum += product;
+        }
+        sums[row] = (float)sum;
+        all += sums[row] * 0.0f; /* not a number once one is not finite */
+    }
+    return all == 0;
+}
+
+INLINE int finite(uint64_t n, const float *x) {
+    lanes all = {0};
+    float rest = 0;
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8) all += *(const lanes *)(x + i) * 0.0f;
+    for (; i < n; i++) rest += x[i] * 0.0f;
+    for (int l = 0; l < 8; l++) rest += all[l];
+    return rest == 0;
+}
+
+INLINE void weigh(uint64_t rows, const float *weights, uint64_t step, const matrix_t *m) {
+    float *restrict sum = m->sum, *restrict to = m->weighted;
+    for (uint64_t row = 0; row < rows; row++) {
+        const float *restrict x = m->from + row * m->stride;
+        float w = weights[row * step];
+        if (to && sum) {
+            for (uint64_t j = 0; j < m->width; j++) {
+                float value = w * x[j];
+                to[j] = value, sum[j] += value;
+            }
+        } else if (to) {
+            for (uint64_t j = 0; j < m->width; j++) to[j] = w * x[j];
+        } else {
+            for (uint64_t j = 0; j < m->width; j++) sum[j] += w * x[j];
+        }
+        if (to) to += m->width;
+    }
+}
+
+INLINE void weighted(uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices,
+                     int anew) {
+    for (uint64_t k = 0; k < count; k++) {
+        for (uint64_t j = 0; anew && matrices[k].sum && j < matrices[k].width; j++) matrices[k].sum[j] = 0;
+        weigh(rows, weights, step, matrices + k);
+    }
+}
+
+#if defined(__x86_64__)
+#define WIDE __attribute__((target("avx2,fma")))
+WIDE static int squared_wide(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns, const int32_t *one,
+                             const int32_t *other, float *out, float *sums) {
+    return squared(rows, count, matrices, columns, one, other, out, sums);
+}
+WIDE static int finite_wide(uint64_t n, const float *x) { return finite(n, x); }
+WIDE static void weighted_wide(uint64_t rows, const float *weights, uint64_t step, uint64_t count,
+                               const matrix_t *matrices, int anew) {
+    weighted(rows, weights, step, count, matrices, anew);
+}
+static int wide(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+#endif
+
+EXPORT const char sordino_source[] = SORDINO_SOURCE;
+
+EXPORT const uint64_t sordino_most = MOST;
+
+EXPORT int sordino_squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns, const int32_t *one,
+                           const int32_t *other, float *out, float *sums) {
+#if defined(__x86_64__)
+    if (wide()) return squared_wide(rows, count, matrices, columns, one, other, out, sums);
+#endif
+    return squared(rows, count, matrices, columns, one, other, out, sums);
+}
+
+/* Is every number of these finite? */
+EXPORT int sordino_finite(uint64_t count, const float *const *arrays, const uint64_t *sizes) {
+    for (uint64_t k = 0; k < count; k++) {
+#if defined(__x86_64__)
+        if (wide()) {
+            if (!finite_wide(sizes[k], arrays[k])) return 0;
+            continue;
+        }
+#endif
+        if (!finite(sizes[k], arrays[k])) return 0;
+    }
+    return 1;
+}
+
+/* For each matrix, its rows times `weights`, which are `step` apart: written out, added up, or both. Sums begin `anew`, or
+ * are added to what is there. */
+EXPORT void sordino_weighted(uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices,
+                             int anew) {
+#if defined(__x86_64__)
+    if (wide()) {
+        weighted_wide(rows, weights, step, count, matrices, anew);
+        return;
+    }
+#endif
+    weighted(rows, weights, step, count, matrices, anew);
+}
