@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.kernels.rows import rows
-
+from sordino.kernels.rows import functions
 
 _SMALL = 1 << 20
 """Numbers up to which one call for all tensors is better than torch's threads."""
@@ -38,7 +37,7 @@ class Diverged:
 def finite(tensors: Iterable[Tensor]) -> bool:
     """Is every number of these finite? One reading pass over them: a sum that is finite has finite terms."""
     tensors = list(tensors)
-    compiled = rows()
+    compiled = functions()
     if compiled is not None and all([_readable(tensor) for tensor in tensors]):
         return compiled.finite(tensors)
     with torch.no_grad():

@@ -20,7 +20,7 @@ from sordino.gradients import batch as batches
 from sordino.gradients.chunked import nothing
 from sordino.gradients.displaced import displaced
 from sordino.gradients.persample import Backend, LossFn, PerSample, estimate_of
-from sordino.gradients.seeded import seeded
+from sordino.gradients.seeded import Seeded
 from sordino.gradients.walk import parameters_of
 from sordino.lot import Lot
 from sordino.penalty import L2
@@ -44,7 +44,7 @@ class Passes:
 
     def own_randomness(self, stream: Rng) -> AbstractContextManager[None]:
         """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
-        return seeded(int(stream.words(1)[0] >> 1), self.device)
+        return Seeded(int(stream.words(1)[0] >> 1), self.device)
 
     def gradients(self, batch: Any) -> PerSample:
         """Of one batch that is a whole pass."""

@@ -35,7 +35,7 @@ from sordino.gradients.captured import Captured
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.flat import divide_
 from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
-from sordino.gradients.walk import parameters_of
+from sordino.gradients.walk import Walked, parameters_of
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
@@ -209,11 +209,12 @@ class Private:
             lot = Lot(-1, Sealed(0), float(max(1, batches.size(lot))), partial(iter, [lot]))
         else:
             self._refuse_old(lot)
-        check.statistics(self._model)
+        walk = Walked(self._model)
+        check.statistics(self._model, walk.modules)
         self._passes.look()
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
-        with self._passes.own_randomness(self._forward), ExitStack() as put_back:
+        with walk, self._passes.own_randomness(self._forward), ExitStack() as put_back:
             grads = Chunked(
                 lambda: self._passes.parts(lot, losses),
                 partial(self._passes.parts_at, lot, losses, put_back),

@@ -67,7 +67,7 @@ class Rng:
         """N uniform 64-bit words."""
         compiled = kernel()
         if compiled is not None and compiled.ciphers and 0 < n <= _FEW:
-            return compiled.keystream(self._stream(), 0, (n + 1) // 2).reshape(-1).view(np.uint64)[:n]
+            return compiled.keystream(self._stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
         buffer = bytearray(8 * n)
         if n:
             self.fill(buffer)

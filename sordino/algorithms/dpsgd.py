@@ -59,7 +59,9 @@ def weighed(
     if isinstance(grads, Chunked):
         total, tally = weigh(grads, rule, grads.estimate)
         judged = look.judged(rule.sensitivity)
-        sensitivity = replace(judged, estimate=grads.estimate) if isinstance(judged, Sensitivity) else judged
+        if isinstance(judged, Sensitivity) and judged.estimate != grads.estimate:
+            judged = replace(judged, estimate=grads.estimate)
+        sensitivity = judged
     else:
         total, tally = weigh((grads,), rule)
         sensitivity = look.judged(rule.sensitivity)

@@ -1,4 +1,4 @@
-"""Layers with one position per sample, taken together: their norms in one call, their weighted sums in one call.
+"""Layers with one position per sample, taken together: their norms in one call, their weighted sums in another.
 
 Such a layer's squared norms are ‖a_i‖²‖g_i‖² for the weight and ‖g_i‖² for the bias, and both sums are made of w_i g_i.
 In a network of small layers the calls cost more than the work, so all layers share them. Parts of other kinds, devices
@@ -7,76 +7,75 @@ and types go the ordinary way, and so does everything where the library was not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from sordino.gradients.persample import Norms
 from sordino.gradients.rules.matmul import Matmul
 from sordino.gradients.rules.part import Part, Rows
-from sordino.kernels.rows import rows, suits
-
+from sordino.kernels.rows import Matrices, functions, suits
 
 _SMALL = 1 << 20
 """Elements of a matrix up to which the calls matter; larger ones are worth torch's threads."""
 
 
-def _simple(part: Part | None) -> bool:
-    """Has this part one position per sample, in small matrices that can be read?"""
-    if type(part) is Matmul:
-        return part.kept is None and _readable(part.a) and _readable(part.g)
-    return type(part) is Rows and _readable(part.grads)
+class AtOnce:
+    """The parts of all parameters, each a product of two matrices or the rows of one."""
 
+    def __init__(self, parts: Sequence[Matmul | Rows], matrices: Matrices) -> None:
+        self._parts, self._matrices = parts, matrices
 
-def _readable(matrix: Tensor) -> bool:
-    return suits(matrix) and matrix.numel() <= _SMALL
+    def norms(self, names: tuple[str, ...]) -> Norms:
+        """The squared norms of all parts."""
+        place = self._matrices.place
+        products = [(place(p.g), place(p.a)) if type(p) is Matmul else (place(p.grads), -1) for p in self._parts]  # type: ignore[union-attr]
+        return Norms.summed(*self._matrices.squared(products), names)
 
-
-def norms(parts: Sequence[Part | None]) -> tuple[Tensor, Tensor, bool] | None:
-    """The squared norms of all parts, (B, P), their sums, (B,), and whether they are finite; None unless all are simple."""
-    compiled = rows()
-    if compiled is None or not all([_simple(part) for part in parts]):
-        return None
-    places: dict[int, int] = {}  # by the identity of a matrix
-    matrices: list[Tensor] = []
-
-    def place(matrix: Tensor) -> int:
-        found = places.setdefault(id(matrix), len(matrices))
-        if found == len(matrices):
-            matrices.append(matrix)
-        return found
-
-    products = [
-        (place(part.g), place(part.a)) if isinstance(part, Matmul) else (place(part.grads), -1)  # type: ignore[union-attr]
-        for part in parts
-    ]
-    return compiled.squared(matrices, products) if len(matrices) <= compiled.most else None
-
-
-def add(parts: Mapping[str, Part | None], total: Mapping[str, Tensor], weights: Tensor, beta: int) -> bool:
-    """Add Σ w_i g_i of all parts to the totals, for weights (B,); False, and nothing was done, unless all are simple."""
-    compiled = rows()
-    if compiled is None or weights.dtype is not torch.float32 or not all([_simple(part) for part in parts.values()]):
-        return False
-    matrices: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}  # by identity: what, weighted, sum
-    products: list[tuple[Tensor, Tensor, Tensor]] = []
-    for name, part in parts.items():
-        out = total[name]
-        if not out.is_contiguous() or out.dtype is not torch.float32:
+    def add_to(self, total: Sequence[Tensor], weights: Tensor, beta: int) -> bool:
+        """Add Σ w_i g_i; False, and nothing was done, where the weights differ by parameter or two share a matrix."""
+        if weights.shape[1] != 1 or weights.dtype is not torch.float32:
             return False
-        if isinstance(part, Rows):
-            _, scaled, summed = matrices.get(id(part.grads), (part.grads, None, None))
-            if summed is not None:  # the same gradient for two parameters
+        weighted: dict[int, Tensor] = {}
+        sums: dict[int, Tensor] = {}
+        products: list[tuple[Tensor, Tensor, Tensor]] = []
+        place = self._matrices.place
+        for part, out in zip(self._parts, total, strict=True):
+            if out.dtype is not torch.float32 or not out.is_contiguous():
                 return False
-            matrices[id(part.grads)] = (part.grads, scaled, out)
-        elif isinstance(part, Matmul):
+            if isinstance(part, Rows):
+                k = place(part.grads)
+                if k in sums:  # the same gradient for two parameters
+                    return False
+                sums[k] = out
+                continue
             narrow = part.a if part.a.shape[1] < part.g.shape[1] else part.g
-            _, scaled, summed = matrices.get(id(narrow), (narrow, None, None))
-            if scaled is None:
-                scaled = torch.empty_like(narrow, memory_format=torch.contiguous_format)
-                matrices[id(narrow)] = (narrow, scaled, summed)
-            products.append((out, scaled, part.a) if narrow is part.g else (out, part.g, scaled))
-    compiled.weighted(weights, list(matrices.values()), anew=not beta)
-    for out, g, a in products:
-        out.addmm_(g.t(), a, beta=beta)
-    return True
+            k = place(narrow)
+            if k not in weighted:
+                weighted[k] = torch.empty(narrow.shape)
+            products.append((out, weighted[k], part.a) if narrow is part.g else (out, part.g, weighted[k]))
+        self._matrices.weighted(weights, weighted, sums, anew=not beta)
+        for out, g, a in products:
+            out.addmm_(g.t(), a, beta=beta)
+        return True
+
+
+def at_once(parts: Sequence[Part | None]) -> AtOnce | None:
+    """The parts, to be taken together; None if one of them cannot."""
+    compiled = functions()
+    if compiled is None:
+        return None
+    found: dict[int, Tensor] = {}  # by identity
+    simple: list[Matmul | Rows] = []
+    for part in parts:
+        if type(part) is Matmul and part.kept is None:
+            found[id(part.g)], found[id(part.a)] = part.g, part.a
+        elif type(part) is Rows:
+            found[id(part.grads)] = part.grads
+        else:
+            return None
+        simple.append(part)
+    if len(found) > compiled.most or not all([suits(m) and m.numel() <= _SMALL for m in found.values()]):
+        return None
+    return AtOnce(simple, Matrices(compiled, found))

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sordino.gradients.graph import backward
@@ -24,7 +23,7 @@ from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.plan import Plan
 from sordino.gradients.purse import Purse
 from sordino.gradients.rules.compound import joined
-from sordino.gradients.rules.part import Part, full_precision
+from sordino.gradients.rules.part import Exactly, Part
 from sordino.gradients.taken import Inner
 from sordino.gradients.tape import Use
 
@@ -102,7 +101,7 @@ def gather(
             g = grads[use.edge.output_nr]
             if g is not None:
                 waiting.discard(id(use))
-                with torch.no_grad(), full_precision(g.device):
+                with Exactly(g.device):
                     gathered.take(use, g, early=True)
 
         return hook
@@ -116,7 +115,7 @@ def gather(
     if waiting:
         plan.early = False
         raise Surprise
-    with torch.no_grad(), full_precision(losses.device):
+    with Exactly(losses.device):
         for use, g in zip(late, grads, strict=True):
             gathered.take(use, g, early=False)
         gathered.finish()

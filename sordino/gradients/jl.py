@@ -40,7 +40,7 @@ from sordino.gradients.persample import (
     trainable,
     zeros,
 )
-from sordino.gradients.seeded import seeded
+from sordino.gradients.seeded import Seeded
 from sordino.gradients.vmap import Loss
 from sordino.refusal import Refusal
 
@@ -101,11 +101,11 @@ class JL:
             for name, row in silent:
                 tangent[name] = tangent[name].index_fill(0, torch.tensor(row, device=tangent[name].device), 0)
             try:
-                with seeded(seed, device), warnings.catch_warnings():  # torch's own, about how it loads its formulas
+                with Seeded(seed, device), warnings.catch_warnings():  # torch's own, about how it loads its formulas
                     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
                     found: tuple[Tensor, Tensor] = jvp(losses, (theta,), (tangent,))  # type: ignore[assignment]
             except (RuntimeError, NotImplementedError) as error:
-                with seeded(seed, device), torch.no_grad():
+                with Seeded(seed, device), torch.no_grad():
                     loss_fn(model, *arguments(batch))  # fails too if forward mode is not to blame
                 raise Refusal(
                     f"this model has no forward-mode derivative ({error}), which JL needs; use the default backend"
@@ -177,7 +177,7 @@ class _Estimated:
 
     def _gradient(self, batch: Any, w: Tensor) -> Grads:
         parameters = trainable(self._model)
-        with torch.enable_grad(), seeded(self._seed, next(iter(parameters.values())).device):
+        with torch.enable_grad(), Seeded(self._seed, next(iter(parameters.values())).device):
             losses = one_loss_each(self._loss_fn(self._model, *arguments(batch)), len(w))
         found = torch.autograd.grad(losses, list(parameters.values()), w.to(losses), allow_unused=True)
         return {

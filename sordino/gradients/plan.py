@@ -70,7 +70,7 @@ def plan_of(model: nn.Module, modules: list[nn.Module], way: Hashable) -> tuple[
 
     It is made anew if the parameters are not what they were.
     """
-    every = [p for module in modules for p in module._parameters.values() if p is not None]
+    every = [p for module in modules if module._parameters for p in module._parameters.values() if p is not None]
     mark = tuple([(id(p), p.requires_grad) for p in every])
     plans = _PLANS.setdefault(model, {})
     plan = plans.get(way)

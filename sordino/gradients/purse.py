@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -15,22 +15,26 @@ _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
 
 
-@dataclass
 class Purse:
     """Measures parts, and counts the rows they keep against one allowance for the whole model."""
 
-    options: PerformanceOptions
+    __slots__ = ("_taken", "options")
+
+    def __init__(self, options: PerformanceOptions, taken: int | None = None) -> None:
+        """Take the options, and the bytes of what is held, if the allowance is to follow from them."""
+        self.options, self._taken = options, taken
 
     @classmethod
     def holding(cls, options: PerformanceOptions, uses: Sequence[Use]) -> Purse:
         """The allowance given, or one in proportion to what the batch takes anyway, so that B does not decide."""
         if options.keep_bytes is None:
-            taken = sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in uses])
-            options = replace(options, keep_bytes=int(_ROWS * taken))
+            return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in uses]))
         return cls(options)
 
     def measure(self, part: Part) -> Tensor:
         """‖g_i‖², (B,)."""
+        if self._taken is not None:
+            self.options, self._taken = replace(self.options, keep_bytes=int(_ROWS * self._taken)), None
         squared = part.squared(self.options)
         kept = getattr(part, "kept", None)
         if kept is not None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from sordino.gradients import at_once
+from sordino.gradients.at_once import AtOnce, at_once
 from sordino.gradients.flat import Pool
 from sordino.gradients.persample import Grads, Norms, accumulation_dtype
 from sordino.gradients.purse import Purse
-from sordino.gradients.rules.part import Part, full_precision
+from sordino.gradients.rules.part import Exactly, Part, full_precision
 
 
 @dataclass
@@ -65,13 +66,16 @@ class Taken:
     def norms(self) -> Norms:
         """Squared norms, (B, P), each layer by its fastest formula."""
         if self._norms is None:
-            with torch.no_grad(), full_precision(self.losses.device):
-                together = at_once.norms(self._parts) if self._squares is None else None
-                if together is None:
-                    self._norms = Norms(self._one_by_one(), self._names)
+            with Exactly(self.losses.device):
+                if self._squares is None and self._at_once is not None:
+                    self._norms = self._at_once.norms(self._names)
                 else:
-                    self._norms = Norms.summed(*together, self._names)
+                    self._norms = Norms(self._one_by_one(), self._names)
         return self._norms
+
+    @cached_property
+    def _at_once(self) -> AtOnce | None:
+        return at_once(self._parts)
 
     def _one_by_one(self) -> Tensor:
         columns, b = [], self.losses.shape[0]
@@ -91,7 +95,7 @@ class Taken:
             return None
         self.norms()
         columns = []
-        with torch.no_grad(), full_precision(self.losses.device):
+        with Exactly(self.losses.device):
             for known, part, p in zip(self._inner.columns, self._parts, self._like, strict=True):
                 if part is None:
                     columns.append(self.losses.new_zeros(len(self.losses), dtype=torch.float64))
@@ -112,27 +116,25 @@ class Taken:
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Σ_i w_i g_i, as views of one flat buffer (see `flat`); `into` adds to an earlier result instead."""
-        with torch.no_grad():
+        with Exactly(weights.device):
             return self._weighted_sum(weights, into)
 
     def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
         total = buffers(self._names, self._like, self._pool) if into is None else into
         norms, beta = self.norms(), 0 if into is None else 1
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
+        together = self._at_once if finite is None else None
+        if together is not None and together.add_to([total[name] for name in self._names], weights, beta):
+            return total
         columns = weights.unbind(1)
-        with full_precision(weights.device):
-            if finite is None and len(columns) == 1:
-                parts = dict(zip(self._names, self._parts, strict=True))
-                if at_once.add(parts, total, columns[0], beta):
-                    return total
-            for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
-                if part is None:
-                    if into is None:
-                        total[name].zero_()
-                    continue
-                w = columns[k if len(columns) > 1 else 0]
-                kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
-                kept.add_to(total[name], w, beta)
+        for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
+            if part is None:
+                if into is None:
+                    total[name].zero_()
+                continue
+            w = columns[k if len(columns) > 1 else 0]
+            kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
+            kept.add_to(total[name], w, beta)
         return total
 
 

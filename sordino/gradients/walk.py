@@ -5,8 +5,27 @@ from __future__ import annotations
 from torch import nn
 
 
+class Walked:
+    """The modules, looked at once: inside, the model promises to keep them, as it does within a lot."""
+
+    latest: tuple[nn.Module, list[nn.Module]] | None = None
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = modules_of(model)
+        self._model = model
+
+    def __enter__(self) -> None:
+        Walked.latest = self._model, self.modules
+
+    def __exit__(self, *error: object) -> None:
+        Walked.latest = None
+
+
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """As `list(model.modules())`, in the same order."""
+    latest = Walked.latest
+    if latest is not None and latest[0] is model:
+        return latest[1]
     seen: set[nn.Module] = set()
     found: list[nn.Module] = []
     stack = [model]

@@ -46,9 +46,10 @@ class Kernel:
 
     def keystream(self, stream: KeyStream, first: int, blocks: int) -> NDArray[np.uint32]:
         """Blocks first, first + 1, … of a key stream: four words each."""
-        out = np.empty((blocks, 4), dtype=np.uint32)
-        self.library.sordino_keystream(self.level, stream.state(), first, blocks, out.ctypes.data)
-        return out
+        out = bytearray(16 * blocks)
+        held = (ctypes.c_char * len(out)).from_buffer(out)
+        self.library.sordino_keystream(self.level, stream.state(), first, blocks, held)
+        return np.frombuffer(out, dtype=np.uint32)
 
     def add_normal(
         self,
@@ -66,7 +67,9 @@ class Kernel:
         pairs = _pairs(n)
 
         def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
-            self.library.sordino_add_normal(self.level, state, scale, factor, begin, end, tensors, bounds, count, words, first)
+            self.library.sordino_add_normal(
+                self.level, state, scale, factor, begin, end, tensors, bounds, count, words, first
+            )
 
         if not self.ciphers:
             buffer = bytearray(4 * min(normals.BLOCK, n + 1))

@@ -45,10 +45,10 @@ INLINE double squares(const float *x, uint64_t n) {
     return total;
 }
 
-/* Row by row, the sums of squares of some matrices; column p of `out` is the product of those of one[p] and other[p], or
- * that of one[p] alone where other[p] < 0; `sums` are those of a row of `out`. Returns whether all of them are finite. */
-INLINE int squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns, const int32_t *one,
-                   const int32_t *other, float *out, float *sums) {
+/* Row by row, the sums of squares of some matrices; column p of `out` is the product of those of pairs[2p] and
+ * pairs[2p + 1], or that of pairs[2p] alone where the other is < 0; `sums` are those of a row of `out`. Returns whether all of them are finite. */
+INLINE int squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns, const int32_t *pairs,
+                   float *out, float *sums) {
     double found[MOST];
     float all = 0;
     for (uint64_t row = 0; row < rows; row++, out += columns) {
@@ -56,7 +56,7 @@ INLINE int squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint
             found[k] = squares(matrices[k].from + row * matrices[k].stride, matrices[k].width);
         double sum = 0;
         for (uint64_t p = 0; p < columns; p++) {
-            double product = found[one[p]] * (other[p] < 0 ? 1.0 : found[other[p]]);
+            double product = found[pairs[2 * p]] * (pairs[2 * p + 1] < 0 ? 1.0 : found[pairs[2 * p + 1]]);
             out[p] = (float)product;
             sum += product;
         }
@@ -98,6 +98,7 @@ INLINE void weigh(uint64_t rows, const float *weights, uint64_t step, const matr
 INLINE void weighted(uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices,
                      int anew) {
     for (uint64_t k = 0; k < count; k++) {
+        if (!matrices[k].sum && !matrices[k].weighted) continue;
         for (uint64_t j = 0; anew && matrices[k].sum && j < matrices[k].width; j++) matrices[k].sum[j] = 0;
         weigh(rows, weights, step, matrices + k);
     }
@@ -105,9 +106,9 @@ INLINE void weighted(uint64_t rows, const float *weights, uint64_t step, uint64_
 
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma")))
-WIDE static int squared_wide(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns, const int32_t *one,
-                             const int32_t *other, float *out, float *sums) {
-    return squared(rows, count, matrices, columns, one, other, out, sums);
+WIDE static int squared_wide(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns,
+                             const int32_t *pairs, float *out, float *sums) {
+    return squared(rows, count, matrices, columns, pairs, out, sums);
 }
 WIDE static int finite_wide(uint64_t n, const float *x) { return finite(n, x); }
 WIDE static void weighted_wide(uint64_t rows, const float *weights, uint64_t step, uint64_t count,
@@ -121,12 +122,12 @@ EXPORT const char sordino_source[] = SORDINO_SOURCE;
 
 EXPORT const uint64_t sordino_most = MOST;
 
-EXPORT int sordino_squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns, const int32_t *one,
-                           const int32_t *other, float *out, float *sums) {
+EXPORT int sordino_squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns,
+                           const int32_t *pairs, float *out, float *sums) {
 #if defined(__x86_64__)
-    if (wide()) return squared_wide(rows, count, matrices, columns, one, other, out, sums);
+    if (wide()) return squared_wide(rows, count, matrices, columns, pairs, out, sums);
 #endif
-    return squared(rows, count, matrices, columns, one, other, out, sums);
+    return squared(rows, count, matrices, columns, pairs, out, sums);
 }
 
 /* Is every number of these finite? */

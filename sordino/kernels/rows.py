@@ -7,7 +7,7 @@ calls cost more than the work. Without the library torch does the same, call by 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import torch
@@ -17,90 +17,96 @@ from sordino.kernels import build
 from sordino.kernels.library import Unavailable, opened
 
 _SIZE, _POINTER = ctypes.c_uint64, ctypes.c_void_p
+_FIELDS = 5  # of a matrix: start, width, stride, where its weighted rows go, where their sum goes
 
 
-class _Matrix(ctypes.Structure):
-    _fields_ = (
-        ("start", _POINTER), ("width", _SIZE), ("stride", _SIZE), ("weighted", _POINTER), ("sum", _POINTER)
-    )  # fmt: skip
-
-
-class Rows:
-    """The library's two functions, on float32 matrices on the CPU whose rows are contiguous."""
+class Functions:
+    """The library's functions, on float32 values on the CPU."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._squared, self._weighted = library.sordino_squared, library.sordino_weighted
+        self.squared, self.weighted = library.sordino_squared, library.sordino_weighted
+        self.squared.argtypes = [_SIZE, _SIZE, _POINTER, _SIZE, _POINTER, _POINTER, _POINTER]
+        self.weighted.argtypes = [_SIZE, _POINTER, _SIZE, _SIZE, _POINTER, ctypes.c_int]
+        self.weighted.restype = None
         self._finite = library.sordino_finite
-        self._squared.argtypes = [_SIZE, _SIZE, _POINTER, _SIZE, _POINTER, _POINTER, _POINTER, _POINTER]
-        self._weighted.argtypes = [_SIZE, _POINTER, _SIZE, _SIZE, _POINTER, ctypes.c_int]
         self._finite.argtypes = [_SIZE, _POINTER, _POINTER]
-        self._weighted.restype = None
         self.most = _SIZE.in_dll(library, "sordino_most").value
 
-    def squared(self, matrices: Sequence[Tensor], products: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor, bool]:
+    def finite(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether every number of these contiguous tensors is finite."""
+        n = len(tensors)
+        listed = (_SIZE * (2 * n))(*[t.data_ptr() for t in tensors], *[t.numel() for t in tensors])
+        return bool(self._finite(n, listed, ctypes.addressof(listed) + 8 * n))
+
+
+class Matrices:
+    """Matrices with one row per sample, by the identity of their tensors; each `suits`."""
+
+    def __init__(self, compiled: Functions, matrices: Mapping[int, Tensor]) -> None:
+        self._compiled, self._held = compiled, list(matrices.values())
+        self._places = {key: k for k, key in enumerate(matrices)}
+        fields: list[int] = []
+        for m in self._held:
+            fields += (m.data_ptr(), m.shape[1], m.stride(0), 0, 0)
+        self._fields = (_SIZE * len(fields))(*fields)
+
+    def place(self, matrix: Tensor) -> int:
+        """Which of them it is."""
+        return self._places[id(matrix)]
+
+    def squared(self, products: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor, bool]:
         """‖x_i‖²‖y_i‖² for pairs (x, y) of matrices, by their place, (B, pairs); y = −1 leaves it out.
 
         With it the sums over the pairs, (B,), and whether all is finite.
         """
-        rows, columns = len(matrices[0]), len(products)
+        rows, columns = self._held[0].shape[0], len(products)
         out, sums = torch.empty(rows, columns), torch.empty(rows)
-        held = (_Matrix * len(matrices))(*[(m.data_ptr(), m.shape[1], m.stride(0)) for m in matrices])
-        places = (ctypes.c_int32 * (2 * columns))(*[one for one, _ in products], *[other for _, other in products])
-        other = ctypes.addressof(places) + 4 * columns
-        fine = self._squared(rows, len(matrices), held, columns, places, other, out.data_ptr(), sums.data_ptr())
+        pairs = (ctypes.c_int32 * (2 * columns))(*[number for pair in products for number in pair])
+        fine = self._compiled.squared(
+            rows, len(self._held), self._fields, columns, pairs, out.data_ptr(), sums.data_ptr()
+        )
         return out, sums, bool(fine)
 
-    def finite(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether every number of these contiguous tensors is finite."""
-        addresses = (_POINTER * len(tensors))(*[t.data_ptr() for t in tensors])
-        sizes = (_SIZE * len(tensors))(*[t.numel() for t in tensors])
-        return bool(self._finite(len(tensors), addresses, sizes))
-
-    def weighted(
-        self, weights: Tensor, matrices: Sequence[tuple[Tensor, Tensor | None, Tensor | None]], *, anew: bool
-    ) -> None:
-        """For each (x, to, sum): to = w_i x_i, sum = Σ w_i x_i (`anew`) or sum += that; None: not wanted."""
-        held = (_Matrix * len(matrices))(
-            *[
-                (
-                    x.data_ptr(),
-                    x.shape[1],
-                    x.stride(0),
-                    None if to is None else to.data_ptr(),
-                    None if total is None else total.data_ptr(),
-                )
-                for x, to, total in matrices
-            ]
-        )
-        self._weighted(len(weights), weights.data_ptr(), weights.stride(0), len(matrices), held, anew)
+    def weighted(self, weights: Tensor, to: Mapping[int, Tensor], sums: Mapping[int, Tensor], *, anew: bool) -> None:
+        """Write w_i x_i and Σ w_i x_i, for the places asked for; `anew`: the sums begin at 0, not at what is there."""
+        fields = self._fields
+        for k in range(len(self._held)):
+            for field, where in ((3, to), (4, sums)):
+                fields[_FIELDS * k + field] = where[k].data_ptr() if k in where else 0
+        self._compiled.weighted(weights.shape[0], weights.data_ptr(), weights.stride(0), len(self._held), fields, anew)
 
 
 def suits(matrix: Tensor) -> bool:
-    """Is this a matrix the functions can read?"""
+    """Is this a matrix that can be read here? Its rows must be contiguous."""
     return matrix.dtype is torch.float32 and matrix.dim() == 2 and matrix.is_cpu and matrix.stride(1) == 1
 
 
 @cache
-def rows() -> Rows | None:
+def functions() -> Functions | None:
     """The functions, or None."""
     try:
-        made = Rows(opened(build.MATRICES))
+        made = Functions(opened(build.MATRICES))
     except Unavailable:
         return None
     return made if agrees(made) else None
 
 
-def agrees(made: Rows) -> bool:
+def agrees(made: Functions) -> bool:
     """Whether the functions give what torch gives in double precision."""
     x = torch.arange(3 * 1100).remainder(7).sub(3).float().view(3, 1100)[:, :1061]
     y = x[:, :5].contiguous()
-    squared = made.squared([x, y], [(0, 1), (1, -1)])[0].double()
+    both = Matrices(made, {id(x): x, id(y): y})
+    squared, sums, fine = both.squared([(0, 1), (1, -1)])
     own = torch.stack([x.double().square().sum(1), y.double().square().sum(1)], 1)
+    own[:, 0] *= own[:, 1]
     to, total, w = torch.zeros_like(y), torch.ones(5), torch.tensor([0.5, -1.0, 2.0])
-    made.weighted(w, [(y, to, total)], anew=False)
+    both.weighted(w, {1: to}, {1: total}, anew=False)
     return (
-        torch.allclose(squared[:, 0], own[:, 0] * own[:, 1], rtol=1e-6)
-        and torch.allclose(squared[:, 1], own[:, 1], rtol=1e-6)
+        fine
+        and made.finite([x[0], y])
+        and not made.finite([y, torch.tensor([1.0, torch.nan])])
+        and torch.allclose(squared.double(), own, rtol=1e-6)
+        and torch.allclose(sums.double(), own.sum(1), rtol=1e-6)
         and torch.equal(to, y * w[:, None])
         and torch.allclose(total, 1 + (y * w[:, None]).sum(0), rtol=1e-5)
     )

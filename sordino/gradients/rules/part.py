@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -58,6 +57,27 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return _AS_IT_IS
+
+
+class Exactly:
+    """Nothing recorded by autograd, and autocast off: `torch.no_grad` and `full_precision` in one, at half the price."""
+
+    __slots__ = ("_device", "_precision", "_recording")
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._recording = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        self._precision = full_precision(self._device)
+        self._precision.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._precision.__exit__(None, None, None)
+        finally:
+            torch._C._set_grad_enabled(self._recording)
 
 
 def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
@@ -149,12 +169,15 @@ def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize:
     return rows <= own or (rows <= _DEAR * own and b * rows * itemsize <= (options.keep_bytes or 0))
 
 
-@dataclass(frozen=True)
 class Rows:
     """Gradients held in full: biases, norm layers, small or unusual parameters."""
 
-    grads: Tensor  # (B, *shape)
-    squares: Squares | None = None  # its squared norms, where another parameter needs them too
+    __slots__ = ("grads", "squares")
+
+    def __init__(self, grads: Tensor, squares: Squares | None = None) -> None:
+        """Take (B, *shape), and its squared norms, where another parameter needs them too."""
+        self.grads = grads
+        self.squares = squares
 
     def squared(self, options: PerformanceOptions) -> Tensor:
         """Σ of squares."""
