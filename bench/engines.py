@@ -1,4 +1,6 @@
-"""Training steps of every engine: forward, backward, clip, noise, update. Each is a function of no arguments."""
+"""Training steps of every engine: take the batch by index, forward, backward, clip, noise, update. Each is a function of no
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,26 @@ def batch_of(problem: Problem, b: int) -> tuple[Tensor, Tensor]:
     return problem.inputs(b), problem.targets(b)
 
 
+def taken(x: Tensor, y: Tensor, *, last: bool = False) -> Callable[[], tuple[Tensor, Tensor]]:
+    """A function that takes all rows by index, as a step takes its batch from a dataset; `last`: of images in NHWC."""
+    every = torch.arange(len(x))
+    if not last:
+        return lambda: (x.index_select(0, every), y.index_select(0, every))
+    stored = x.permute(0, 2, 3, 1).contiguous()
+    return lambda: (stored.index_select(0, every).permute(0, 3, 1, 2), y.index_select(0, every))
+
+
 def non_private(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, last: bool = False) -> Step:
     """Forward, backward, SGD, in one of the two memory formats."""
     model = copy.deepcopy(model)
     if last:
-        model, x = model.to(memory_format=CHANNELS_LAST), x.contiguous(memory_format=CHANNELS_LAST)
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
+        model = model.to(memory_format=CHANNELS_LAST)
+    optimizer, take = torch.optim.SGD(model.parameters(), RATE), taken(x, y, last=last)
 
     def step() -> None:
+        a, t = take()
         optimizer.zero_grad()
-        problem.loss(model(x), y).mean().backward()
+        problem.loss(model(a), t).mean().backward()
         optimizer.step()
 
     return step
@@ -75,7 +87,7 @@ def vmap(problem: Problem, model: nn.Module, x: Tensor, y: Tensor) -> Step:
     """torch.func: vmap of grad, every gradient written out."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), RATE)
-    parameters = dict(model.named_parameters())
+    parameters, take = dict(model.named_parameters()), taken(x, y)
     b = len(x)
 
     def loss(values: dict[str, Tensor], a: Tensor, t: Tensor) -> Tensor:
@@ -84,7 +96,7 @@ def vmap(problem: Problem, model: nn.Module, x: Tensor, y: Tensor) -> Step:
     each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")
 
     def step() -> None:
-        rows = each({n: p.detach() for n, p in parameters.items()}, x, y)
+        rows = each({n: p.detach() for n, p in parameters.items()}, *take())
         squared = torch.stack([r.flatten(1).square().sum(1) for r in rows.values()]).sum(0)
         w = BOUND / squared.sqrt().clamp(min=BOUND)
         for name, p in parameters.items():
@@ -114,8 +126,8 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
 
     plain = _opacus_model(model)
     if last:
-        plain, x = plain.to(memory_format=CHANNELS_LAST), x.contiguous(memory_format=CHANNELS_LAST)
-    b = len(x)
+        plain = plain.to(memory_format=CHANNELS_LAST)
+    b, take = len(x), taken(x, y, last=last)
     sgd = torch.optim.SGD(plain.parameters(), RATE)
     settings = {"noise_multiplier": MULTIPLIER, "max_grad_norm": BOUND, "expected_batch_size": b}
     if mode == "ghost":
@@ -131,8 +143,9 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
         criterion = DPLossFastGradientClipping(wrapped, optimizer, Criterion())
 
         def ghost() -> None:
+            a, t = take()
             optimizer.zero_grad()
-            criterion(wrapped(x), y).backward()
+            criterion(wrapped(a), t).backward()
             optimizer.step()
 
         return ghost
@@ -143,8 +156,9 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
     optimizer = DPOptimizer(sgd, **settings)
 
     def step() -> None:
+        a, t = take()
         optimizer.zero_grad()
-        problem.loss(wrapped(x), y).mean().backward()
+        problem.loss(wrapped(a), t).mean().backward()
         optimizer.step()
 
     return step

@@ -3,6 +3,8 @@
 CPU time on one thread is the figure that counts, since other work on the machine disturbs a wall clock; ratios are medians
 over rounds of (engine / best non-private layout) within a round. Wall time on two threads is given for the main engines.
 
+Every engine takes its batch out of the data by index within its step, the same rows for all; ours draws them as well.
+
     python -m bench.step [--quick] [--only NAME,NAME] [--out FILE]
 
 Writes bench/results/step.json, step.md, step.png and step.svg (or the name given).

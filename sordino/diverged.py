@@ -38,7 +38,7 @@ def finite(tensors: Iterable[Tensor]) -> bool:
     """Is every number of these finite? One reading pass over them: a sum that is finite has finite terms."""
     tensors = list(tensors)
     compiled = functions()
-    if compiled is not None and all([_readable(tensor) for tensor in tensors]):
+    if compiled is not None and all(_readable(tensor) for tensor in tensors):
         return compiled.finite(tensors)
     with torch.no_grad():
         return math.isfinite(sum([float(tensor.sum()) for tensor in tensors]))

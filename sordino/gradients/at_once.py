@@ -76,6 +76,6 @@ def at_once(parts: Sequence[Part | None]) -> AtOnce | None:
         else:
             return None
         simple.append(part)
-    if len(found) > compiled.most or not all([suits(m) and m.numel() <= _SMALL for m in found.values()]):
+    if len(found) > compiled.most or not all(suits(m) and m.numel() <= _SMALL for m in found.values()):
         return None
     return AtOnce(simple, Matrices(compiled, found))
