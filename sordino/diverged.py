@@ -7,7 +7,7 @@ gradients of single records are private, and one that is not finite is dropped w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,23 +34,17 @@ class Diverged:
         return f"training diverged at step {self.step}: {self.what} is not finite"
 
 
-def finite(tensors: Iterable[Tensor]) -> bool:
+def finite(tensors: Sequence[Tensor]) -> bool:
     """Is every number of these finite? One reading pass over them: a sum that is finite has finite terms."""
-    tensors = list(tensors)
     compiled = functions()
-    if compiled is not None and all(_readable(tensor) for tensor in tensors):
+    if compiled is not None and compiled.readable(tensors, _SMALL):
         return compiled.finite(tensors)
     with torch.no_grad():
         return math.isfinite(sum([float(tensor.sum()) for tensor in tensors]))
 
 
-def _readable(tensor: Tensor) -> bool:
-    small = tensor.dtype is torch.float32 and tensor.numel() <= _SMALL
-    return small and tensor.is_cpu and tensor.is_contiguous()
-
-
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of the first tensor that holds something else than finite numbers."""
-    if finite(tensors.values()):
+    if finite(list(tensors.values())):
         return None
     return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)  # sums may overflow

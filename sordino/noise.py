@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -95,6 +96,10 @@ class Gaussian:
             return _no_noise()
         if isinstance(estimate, Projected):
             return events.ProjectedClip(self.multiplier, estimate.projections)
+        return self._event
+
+    @cached_property
+    def _event(self) -> Event:
         return events.Gaussian(self.multiplier)
 
 

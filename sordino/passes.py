@@ -21,7 +21,7 @@ from sordino.gradients.chunked import nothing
 from sordino.gradients.displaced import displaced
 from sordino.gradients.persample import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import Seeded
-from sordino.gradients.walk import parameters_of
+from sordino.gradients.walk import Names, modules_of
 from sordino.lot import Lot
 from sordino.penalty import L2
 from sordino.refusal import Refusal
@@ -35,11 +35,12 @@ class Passes:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
         self.named: dict[str, nn.Parameter] = {}
         self.device = torch.device("cpu")  # where the model is
+        self._names = Names(model)
         self.look()
 
-    def look(self) -> None:
-        """Walk over the modules once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
-        self.named = parameters_of(self.model)
+    def look(self, modules: list[nn.Module] | None = None) -> None:
+        """Look at the model once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
+        self.named = self._names(modules_of(self.model) if modules is None else modules)
         self.device = next(iter(self.named.values())).device if self.named else torch.device("cpu")
 
     def own_randomness(self, stream: Rng) -> AbstractContextManager[None]:

@@ -27,7 +27,7 @@ from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
 from sordino.asking import asked, labels_of, lengths_of
 from sordino.claims import Claim
-from sordino.diverged import Diverged, not_finite
+from sordino.diverged import Diverged, finite, not_finite
 from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
 from sordino.gradients import check, shifted
@@ -35,7 +35,7 @@ from sordino.gradients.captured import Captured
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.flat import divide_
 from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
-from sordino.gradients.walk import Walked, parameters_of
+from sordino.gradients.walk import Walked, modules_of, parameters_in
 from sordino.ledger import Ledger
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
@@ -211,7 +211,7 @@ class Private:
             self._refuse_old(lot)
         walk = Walked(self._model)
         check.statistics(self._model, walk.modules)
-        self._passes.look()
+        self._passes.look(walk.modules)
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
         with walk, self._passes.own_randomness(self._forward), ExitStack() as put_back:
@@ -352,7 +352,8 @@ class Private:
     def _left_the_finite(self) -> bool:
         """Is training over because a parameter, which is public, is not finite any more?"""
         if self._diverged is None:
-            bad = not_finite(parameters_of(self._model))
+            fine = finite(list(parameters_in(modules_of(self._model)).values()))
+            bad = None if fine else not_finite(dict(self._model.named_parameters()))
             if bad is not None and not self._steps:
                 raise Refusal(f"parameter {bad!r} is not finite before the first step: look at how it was initialised")
             self._diverged = None if bad is None else Diverged(self._steps - 1, f"parameter {bad!r}")

@@ -116,8 +116,10 @@ def _divided(value: Grads, factors: Mapping[str, float] | None) -> Grads:
 
 
 def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:
+    if sensitivity.dimension is None:
+        return
     coordinates = sum(tensor.numel() for tensor in value.values())  # public: the shape of what is released
-    if sensitivity.dimension is not None and coordinates > sensitivity.dimension:
+    if coordinates > sensitivity.dimension:
         raise ValueError(
             f"dimension={sensitivity.dimension}: the sum has {coordinates} coordinates, and the bound was proved for "
             "fewer; give the number of trainable parameters"

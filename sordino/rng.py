@@ -115,8 +115,9 @@ class Rng:
         compiled, sizes = kernel(), [tensor.numel() for tensor in targets]
         if compiled is None or sum(sizes) > _LONGEST or not sizes or not all(sizes):
             return False
-        if any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in targets):
-            return False
+        for tensor in targets:
+            if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+                return False
         addresses = [tensor.data_ptr() for tensor in targets]
         compiled.add_normal(self._stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
         return True

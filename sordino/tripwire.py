@@ -31,9 +31,6 @@ class _Watched:
     grad: Tensor | None = None
     version: int = 0
 
-    def ours(self) -> bool:
-        return self.p.grad is self.grad and self.p.grad is not None and self.p.grad._version == self.version
-
 
 class Tripwire:
     """Watches the parameters of one model."""
@@ -103,17 +100,18 @@ class Tripwire:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._public:
             return
-        stepped = (self._watched.get(id(p)) for group in optimizer.param_groups for p in group["params"])
-        watched = [found for found in stepped if found is not None]
+        known = self._watched
+        watched = [known[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in known]
         if not watched:
             return
-        if any(callable(value) for value in (*args[1:], *kwargs.values())):
+        if (len(args) > 1 or kwargs) and any(callable(value) for value in (*args[1:], *kwargs.values())):
             raise TypeError(
                 "optimizer.step(closure): a closure computes gradients of its own; "
                 "call private.backward(lot), then optimizer.step() without one"
             )
         for found in watched:
-            if found.p.grad is not None and not found.ours():
+            grad = found.p.grad
+            if grad is not None and (grad is not found.grad or grad._version != found.version):
                 self._void(
                     f"the gradient of parameter {found.name!r} was written or changed by hand between private.backward "
                     "and optimizer.step"

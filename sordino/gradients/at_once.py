@@ -15,7 +15,7 @@ from torch import Tensor
 from sordino.gradients.persample import Norms
 from sordino.gradients.rules.matmul import Matmul
 from sordino.gradients.rules.part import Part, Rows
-from sordino.kernels.rows import Matrices, functions, suits
+from sordino.kernels.rows import Matrices, functions, suit
 
 _SMALL = 1 << 20
 """Elements of a matrix up to which the calls matter; larger ones are worth torch's threads."""
@@ -29,8 +29,11 @@ class AtOnce:
 
     def norms(self, names: tuple[str, ...]) -> Norms:
         """The squared norms of all parts."""
-        place = self._matrices.place
-        products = [(place(p.g), place(p.a)) if type(p) is Matmul else (place(p.grads), -1) for p in self._parts]  # type: ignore[union-attr]
+        at = self._matrices.places
+        products = [
+            (at[id(part.g)], at[id(part.a)]) if isinstance(part, Matmul) else (at[id(part.grads)], -1)
+            for part in self._parts
+        ]
         return Norms.summed(*self._matrices.squared(products), names)
 
     def add_to(self, total: Sequence[Tensor], weights: Tensor, beta: int) -> bool:
@@ -40,18 +43,18 @@ class AtOnce:
         weighted: dict[int, Tensor] = {}
         sums: dict[int, Tensor] = {}
         products: list[tuple[Tensor, Tensor, Tensor]] = []
-        place = self._matrices.place
+        at = self._matrices.places
         for part, out in zip(self._parts, total, strict=True):
             if out.dtype is not torch.float32 or not out.is_contiguous():
                 return False
             if isinstance(part, Rows):
-                k = place(part.grads)
+                k = at[id(part.grads)]
                 if k in sums:  # the same gradient for two parameters
                     return False
                 sums[k] = out
                 continue
             narrow = part.a if part.a.shape[1] < part.g.shape[1] else part.g
-            k = place(narrow)
+            k = at[id(narrow)]
             if k not in weighted:
                 weighted[k] = torch.empty(narrow.shape)
             products.append((out, weighted[k], part.a) if narrow is part.g else (out, part.g, weighted[k]))
@@ -76,6 +79,6 @@ def at_once(parts: Sequence[Part | None]) -> AtOnce | None:
         else:
             return None
         simple.append(part)
-    if len(found) > compiled.most or not all(suits(m) and m.numel() <= _SMALL for m in found.values()):
+    if len(found) > compiled.most or not suit(found.values(), _SMALL):
         return None
     return AtOnce(simple, Matrices(compiled, found))

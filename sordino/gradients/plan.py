@@ -80,7 +80,7 @@ def plan_of(model: nn.Module, modules: list[nn.Module], way: Hashable) -> tuple[
         plans[way] = plan
         for old in list(plans)[:-_MOST]:
             del plans[old]
-    like = list({id(p): p for p in every if p.requires_grad}.values())  # named_parameters() takes longer
+    like = list({id(p): p for p in every if p.requires_grad}.values())
     return plan, like
 
 

@@ -277,7 +277,7 @@ class Tape:
                 y = _Carry.apply(y, self.path)  # type: ignore[no-untyped-call]
             held = tuple([t.detach() for t in saved])
             versions = tuple([t._version for t in held])
-            inside = any(t.requires_grad for t in saved)
+            inside = any([t.requires_grad for t in saved])  # noqa: C419 — a generator costs more
             use = Use(self.name, get_gradient_edge(y), held, versions, parts, k, y.nbytes, inside)
             if self.outputs and euler is not None and y.dtype in _EXACT and euler.pays(y.numel() // self.size):
                 use.output, use.version, use.euler = y.detach(), y._version, euler

@@ -39,25 +39,24 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """As `dict(model.named_parameters())`: every parameter once, by the first of its names."""
-    if type(model).named_parameters is not nn.Module.named_parameters:  # a wrapper with names of its own
-        return dict(model.named_parameters())
-    modules: set[nn.Module] = set()
-    seen: set[nn.Parameter] = set()
-    found: dict[str, nn.Parameter] = {}
-    stack = [("", model)]
-    while stack:
-        prefix, module = stack.pop()
-        if module in modules:
-            continue
-        modules.add(module)
-        for name, p in module._parameters.items():
-            if p is not None and p not in seen:
-                seen.add(p)
-                found[prefix + name] = p
-        if module._modules:
-            below = [(f"{prefix}{name}.", m) for name, m in module._modules.items() if m is not None]
-            below.reverse()
-            stack += below
-    return found
+def parameters_in(modules: list[nn.Module]) -> dict[int, nn.Parameter]:
+    """Every parameter of the modules once, in order, by its identity."""
+    return {id(p): p for m in modules if m._parameters for p in m._parameters.values() if p is not None}
+
+
+class Names:
+    """A model's parameters by name, as `dict(model.named_parameters())`; named anew when they are not the same objects."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._known: list[int] = []
+        self._named: dict[str, nn.Parameter] = {}  # holds the parameters, so that an identity is not given out again
+        # A wrapper may have names of its own.
+        self._plain = type(model).named_parameters is nn.Module.named_parameters
+
+    def __call__(self, modules: list[nn.Module]) -> dict[str, nn.Parameter]:
+        """The parameters of the model, whose modules these are."""
+        now = list(parameters_in(modules))
+        if now != self._known or not self._plain:
+            self._known, self._named = now, dict(self._model.named_parameters())
+        return self._named

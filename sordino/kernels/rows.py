@@ -7,7 +7,7 @@ calls cost more than the work. Without the library torch does the same, call by 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -32,6 +32,14 @@ class Functions:
         self._finite.argtypes = [_SIZE, _POINTER, _POINTER]
         self.most = _SIZE.in_dll(library, "sordino_most").value
 
+    @staticmethod
+    def readable(tensors: Sequence[Tensor], most: int) -> bool:
+        """Whether these can be read as they lie in memory, and none is larger than that."""
+        for t in tensors:
+            if t.dtype is not torch.float32 or t.numel() > most or not (t.is_cpu and t.is_contiguous()):
+                return False
+        return True
+
     def finite(self, tensors: Sequence[Tensor]) -> bool:
         """Whether every number of these contiguous tensors is finite."""
         n = len(tensors)
@@ -40,19 +48,15 @@ class Functions:
 
 
 class Matrices:
-    """Matrices with one row per sample, by the identity of their tensors; each `suits`."""
+    """Matrices with one row per sample, by the identity of their tensors; all `suit`."""
 
     def __init__(self, compiled: Functions, matrices: Mapping[int, Tensor]) -> None:
         self._compiled, self._held = compiled, list(matrices.values())
-        self._places = {key: k for k, key in enumerate(matrices)}
+        self.places = {key: k for k, key in enumerate(matrices)}
         fields: list[int] = []
         for m in self._held:
             fields += (m.data_ptr(), m.shape[1], m.stride(0), 0, 0)
         self._fields = (_SIZE * len(fields))(*fields)
-
-    def place(self, matrix: Tensor) -> int:
-        """Which of them it is."""
-        return self._places[id(matrix)]
 
     def squared(self, products: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor, bool]:
         """‖x_i‖²‖y_i‖² for pairs (x, y) of matrices, by their place, (B, pairs); y = −1 leaves it out.
@@ -71,14 +75,17 @@ class Matrices:
         """Write w_i x_i and Σ w_i x_i, for the places asked for; `anew`: the sums begin at 0, not at what is there."""
         fields = self._fields
         for k in range(len(self._held)):
-            for field, where in ((3, to), (4, sums)):
-                fields[_FIELDS * k + field] = where[k].data_ptr() if k in where else 0
+            fields[_FIELDS * k + 3] = to[k].data_ptr() if k in to else 0
+            fields[_FIELDS * k + 4] = sums[k].data_ptr() if k in sums else 0
         self._compiled.weighted(weights.shape[0], weights.data_ptr(), weights.stride(0), len(self._held), fields, anew)
 
 
-def suits(matrix: Tensor) -> bool:
-    """Is this a matrix that can be read here? Its rows must be contiguous."""
-    return matrix.dtype is torch.float32 and matrix.dim() == 2 and matrix.is_cpu and matrix.stride(1) == 1
+def suit(matrices: Iterable[Tensor], most: int) -> bool:
+    """Whether these are matrices that can be read, of contiguous rows, and none has more elements than that."""
+    for m in matrices:
+        if m.dtype is not torch.float32 or m.dim() != 2 or m.numel() > most or not m.is_cpu or m.stride(1) != 1:
+            return False
+    return True
 
 
 @cache

@@ -29,5 +29,6 @@ class Full:
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """The same draw again and again."""
+        every = Draw(np.arange(n, dtype=np.int64), unamplified)
         while True:
-            yield Draw(np.arange(n, dtype=np.int64), unamplified)
+            yield every

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -43,4 +44,8 @@ class Flat(Stateless):
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """The same at every step."""
+        return self._rule
+
+    @cached_property
+    def _rule(self) -> Rule:
         return Rule(lambda norms: _shortened(norms.sums, self.bound).unsqueeze(1), Sensitivity(l2=self.bound))
