@@ -108,3 +108,10 @@ def test_activations_are_those_autograd_keeps() -> None:
     x = torch.randn(4, 10)
     found = activation_bytes(model, lambda m, a: m(a).square().sum(1), (x,))
     assert found == 4 * (10 + 20 + 1)  # the input, tanh's output, the last output
+
+
+def test_the_workspace_of_a_fused_recurrent_layer_is_not_counted() -> None:
+    """It is six times what the rule keeps of a sample."""
+    model, steps = nn.LSTM(64, 128, batch_first=True), 50
+    found = activation_bytes(model, lambda m, a: m(a)[0].square().sum((1, 2)), (torch.randn(4, steps, 64),))
+    assert found < 4 * steps * 3 * (64 + 128)
