@@ -45,7 +45,7 @@ class Passes:
 
     def own_randomness(self, stream: Rng) -> AbstractContextManager[None]:
         """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
-        return Seeded(int(stream.words(1)[0] >> 1), self.device)
+        return Seeded(stream.seed(), self.device)
 
     def gradients(self, batch: Any) -> PerSample:
         """Of one batch that is a whole pass."""

@@ -187,7 +187,7 @@ class Private:
 
             prefetch = None
             if workers:
-                seed = int(self._root.child("workers", self._phase, start).words(1)[0] >> 1)
+                seed = self._root.child("workers", self._phase, start).seed()
                 prefetch = Prefetch(dataset, made, chunk, workers, collate, seed)
             lots = enumerate(made())
             while not self._left_the_finite():  # before the next lot is drawn, and after the last

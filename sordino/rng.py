@@ -73,6 +73,13 @@ class Rng:
             self.fill(buffer)
         return np.frombuffer(buffer, dtype=np.uint64)
 
+    def seed(self) -> int:
+        """63 random bits, as torch's generators take them: one draw."""
+        compiled = kernel()
+        if compiled is None or not compiled.ciphers:
+            return int(self.words(1)[0] >> np.uint64(1))
+        return int.from_bytes(compiled.block(self._stream(), 0)[:8], "little") >> 1
+
     def uniform(self, n: int) -> NDArray[np.float64]:
         """N values strictly between 0 and 1, in steps of 2⁻⁵³, offset by half a step."""
         return ((self.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -141,6 +141,14 @@ def test_few_words_are_those_of_the_long_stream(monkeypatch):
         assert few.counter == many.counter
 
 
+def test_a_seed_is_the_first_word_but_for_its_last_bit(monkeypatch):
+    one, other = Rng.from_seed(13), Rng.from_seed(13)
+    assert [one.seed() for _ in range(3)] == [int(other.words(1)[0]) >> 1 for _ in range(3)]
+    monkeypatch.setattr("sordino.rng.kernel", lambda: None)
+    assert one.seed() == int(other.words(1)[0]) >> 1
+    assert one.counter == other.counter == 4
+
+
 def test_a_stream_of_another_cipher_is_not_gone_on_with():
     state = Rng.from_seed(12).state_dict()
     assert Rng.from_state_dict(state).words(1) == Rng.from_seed(12).words(1)

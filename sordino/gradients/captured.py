@@ -165,7 +165,7 @@ def captured(
         return Taken(losses.detach(), [None] * len(like), plan.names, like, Purse(options), plan.pool, inner)
     if not plan.sample_bytes:
         plan.sample_bytes = max(1, sum(use.bytes + sum(t.nbytes for t in use.saved) for use in uses) // b)
-    upstream = torch.ones_like(losses) if scale is None else scale.to(losses)
+    upstream = plan.ones(losses) if scale is None else scale.to(losses)
     try:
         found = gather(plan, uses, losses, upstream, options, len(like), inner)
     except Surprise:

@@ -44,6 +44,12 @@ class Kernel:
         """Whether it makes the key stream itself; if not, OpenSSL does."""
         return self.level != _FED
 
+    def block(self, stream: KeyStream, number: int) -> bytes:
+        """One block of a key stream."""
+        out = ctypes.create_string_buffer(16)
+        self.library.sordino_keystream(self.level, stream.state(), number, 1, out)
+        return out.raw
+
     def keystream(self, stream: KeyStream, first: int, blocks: int) -> NDArray[np.uint32]:
         """Blocks first, first + 1, … of a key stream: four words each."""
         out = bytearray(16 * blocks)

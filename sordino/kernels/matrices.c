@@ -67,12 +67,16 @@ INLINE int squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint
 }
 
 INLINE int finite(uint64_t n, const float *x) {
-    lanes all = {0};
+    lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}; /* not a number once one is not finite */
     float rest = 0;
     uint64_t i = 0;
-    for (; i + 8 <= n; i += 8) all += *(const lanes *)(x + i) * 0.0f;
+    for (; i + 32 <= n; i += 32) {
+        const lanes *v = (const lanes *)(x + i);
+        s0 += v[0] * 0.0f, s1 += v[1] * 0.0f, s2 += v[2] * 0.0f, s3 += v[3] * 0.0f;
+    }
     for (; i < n; i++) rest += x[i] * 0.0f;
-    for (int l = 0; l < 8; l++) rest += all[l];
+    s0 = (s0 + s1) + (s2 + s3);
+    for (int l = 0; l < 8; l++) rest += s0[l];
     return rest == 0;
 }
 

@@ -50,11 +50,12 @@ class Part(Protocol):
 
 
 _AS_IT_IS = nullcontext()
+_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # a quick no; not promised to stay there
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
-    if torch.is_autocast_enabled(device.type):
+    if _any_autocast() and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return _AS_IT_IS
 
