@@ -46,11 +46,12 @@ class Library(NamedTuple):
 
 
 NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
-CONVOLUTION = Library("convolution", ("convolution.c",))
+CONVOLUTION = Library("convolution", ("convolution.c", "frame.h"))
+CORRELATION = Library("correlation", ("correlation.c", "frame.h"))
 GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
 LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
 MATRICES = Library("matrices", ("matrices.c",))
-LIBRARIES = (MATRICES, NOISE, CONVOLUTION, GRAM, LSTM)
+LIBRARIES = (MATRICES, NOISE, CONVOLUTION, CORRELATION, GRAM, LSTM)
 
 
 def compiler() -> list[str] | None:

@@ -7,21 +7,12 @@
  *
  * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "frame.h"
 
-#define EXPORT __attribute__((visibility("default")))
-#define INLINE static inline __attribute__((always_inline))
-
-#define LANES 8
 #define TALL 4
 #define WIDE 3
 #define POSITIONS 256 /* of a block */
 #define RUN 512       /* squares added in single precision before they go to the double sum */
-
-typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 enum { SAMPLE, CHANNEL, ROW, COLUMN };
 
@@ -104,36 +95,6 @@ INLINE int lies_well(const shape_t *s) {
     return s->a[CHANNEL] == 1 && s->a[COLUMN] == s->channels && !s->padding[0] && !s->padding[1] && run % LANES == 0;
 }
 
-/* A sample's input with channels innermost and its borders. */
-INLINE const float *framed(const shape_t *s, const float *a, float *room) {
-    int64_t high = read_size(s, 0), wide = read_size(s, 1), c = s->channels;
-    int tight = s->a[CHANNEL] == 1 && s->a[COLUMN] == c;
-    for (int64_t y = 0; y < high; y++) {
-        float *row = room + y * wide * c;
-        int64_t from = y - s->padding[0];
-        if (from < 0 || from >= s->height) {
-            memset(row, 0, wide * c * sizeof *row);
-            continue;
-        }
-        int64_t left = s->padding[1] < wide ? s->padding[1] : wide;
-        int64_t inside = wide - left < s->width ? wide - left : s->width;
-        const float *source = a + from * s->a[ROW];
-        memset(row, 0, left * c * sizeof *row);
-        memset(row + (left + inside) * c, 0, (wide - left - inside) * c * sizeof *row);
-        row += left * c;
-        if (tight)
-            memcpy(row, source, inside * c * sizeof *row);
-        else
-            for (int64_t begin = 0; begin < inside; begin += 16) {
-                int64_t end = begin + 16 < inside ? begin + 16 : inside;
-                for (int64_t k = 0; k < c; k++)
-                    for (int64_t x = begin; x < end; x++) row[x * c + k] = source[k * s->a[CHANNEL] + x * s->a[COLUMN]];
-            }
-    }
-    memset(room + high * wide * c, 0, LANES * sizeof *room); /* read by the lanes that do not count */
-    return room;
-}
-
 /* A sample's output gradient in panels of TALL channels, positions in order, times its weight. */
 INLINE void panels(const shape_t *s, const float *g, float weight, int64_t first, int64_t outputs, float *out) {
     for (int64_t p = 0; p < outputs; p += TALL) {
@@ -191,28 +152,6 @@ INLINE double squares(const float *x, int64_t n) {
 }
 
 typedef struct {
-    char *memory;
-    size_t size;
-} room_t;
-
-/* Memory that is used again: fresh pages cost as much as a small layer. */
-static _Thread_local room_t held;
-
-/* Parts of the given sizes, each on a cache line of its own; NULL if there is no memory. */
-static char *room_for(const size_t *bytes, char **parts, int count) {
-    size_t needed = 0;
-    for (int k = 0; k < count; k++) needed += (bytes[k] + 63) / 64 * 64;
-    if (held.size < needed) {
-        free(held.memory);
-        held.memory = aligned_alloc(64, needed);
-        held.size = held.memory ? needed : 0;
-    }
-    char *next = held.memory;
-    for (int k = 0; k < count && next; k++) parts[k] = next, next += (bytes[k] + 63) / 64 * 64;
-    return held.memory;
-}
-
-typedef struct {
     int64_t first, last;   /* samples */
     const float *a, *g;
     const float *weights;  /* NULL: one */
@@ -229,8 +168,8 @@ INLINE int work(const shape_t *s, const work_t *w) {
     int64_t most = s->kernel[0] * s->kernel[1] * (own / LANES + 1);
     size_t bytes[5] = {frame * sizeof(float), positions * own_outputs * sizeof(float), keep ? 0 : size * sizeof(float),
                        most * sizeof(piece_t), positions * sizeof(ptrdiff_t)};
-    char *parts[5], *room = room_for(bytes, parts, 5);
-    if (!room) return 1;
+    char *parts[5];
+    if (!room_for(bytes, parts, 5)) return 1;
     float *border = (float *)parts[0], *grads = (float *)parts[1], *one = keep ? w->rows : (float *)parts[2];
     piece_t *pieces = (piece_t *)parts[3];
     ptrdiff_t *at = (ptrdiff_t *)parts[4];
@@ -241,7 +180,12 @@ INLINE int work(const shape_t *s, const work_t *w) {
         float weight = w->weights ? w->weights[i] : 1;
         if (add && weight == 0) continue;
         const float *a = w->a + i * s->a[SAMPLE];
-        if (!in_place) a = framed(s, a, border);
+        if (!in_place) {
+            const image_t image = {a, s->channels, s->height, s->width, s->a[CHANNEL], s->a[ROW], s->a[COLUMN]};
+            framed(&image, s->padding[0], s->padding[1], read_size(s, 0), wide, border);
+            memset(border + frame - LANES, 0, LANES * sizeof *border); /* read by the lanes that do not count */
+            a = border;
+        }
         float *out = keep && !add ? one + i * size : one;
         for (int64_t group = 0; group < s->groups; group++) {
             panels(s, w->g + i * s->g[SAMPLE], weight, group * own_outputs, own_outputs, grads);
@@ -271,18 +215,6 @@ static int work_plain(const shape_t *s, const work_t *w) { return work(s, w); }
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) static int work_avx2(const shape_t *s, const work_t *w) { return work(s, w); }
 #endif
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
-
-/* 1: this processor has AVX2 and fused multiply-add; never more than `most`. */
-EXPORT int sordino_level(int most) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (most >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
-#endif
-    (void)most;
-    return 0;
-}
 
 static int at_level(int level, const shape_t *s, const work_t *w) {
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-"""The compiled convolution kernel: the framework's gradients, for every option, layout, level and number of threads."""
+"""The compiled convolution kernels: the framework's results, for every option, layout, level and number of threads."""
 
 import ctypes
 import shutil
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.rules import compiled, convolution, filters
+from sordino.gradients import Captured, PerformanceOptions, tune
+from sordino.gradients.rules import compiled, convolution, correlated, filters
 from sordino.gradients.rules.compiled import Convolutions
+from sordino.gradients.rules.correlated import Correlations
 from sordino.gradients.rules.patches import Geometry
 from sordino.kernels import build
 from tests.gradients.oracle import same
@@ -30,6 +31,11 @@ def library(tmp_path_factory):
         shutil.copy(Path(build.__file__).parent / name, folder)
     subprocess.run([sys.executable, str(folder / "build.py")], check=True)
     return compiled.typed(ctypes.CDLL(str(folder / build.CONVOLUTION.path.name)))
+
+
+@pytest.fixture(scope="module")
+def passes(library):
+    return correlated.typed(ctypes.CDLL(str(Path(library._name).with_name(build.CORRELATION.path.name))))
 
 
 @pytest.fixture(params=[0, 1], ids=["portable", "AVX2"])
@@ -139,3 +145,68 @@ def test_without_the_kernel_a_checkpoint_that_names_it_still_runs(monkeypatch):
     monkeypatch.setattr(convolution, "convolutions", lambda: None)
     monkeypatch.setattr(convolution.tune, "known", lambda key: "compiled" if key[0] in ("conv", "sum") else None)
     same(nn.Conv2d(2, 3, 3), (torch.randn(4, 2, 6, 6),))
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=layers(), level=st.integers(0, 1), threads=st.integers(1, 3), bias=st.booleans())
+def test_output_and_input_gradient_are_the_frameworks(passes, case, level, threads, bias):
+    a, g, geometry = case
+    assume(len(geometry.kernel) == 2 and geometry.groups == 1)
+    geometry = Geometry(geometry.kernel, geometry.stride, geometry.padding, (1, 1), 1)
+    weight = torch.randn(g.shape[1], a.shape[1], *geometry.kernel, generator=torch.Generator().manual_seed(0))
+    weight = weight.contiguous(memory_format=torch.channels_last) if bias else weight
+    start, kernel, before = (
+        torch.randn(len(weight)) if bias else None,
+        Correlations(passes, level),
+        torch.get_num_threads(),
+    )
+    wide = a.double().requires_grad_()
+    y = torch.conv2d(
+        wide, weight.double(), None if start is None else start.double(), geometry.stride, geometry.padding
+    )
+    g = torch.randn_like(y)
+    (back,) = torch.autograd.grad(y, wide, g)
+    y = y.detach()
+    torch.set_num_threads(threads)
+    try:
+        found, found_back = (
+            kernel.forward(a, weight, start, geometry),
+            kernel.backward(a.shape, g.float(), weight, geometry),
+        )
+    finally:
+        torch.set_num_threads(before)
+    assert torch.allclose(found.double(), y, 1e-5, 1e-5 * float(y.abs().max() + 1e-30))
+    assert torch.allclose(found_back.double(), back, 1e-5, 1e-5 * float(back.abs().max() + 1e-30))
+
+
+def test_a_wrong_pass_is_not_trusted(passes):
+    class Wrong(Correlations):
+        def backward(self, size, g, weight, geometry):
+            return super().backward(size, g, weight, geometry) * 1.001
+
+    assert correlated.agrees(Correlations(passes))
+    assert not correlated.agrees(Wrong(passes))
+
+
+@pytest.mark.parametrize("choice", ["torch", "compiled"])
+def test_a_network_whose_passes_are_compiled_agrees_with_the_loop(choice, passes, monkeypatch):
+    monkeypatch.setattr(correlated, "correlations", lambda: Correlations(passes))
+    before, seen = tune.known, set()
+
+    def known(key):
+        if key[0] in ("forward", "input"):
+            seen.add(key[0])
+            return choice
+        return before(key)
+
+    monkeypatch.setattr(tune, "known", known)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 5, 2, 2),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(8, 12, 4, 2),
+        nn.GroupNorm(2, 12),
+        nn.Conv2d(12, 5, 2),
+    )
+    same(model, (torch.randn(6, 1, 18, 17),), backend=Captured(PerformanceOptions(channels_last=True)))
+    assert seen == {"forward", "input"}

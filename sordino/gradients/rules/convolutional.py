@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.rules.convolution import Convolution
+from sordino.gradients.rules.correlated import convolve
 from sordino.gradients.rules.euler import Euler, each
 from sordino.gradients.rules.part import Part, lift
 from sordino.gradients.rules.patches import Geometry
@@ -42,12 +43,14 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
         tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
     )
     w = tape.leaf(weight, x)
-    if tape.channels_last and rank == 2:
+    b = None if bias is None else bias.detach()
+    if tape.channels_last and rank == 2 and not tape.probing:
         x = _channels_last(x)
         w = _channels_last(w.detach()).requires_grad_(w.requires_grad)
-    convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
-    b = None if bias is None else bias.detach()
-    y = convolve(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+        y = convolve(x, w, b, geometry)
+    else:
+        plain = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
+        y = plain(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         found: dict[Tensor, Part | Tensor] = {}

@@ -19,6 +19,7 @@ from sordino.gradients.rules.patches import Geometry
 _FEW_CHANNELS = 3
 """Up to here channels in the innermost dimension are too short a run of memory."""
 _FEW_POSITIONS = 64
+_VECTOR = 8
 _ONE_PRODUCT = 4
 """Up to so many positions one product with all patches beats the framework's kernel."""
 
@@ -46,3 +47,12 @@ def total(t: int, ways: Container[str]) -> str:
     if t <= _ONE_PRODUCT and "product" in ways:
         return "product"
     return "compiled" if "compiled" in ways else "native"
+
+
+def whole_pass(which: str, geometry: Geometry, channels: int) -> str:
+    """The code for the "forward" pass, or for the gradient at the "input", with so many input channels.
+
+    The framework's kernels are slow with strides; the compiled one computes its channels by the vector.
+    """
+    strided = any(s > 1 for s in geometry.stride)
+    return "compiled" if strided and (which == "forward" or channels >= _VECTOR) else "torch"

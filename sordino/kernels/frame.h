@@ -1,0 +1,77 @@
+/* What the kernels of convolutions share: vectors, an image with borders of zeros, memory that is used again. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+
+#define LANES 8
+
+typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* An image and the steps between its channels, rows and columns, in elements. */
+typedef struct {
+    const float *pixels;
+    int64_t channels, height, width, channel, row, column;
+} image_t;
+
+/* The image from `above` rows and `left` columns before its first pixel on, high x wide pixels, channels innermost. */
+INLINE void framed(const image_t *image, int64_t above, int64_t left, int64_t high, int64_t wide, float *out) {
+    int64_t c = image->channels, before = left < wide ? left : wide;
+    int64_t inside = wide - before < image->width ? wide - before : image->width;
+    int tight = image->channel == 1 && image->column == c;
+    for (int64_t y = 0; y < high; y++, out += wide * c) {
+        if (y < above || y - above >= image->height) {
+            memset(out, 0, wide * c * sizeof *out);
+            continue;
+        }
+        const float *source = image->pixels + (y - above) * image->row;
+        float *row = out + before * c;
+        memset(out, 0, before * c * sizeof *out);
+        memset(row + inside * c, 0, (wide - before - inside) * c * sizeof *out);
+        if (tight)
+            memcpy(row, source, inside * c * sizeof *row);
+        else
+            for (int64_t begin = 0; begin < inside; begin += 16) {
+                int64_t end = begin + 16 < inside ? begin + 16 : inside;
+                for (int64_t k = 0; k < c; k++)
+                    for (int64_t x = begin; x < end; x++) row[x * c + k] = source[k * image->channel + x * image->column];
+            }
+    }
+}
+
+typedef struct {
+    char *memory;
+    size_t size;
+} room_t;
+
+/* Fresh pages cost as much as a small layer. */
+static _Thread_local room_t held;
+
+/* Parts of the given sizes, each on a cache line of its own; 0 if there is no memory. */
+static int room_for(const size_t *bytes, char **parts, int count) {
+    size_t needed = 64;
+    for (int k = 0; k < count; k++) needed += (bytes[k] + 63) / 64 * 64;
+    if (held.size < needed) {
+        free(held.memory);
+        held.memory = aligned_alloc(64, needed);
+        held.size = held.memory ? needed : 0;
+    }
+    char *next = held.memory;
+    for (int k = 0; k < count && next; k++) parts[k] = next, next += (bytes[k] + 63) / 64 * 64;
+    return next != NULL;
+}
+
+EXPORT const char sordino_source[] = SORDINO_SOURCE;
+
+/* 1: this processor has AVX2 and fused multiply-add; never more than `most`. */
+EXPORT int sordino_level(int most) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (most >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    (void)most;
+    return 0;
+}
