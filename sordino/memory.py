@@ -21,6 +21,8 @@ MOST = 4096
 
 _UNKNOWN = 2 << 30
 _HALF = 0.6  # of the expected lot: lots up to a fifth larger than expected still go in two
+_CACHE = 20 << 20  # bytes of activations that a cache holds, more or less
+_BUSY = 32  # samples; fewer leave the processor waiting
 _MODEST = 1 << 24  # bytes of activations that are not worth a second pass
 
 
@@ -67,13 +69,14 @@ def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: An
 def physical_batch(
     sample_bytes: int, device: torch.device, lot: float = 0.0, activations: int = 0, parameters: int = 0
 ) -> int:
-    """The number of samples processed at once: as many as fit, and about half a lot if activations fill the memory.
+    """The number of samples processed at once: as many as fit, and half a lot or less if activations fill the memory.
 
     Norms and sums want inputs and output gradients of all layers, about twice what plain training keeps. Half the samples
-    at a time take what plain training takes for all, and little more time. `activations` is what plain training keeps of
-    a sample, `parameters` the bytes of the model, which a smaller batch does not change.
+    at a time take what plain training takes for all; fewer are faster still while what they take leaves the cache, down to
+    as many as keep the layers busy. `activations` is what plain training keeps of a sample, `parameters` the bytes of the
+    model, which a smaller batch does not change.
     """
     fits = int(min(MOST, max(1, SHARE * free_bytes(device) // max(1, sample_bytes))))
     if lot * activations > max(_MODEST, parameters / 2):
-        return min(fits, max(1, ceil(_HALF * lot)))
+        return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
     return fits

@@ -17,7 +17,7 @@ same (a, g), in float32 at least, and samples whose norm is not finite contribut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,6 @@ from sordino.gradients.streamed import streamed
 from sordino.gradients.taken import Inner, Taken
 from sordino.gradients.tape import Checkpointed, Mode, Tape
 from sordino.gradients.walk import modules_of
-from sordino.memory import activation_bytes
 from sordino.refusal import Refusal
 
 
@@ -93,7 +92,7 @@ class Captured:
 
         """
         if isinstance(data, Dataset):
-            data = _batches(data, chunk or _cached(activation_bytes(model, loss_fn, next(_batches(data, _FEW)))))
+            data = _batches(data, lambda: chunk or _cached(known_sample_bytes(model)))
         found = [self.per_sample(model, loss_fn, batch).norms() for batch in data]
         if not found:
             names = tuple(trainable(model))
@@ -121,20 +120,24 @@ class Captured:
             forget_plans()
 
 
-_FEW = 4  # samples that tell what one takes
-_CACHE = 1 << 25
-_MOST = 256
+_CACHE = 1 << 24
+_LEAST, _MOST = 64, 256  # enough to keep the layers busy; more gain nothing
 
 
 def _cached(sample: int) -> int:
-    """A number of samples whose activations fill a cache, at least as many as keep the layers busy."""
-    return max(_MOST // 4, min(_MOST, _CACHE // max(1, sample)))
+    """So many samples that what they take fits a cache; `sample` is 0 before the first."""
+    return max(_LEAST, min(_MOST, _CACHE // sample)) if sample else _LEAST
 
 
-def _batches(data: Dataset[Any], chunk: int) -> Iterator[Any]:
-    if type(data) is TensorDataset:
-        return (tuple(t[i : i + chunk] for t in data.tensors) for i in range(0, len(data), chunk))
-    return iter(DataLoader(data, chunk))
+def _batches(data: Dataset[Any], chunk: Callable[[], int]) -> Iterator[Any]:
+    if type(data) is not TensorDataset:
+        yield from DataLoader(data, chunk())
+        return
+    begin = 0
+    while begin < len(data):
+        end = begin + chunk()
+        yield tuple(column[begin:end] for column in data.tensors)
+        begin = end
 
 
 def captured(

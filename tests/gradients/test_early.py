@@ -93,7 +93,9 @@ def test_nothing_of_a_batch_lives_on_without_a_garbage_collection() -> None:
 
 def test_lots_that_fill_memory_go_in_two_parts_of_equal_size() -> None:
     cpu = torch.device("cpu")
-    assert physical_batch(1000, cpu, lot=100, activations=1 << 20, parameters=10) == 60
+    assert physical_batch(1000, cpu, lot=100, activations=1 << 18, parameters=10) == 60
+    assert physical_batch(1000, cpu, lot=1000, activations=1 << 18, parameters=10) == 80  # what a cache holds
+    assert physical_batch(1000, cpu, lot=1000, activations=1 << 22, parameters=10) == 32  # but enough to be busy
     assert physical_batch(1000, cpu, lot=100, activations=1 << 20, parameters=1 << 28) > 100
     assert physical_batch(1000, cpu, lot=100, activations=1 << 10, parameters=10) > 100  # too little to matter
     for n in (0, 1, 59, 60, 61, 100, 120, 121, 300):
