@@ -46,8 +46,8 @@ class Library(NamedTuple):
 
 
 NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
-CONVOLUTION = Library("convolution", ("convolution.c", "frame.h"))
-CORRELATION = Library("correlation", ("correlation.c", "frame.h"))
+CONVOLUTION = Library("convolution", ("convolution.c", "frame.h", "vectors.h"), FUSED)
+CORRELATION = Library("correlation", ("correlation.c", "frame.h", "vectors.h"), FUSED)
 GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
 LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
 MATRICES = Library("matrices", ("matrices.c",))

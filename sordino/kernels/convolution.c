@@ -43,16 +43,16 @@ typedef struct {
 
 /* The result of one tile. The constants tell the compiler what to keep in registers. */
 INLINE void tile(const tile_t *t, const int tall, const int wide) {
-    vector sum[TALL][WIDE];
+    v8 sum[TALL][WIDE];
     ptrdiff_t from[WIDE], lanes = LANES;
     for (int j = 0; j < wide; j++) from[j] = t->pieces[j].from, lanes &= t->pieces[j].lanes;
     for (int i = 0; i < tall; i++)
-        for (int j = 0; j < wide; j++) sum[i][j] = (vector){0};
+        for (int j = 0; j < wide; j++) sum[i][j] = (v8){0};
     const float *g = t->g;
     for (int64_t k = 0; k < t->positions; k++, g += tall) {
         const float *a = t->a + t->at[k];
-        vector b[WIDE];
-        for (int j = 0; j < wide; j++) b[j] = *(const vector *)(a + from[j]);
+        v8 b[WIDE];
+        for (int j = 0; j < wide; j++) b[j] = *(const v8 *)(a + from[j]);
         for (int i = 0; i < tall; i++)
             for (int j = 0; j < wide; j++) sum[i][j] += g[i] * b[j];
     }
@@ -60,9 +60,9 @@ INLINE void tile(const tile_t *t, const int tall, const int wide) {
         float *out = t->out;
         if (t->more)
             for (int i = 0; i < tall; i++)
-                for (int j = 0; j < wide; j++) sum[i][j] += *(vector *)(out + i * t->step + t->pieces[j].to);
+                for (int j = 0; j < wide; j++) sum[i][j] += *(v8 *)(out + i * t->step + t->pieces[j].to);
         for (int i = 0; i < tall; i++)
-            for (int j = 0; j < wide; j++) *(vector *)(out + i * t->step + t->pieces[j].to) = sum[i][j];
+            for (int j = 0; j < wide; j++) *(v8 *)(out + i * t->step + t->pieces[j].to) = sum[i][j];
         return;
     }
     for (int i = 0; i < tall; i++)
@@ -136,10 +136,10 @@ INLINE double squares(const float *x, int64_t n) {
     double total = 0;
     for (int64_t begin = 0; begin < n; begin += RUN) {
         int64_t end = begin + RUN < n ? begin + RUN : n, i = begin;
-        vector some[4] = {{0}};
+        v8 some[4] = {{0}};
         for (; i + 4 * LANES <= end; i += 4 * LANES)
             for (int k = 0; k < 4; k++) {
-                vector v = *(const vector *)(x + i + k * LANES);
+                v8 v = *(const v8 *)(x + i + k * LANES);
                 some[k] += v * v;
             }
         some[0] += some[1] + (some[2] + some[3]);
@@ -213,12 +213,12 @@ INLINE int work(const shape_t *s, const work_t *w) {
 static int work_plain(const shape_t *s, const work_t *w) { return work(s, w); }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static int work_avx2(const shape_t *s, const work_t *w) { return work(s, w); }
+FAST static int work_avx2(const shape_t *s, const work_t *w) { return work(s, w); }
 #endif
 
 static int at_level(int level, const shape_t *s, const work_t *w) {
 #if defined(__x86_64__)
-    if (sordino_level(level) == 1) return work_avx2(s, w);
+    if (best(level) == AVX2) return work_avx2(s, w);
 #endif
     return work_plain(s, w);
 }

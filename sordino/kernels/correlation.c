@@ -28,17 +28,17 @@ typedef struct {
 } product_t;
 
 INLINE void tile(const product_t *w, int64_t first, int64_t panel, const int tall) {
-    vector sum[TALL][WIDE];
+    v8 sum[TALL][WIDE];
     const float *a[TALL], *b = w->weights + panel * w->count * w->length * PANEL, *start = w->bias + panel * PANEL;
     for (int i = 0; i < tall; i++) {
         a[i] = w->a + w->from[first + i];
-        for (int j = 0; j < WIDE; j++) sum[i][j] = *(const vector *)(start + j * LANES);
+        for (int j = 0; j < WIDE; j++) sum[i][j] = *(const v8 *)(start + j * LANES);
     }
     for (int64_t run = 0; run < w->count; run++) {
         ptrdiff_t at = w->runs[run];
         for (int64_t l = 0; l < w->length; l++, at++, b += PANEL) {
-            vector v[WIDE];
-            for (int j = 0; j < WIDE; j++) v[j] = *(const vector *)(b + j * LANES);
+            v8 v[WIDE];
+            for (int j = 0; j < WIDE; j++) v[j] = *(const v8 *)(b + j * LANES);
             for (int i = 0; i < tall; i++)
                 for (int j = 0; j < WIDE; j++) sum[i][j] += a[i][at] * v[j];
         }
@@ -47,7 +47,7 @@ INLINE void tile(const product_t *w, int64_t first, int64_t panel, const int tal
     for (int i = 0; i < tall; i++) {
         float *out = w->out + w->to[first + i] + panel * PANEL;
         if (left >= PANEL)
-            for (int j = 0; j < WIDE; j++) *(vector *)(out + j * LANES) = sum[i][j];
+            for (int j = 0; j < WIDE; j++) *(v8 *)(out + j * LANES) = sum[i][j];
         else
             memcpy(out, sum[i], left * sizeof *out);
     }
@@ -199,12 +199,12 @@ static int backward_plain(const shape_t *s, int64_t first, int64_t last, const f
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static int forward_avx2(const shape_t *s, int64_t first, int64_t last, const float *a,
+FAST static int forward_avx2(const shape_t *s, int64_t first, int64_t last, const float *a,
                                                             const float *w, const float *b, float *y) {
     return forward(s, first, last, a, w, b, y);
 }
 
-__attribute__((target("avx2,fma"))) static int backward_avx2(const shape_t *s, int64_t first, int64_t last, const float *g,
+FAST static int backward_avx2(const shape_t *s, int64_t first, int64_t last, const float *g,
                                                              const float *w, float *a) {
     return backward(s, first, last, g, w, a);
 }
@@ -215,7 +215,7 @@ EXPORT int sordino_correlation(int level, const int64_t *shape, int64_t first, i
                                const float *bias, float *y) {
     const shape_t *s = (const shape_t *)shape;
 #if defined(__x86_64__)
-    if (sordino_level(level) == 1) return forward_avx2(s, first, last, a, w, bias, y);
+    if (best(level) == AVX2) return forward_avx2(s, first, last, a, w, bias, y);
 #endif
     return forward_plain(s, first, last, a, w, bias, y);
 }
@@ -224,7 +224,7 @@ EXPORT int sordino_correlation_input(int level, const int64_t *shape, int64_t fi
                                      float *a) {
     const shape_t *s = (const shape_t *)shape;
 #if defined(__x86_64__)
-    if (sordino_level(level) == 1) return backward_avx2(s, first, last, g, w, a);
+    if (best(level) == AVX2) return backward_avx2(s, first, last, g, w, a);
 #endif
     return backward_plain(s, first, last, g, w, a);
 }

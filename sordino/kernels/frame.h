@@ -1,15 +1,5 @@
 /* What the kernels of convolutions share: vectors, an image with borders of zeros, memory that is used again. */
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define EXPORT __attribute__((visibility("default")))
-#define INLINE static inline __attribute__((always_inline))
-
-#define LANES 8
-
-typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#include "vectors.h"
 
 /* An image and the steps between its channels, rows and columns, in elements. */
 typedef struct {
@@ -53,25 +43,17 @@ static _Thread_local room_t held;
 /* Parts of the given sizes, each on a cache line of its own; 0 if there is no memory. */
 static int room_for(const size_t *bytes, char **parts, int count) {
     size_t needed = 64;
-    for (int k = 0; k < count; k++) needed += (bytes[k] + 63) / 64 * 64;
+    for (int k = 0; k < count; k++) needed += rounded(bytes[k], 64);
     if (held.size < needed) {
         free(held.memory);
         held.memory = aligned_alloc(64, needed);
         held.size = held.memory ? needed : 0;
     }
     char *next = held.memory;
-    for (int k = 0; k < count && next; k++) parts[k] = next, next += (bytes[k] + 63) / 64 * 64;
+    for (int k = 0; k < count && next; k++) parts[k] = next, next += rounded(bytes[k], 64);
     return next != NULL;
 }
 
 EXPORT const char sordino_source[] = SORDINO_SOURCE;
 
-/* 1: this processor has AVX2 and fused multiply-add; never more than `most`. */
-EXPORT int sordino_level(int most) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (most >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
-#endif
-    (void)most;
-    return 0;
-}
+EXPORT int sordino_level(int most) { return best(most); }

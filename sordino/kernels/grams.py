@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.library import trusted
 from sordino.kernels.threads import in_parts
 
 LEVELS = ("portable", "AVX2")
@@ -74,12 +74,7 @@ def usable(*tensors: Tensor) -> bool:
 @cache
 def grams() -> Grams | None:
     """What is used, or None."""
-    try:
-        library = typed(opened(build.GRAM))
-    except Unavailable:
-        return None
-    made = Grams(library, int(library.sordino_level(len(LEVELS) - 1)))
-    return made if agrees(made) else None
+    return trusted(build.GRAM, lambda library: Grams(typed(library), library.sordino_level(len(LEVELS) - 1)), agrees)
 
 
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.library import trusted
 
 _SIZE, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 _FIELDS = 5  # of a matrix: start, width, stride, where its weighted rows go, where their sum goes
@@ -91,11 +91,7 @@ def suit(matrices: Iterable[Tensor], most: int) -> bool:
 @cache
 def functions() -> Functions | None:
     """The functions, or None."""
-    try:
-        made = Functions(opened(build.MATRICES))
-    except Unavailable:
-        return None
-    return made if agrees(made) else None
+    return trusted(build.MATRICES, Functions, agrees)
 
 
 def agrees(made: Functions) -> bool:

@@ -20,7 +20,7 @@ from torch.nn.grad import conv2d_weight
 
 from sordino.gradients.rules.patches import Geometry
 from sordino.kernels import build
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.library import trusted
 from sordino.kernels.threads import in_parts
 
 _BEST = 1
@@ -118,11 +118,7 @@ def typed(library: ctypes.CDLL) -> ctypes.CDLL:
 @cache
 def convolutions() -> Convolutions | None:
     """The kernel that is used, or None: there is none, or it does not give what it should."""
-    try:
-        made = Convolutions(typed(opened(build.CONVOLUTION)))
-    except Unavailable:
-        return None
-    return made if agrees(made) else None
+    return trusted(build.CONVOLUTION, lambda library: Convolutions(typed(library)), agrees)
 
 
 def agrees(made: Convolutions) -> bool:

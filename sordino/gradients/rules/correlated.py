@@ -23,7 +23,7 @@ from sordino.gradients import tune
 from sordino.gradients.rules import likely
 from sordino.gradients.rules.patches import Geometry
 from sordino.kernels import build
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.library import trusted
 from sordino.kernels.threads import in_parts
 
 _BEST = 1
@@ -172,11 +172,7 @@ def typed(library: ctypes.CDLL) -> ctypes.CDLL:
 @cache
 def correlations() -> Correlations | None:
     """The kernel that is used, or None: there is none, or it does not give what it should."""
-    try:
-        made = Correlations(typed(opened(build.CORRELATION)))
-    except Unavailable:
-        return None
-    return made if agrees(made) else None
+    return trusted(build.CORRELATION, lambda library: Correlations(typed(library)), agrees)
 
 
 def agrees(made: Correlations) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino.gradients.flat import room
 from sordino.kernels import build
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.library import trusted
 from sordino.kernels.threads import in_parts
 
 LEVELS = ("portable", "AVX2")
@@ -136,12 +136,12 @@ def usable(*tensors: Tensor) -> bool:
 @cache
 def recurrence() -> Recurrence | None:
     """What is used, or None: without vector instructions torch's products are faster."""
-    try:
-        library = typed(opened(build.LSTM))
-    except Unavailable:
-        return None
-    made = Recurrence(library, int(library.sordino_level(len(LEVELS) - 1)))
-    return made if made.level and agrees(made) else None
+    best = len(LEVELS) - 1
+    return trusted(
+        build.LSTM,
+        lambda library: Recurrence(typed(library), library.sordino_level(best)),
+        lambda made: made.level > 0 and agrees(made),
+    )
 
 
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
