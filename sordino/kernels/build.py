@@ -50,8 +50,9 @@ CONVOLUTION = Library("convolution", ("convolution.c", "frame.h", "vectors.h"), 
 CORRELATION = Library("correlation", ("correlation.c", "frame.h", "vectors.h"), FUSED)
 GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
 LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
+PRODUCT = Library("product", ("product.c", "vectors.h"), FUSED)
 MATRICES = Library("matrices", ("matrices.c",))
-LIBRARIES = (MATRICES, NOISE, CONVOLUTION, CORRELATION, GRAM, LSTM)
+LIBRARIES = (MATRICES, NOISE, CONVOLUTION, CORRELATION, GRAM, LSTM, PRODUCT)
 
 
 def compiler() -> list[str] | None:

@@ -15,6 +15,7 @@ from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.part import square_sum
 from sordino.kernels.grams import Grams, grams, usable
+from sordino.kernels.products import products
 
 
 def gram_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,12 +31,16 @@ def gram_with(a: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
 
 def add_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None:
     """Out = β out + Σ_it w_i g_it a_itᵀ, for a (B, T, d) and g (B, T, p), or both without T."""
-    spread = w.unsqueeze(1)
-    if a.dim() == 3:
-        if a.stride(0) < a.stride(1) and g.stride(0) < g.stride(1):  # positions come first in memory
-            a, g = a.transpose(0, 1), g.transpose(0, 1)
-        else:
-            spread = spread.unsqueeze(2)
+    turned = a.dim() == 3 and a.stride(0) < a.stride(1) and g.stride(0) < g.stride(1)  # positions come first in memory
+    if turned:
+        a, g = a.transpose(0, 1), g.transpose(0, 1)
+    rows, kernel = (g.flatten(0, -2), a.flatten(0, -2)), products()
+    if kernel is not None and kernel.takes(*rows, out):
+        if a.dim() == 3:
+            w = w.repeat(len(a)) if turned else w.repeat_interleave(a.shape[1])
+        kernel.add(*rows, w, out, beta, torch.get_num_threads())
+        return
+    spread = w.unsqueeze(1) if turned or a.dim() == 2 else w.view(-1, 1, 1)
     a, g = (a * spread, g) if a.shape[-1] < g.shape[-1] else (a, g * spread)  # scale the narrower factor
     out.addmm_(g.flatten(0, -2).t(), a.flatten(0, -2), beta=beta)
 
