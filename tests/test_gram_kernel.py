@@ -19,6 +19,11 @@ EPS = torch.finfo(torch.float32).eps
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
 @pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
 def kernel(request):
     found = typed(library(build.GRAM))

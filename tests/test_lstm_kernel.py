@@ -16,6 +16,11 @@ from tests.gradients.oracle import same, square
 quick = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
 @pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
 def kernel(request):
     found = typed(library(build.LSTM))
@@ -46,9 +51,9 @@ def used(kernel, monkeypatch):
     return counted
 
 
-def near(found: Tensor, wanted: Tensor, steps: int) -> bool:
-    """Rounding grows with the steps it goes through."""
-    return bool((found.double() - wanted).norm() <= 1e-6 * steps * wanted.norm() + 1e-12)
+def near(found: Tensor, wanted: Tensor, room: float) -> bool:
+    """Up to rounding of values of size `room`: what is left after they cancel may be much smaller."""
+    return bool((found.double() - wanted).norm() <= 1e-6 * room)
 
 
 @quick
@@ -75,18 +80,20 @@ def test_values_and_gradients_are_those_of_torch_in_float64(kernel, steps, b, d,
     leaves = [t.double().requires_grad_() for t in (x, h0[None], c0[None])]
     wanted, (_, last) = layer(leaves[0], tuple(leaves[1:]))
     slopes = torch.autograd.grad([wanted, last], [*leaves, *layer.parameters()], [dout.double(), dlast[None].double()])
-    assert near(out, wanted, steps)
-    assert near(trace.cells[-1], last[0], steps)
+    states, read = float(h0.norm() + c0.norm()) + (steps * b * n) ** 0.5, float(trace.read.norm())
+    given = float(dout.norm() + dlast.norm())  # the backward pass is linear in these
+    assert near(out, wanted, states)
+    assert near(trace.cells[-1], last[0], states)
     assert (back.dx is None) is not inner
     if inner:
-        assert near(back.dx, slopes[0], steps)
-    assert near(back.dh0, slopes[1][0], steps)
-    assert near(back.dc0, slopes[2][0], steps)
+        assert near(back.dx, slopes[0], given)
+    assert near(back.dh0, slopes[1][0], given)
+    assert near(back.dc0, slopes[2][0], given)
     product = trace.gates.flatten(0, 1).double().t() @ trace.read.flatten(0, 1).double()
-    assert near(product[:, :d], slopes[3], steps)
-    assert near(product[:, d:], slopes[4], steps)
-    assert near(back.sums.sum(0), slopes[5], steps)
-    assert torch.allclose(back.sums, trace.gates.sum(0), rtol=1e-5, atol=1e-6)
+    assert near(product[:, :d], slopes[3], given * read)
+    assert near(product[:, d:], slopes[4], given * read)
+    assert near(back.sums.sum(0), slopes[5], given * b**0.5)
+    assert near(back.sums, trace.gates.double().sum(0), given)
 
 
 def test_sigmoid_and_tanh_keep_their_digits(kernel):
