@@ -49,5 +49,5 @@ class OptimisticLookahead:
         eta = rate(self.learning_rate, state["step"]) / self.rho
         by = {name: value * -eta for name, value in state["released"].items()}
         released, inner = NoisySum(self.weigher, self.noise)(moved(grads, by), state["weigher"], expected_batch, rng)
-        mean = add({}, released.value, 1 / expected_batch)
+        mean = add({}, released.value, released.divided_by / expected_batch)
         return released, {"step": state["step"] + 1, "weigher": inner, "released": mean}
