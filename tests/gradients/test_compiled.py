@@ -1,11 +1,5 @@
 """The compiled convolution kernels: the framework's results, for every option, layout, level and number of threads."""
 
-import ctypes
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -18,24 +12,18 @@ from sordino.gradients.rules.compiled import Convolutions
 from sordino.gradients.rules.correlated import Correlations
 from sordino.gradients.rules.patches import Geometry
 from sordino.kernels import build
+from tests.compiled import library as of_these_sources
 from tests.gradients.oracle import same
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """Of these very sources, built apart."""
-    if build.compiler() is None:
-        pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("kernels")
-    for name in ("build.py", *(source for made in build.LIBRARIES for source in made.sources)):
-        shutil.copy(Path(build.__file__).parent / name, folder)
-    subprocess.run([sys.executable, str(folder / "build.py")], check=True)
-    return compiled.typed(ctypes.CDLL(str(folder / build.CONVOLUTION.path.name)))
+def library():
+    return compiled.typed(of_these_sources(build.CONVOLUTION))
 
 
 @pytest.fixture(scope="module")
-def passes(library):
-    return correlated.typed(ctypes.CDLL(str(Path(library._name).with_name(build.CORRELATION.path.name))))
+def passes():
+    return correlated.typed(of_these_sources(build.CORRELATION))
 
 
 @pytest.fixture(params=[0, 1], ids=["portable", "AVX2"])
