@@ -9,9 +9,7 @@ missing or older than its source, when the environment has SORDINO_KERNELS=0, or
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 from sordino import normals
 from sordino.kernels import build
 from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.threads import in_parts
 from sordino.keystream import KeyStream
 
 LEVELS = ("key stream of OpenSSL", "AES and AVX2", "VAES")
@@ -86,19 +85,13 @@ class Kernel:
                 part(begin, end, words.ctypes.data, first)
         elif threads == 1 or n < _SPLIT:
             part(0, pairs)
-        else:  # a thread per range of pairs; ctypes lets go of the interpreter during a call
-            cuts = [round(pairs * k / threads / _PAIRS) * _PAIRS for k in range(threads)] + [pairs]
-            list(_pool(os.getpid(), threads).map(part, cuts[:-1], cuts[1:]))
+        else:
+            in_parts(part, pairs, threads, _PAIRS)
 
 
 def _pairs(n: int) -> int:
     whole, rest = divmod(n, normals.BLOCK)
     return whole * (normals.BLOCK // 2) + (rest + 1) // 2
-
-
-@cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="sordino-noise")
 
 
 @cache
