@@ -147,9 +147,12 @@ def picture(result: dict[str, Any], path: Path) -> None:
         bars += [("torch.func vmap", r["torch.func vmap"], "#8a8a8a")] if "torch.func vmap" in r else []
         for j, (label, value, colour) in enumerate(bars):
             axes.barh(k + 0.27 * (j - 1), value, 0.25, color=colour, label=label if k == 0 else None)
-            axes.text(value * 1.03, k + 0.27 * (j - 1), f"{value:.2f}", va="center", fontsize=7)
+            axes.text(max(1.0, value) * 1.03, k + 0.27 * (j - 1), f"{value:.2f}", va="center", fontsize=7)
     axes.axvline(1, color="black", linewidth=0.8)
+    axes.text(1.02, -0.65, "plain PyTorch", fontsize=8)
     axes.set_xscale("log")
+    axes.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+    axes.xaxis.set_minor_formatter("")
     axes.set_yticks(range(len(rows)), [f"{row['model']} ({row['batch']})" for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel("CPU time of a full private step / best non-private layout, one thread")
