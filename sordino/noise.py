@@ -56,8 +56,8 @@ class Noise(Protocol):
         """The sensitivity in the norm this noise needs; TypeError when it is not bounded."""
         ...
 
-    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
-        """Add noise of this scale to every tensor, in place; only the door calls this."""
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
+        """Add noise of this scale to every tensor, then multiply by a public factor, in place; only the door calls this."""
         ...
 
     def event(self, estimate: Estimate) -> Event:
@@ -87,8 +87,7 @@ class Gaussian:
             return
         if targets := _targets(value):
             _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
-            if factor != 1.0:
-                torch._foreach_mul_(targets, factor)
+            _multiply(targets, factor)
 
     def event(self, estimate: Estimate) -> Event:
         """Gaussian(multiplier); with estimated norms, the mixture that this makes of it."""
@@ -121,11 +120,11 @@ class Laplace:
             )
         return sensitivity.l1
 
-    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng) -> None:
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
         """One vector of Laplace values."""
-        targets = _targets(value)
-        if targets:
+        if targets := _targets(value):
             _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
+            _multiply(targets, factor)
 
     def event(self, estimate: Estimate) -> Event:
         """Laplace(scale = multiplier)."""
@@ -148,6 +147,11 @@ def _drawn_in(targets: Sequence[Tensor]) -> torch.dtype:
 
 def _targets(value: Mapping[str, Tensor]) -> list[Tensor]:
     return [_flat(tensor) for tensor in value.values() if tensor.numel()]
+
+
+def _multiply(targets: list[Tensor], factor: float) -> None:
+    if factor != 1.0:
+        torch._foreach_mul_(targets, factor)
 
 
 def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:

@@ -25,7 +25,7 @@ from sordino import events, validate
 from sordino.events import Event
 from sordino.gradients.flat import divide_
 from sordino.gradients.persample import Grads
-from sordino.noise import Gaussian, Noise, Sensitivity, dense
+from sordino.noise import Noise, Sensitivity, dense
 from sordino.rng import Rng
 from sordino.sealed import Sealed, unseal
 
@@ -138,11 +138,7 @@ def _noised(
     if not math.isfinite(bound):
         raise ValueError(f"bound={bound}: noise needs a finite bound; give one, or a multiplier of 0")
     scale = noise.multiplier * bound * (1 + ROUNDING)
-    if isinstance(noise, Gaussian):
-        noise.add_(summed, scale, rng, 1 / divide_by)
-    else:
-        noise.add_(summed, scale, rng)
-        divide_(summed, divide_by)
+    noise.add_(summed, scale, rng, 1 / divide_by)
     return summed
 
 
