@@ -1,0 +1,95 @@
+"""Accuracy of variants of a recipe on training images held out for that: where a recipe's fields are chosen.
+
+    python -m bench.held_out --recipe mnist-opacus-3 --change pixel_mean=0.5 pixel_deviation=0.5 --seeds 0 1
+
+The last 10,000 training images take the place of the test set, which is not read; the run trains on the others at the
+recipe's rate. Seeds begin at 1000, so that no seed is used here and in `bench.accuracy`. Results are kept in
+bench/results/held_out.json, a row per variant.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+from torch.utils.data import TensorDataset
+
+import sordino as sd
+from sordino.recipes import Recipe, find
+from sordino.training import job
+from sordino.training.data import Records, Say, records
+
+RESULTS = Path(__file__).parent / "results" / "held_out.json"
+HELD_OUT = 10_000
+_FIRST_SEED = 1000
+
+
+@dataclass(frozen=True)
+class Command:
+    """Run a variant of a recipe on held-out images, or print what was measured."""
+
+    recipe: str = ""
+    """A name of `sordino recipes`."""
+    epsilon: float | None = None
+    change: tuple[str, ...] = ()
+    """Fields in place of the recipe's own: name=number."""
+    seeds: tuple[int, ...] = field(default=(0, 1))
+    table: bool = False
+    """Print the table and run nothing."""
+
+    def run(self) -> None:
+        """Measure, or show."""
+        if not self.table:
+            changes = dict(one.split("=", 1) for one in self.change)
+            recipe = find(self.recipe, self.epsilon).but(**{name: float(value) for name, value in changes.items()})
+            said = [self.recipe, *([] if self.epsilon is None else [f"ε={self.epsilon:g}"]), *self.change]
+            for seed in self.seeds:
+                measure(" ".join(said), recipe, _FIRST_SEED + seed)
+        print(table(kept()))  # noqa: T201
+
+
+def split(recipe: Recipe, limit: int | None, say: Say) -> Records:
+    """The recipe's data with the last training images for a test set."""
+    found = records(recipe, limit, say)
+    x, y = found.prepared.train.tensors
+    train, test = TensorDataset(x[:-HELD_OUT], y[:-HELD_OUT]), TensorDataset(x[-HELD_OUT:], y[-HELD_OUT:])
+    return replace(
+        found,
+        prepared=replace(found.prepared, train=train, test=test),
+        private=tuple(each[:-HELD_OUT] for each in found.private),
+    )
+
+
+def kept() -> dict[str, Any]:
+    """What was measured so far."""
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+
+
+def measure(name: str, recipe: Recipe, seed: int) -> None:
+    """One run, added to its row."""
+    job.records = split  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory() as folder:
+        history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run", report=False)
+    rows = kept()  # read only now: another process may have written meanwhile
+    rows.setdefault(name, {})[str(seed)] = history.test_accuracy
+    RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1, ensure_ascii=False) + "\n")
+
+
+def table(rows: dict[str, Any]) -> str:
+    """Markdown."""
+    lines = ["| variant | held-out accuracy, % | seeds |", "|---|---|---|"]
+    for name, row in rows.items():
+        found = [100 * accuracy for accuracy in row.values()]
+        lines.append(
+            f"| {name} | {statistics.mean(found):.2f} ({', '.join(f'{a:.2f}' for a in found)}) | {len(found)} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    tyro.cli(Command, description=__doc__).run()
