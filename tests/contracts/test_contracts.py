@@ -13,7 +13,8 @@ from sordino.gradients import Loop
 from sordino.gradients.persample import Norms
 from sordino.training.packing import pack, unpack
 from tests.contracts.hunter import Scripted, network, records, squared_error
-from tests.contracts.variants import BACKENDS, rows, rows_and_backends
+from tests.contracts.row import BACKENDS
+from tests.contracts.variants import rows, rows_and_backends
 
 
 def every_variant(contract, **options):

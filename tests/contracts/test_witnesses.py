@@ -10,7 +10,8 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from tests.contracts.hunter import network, records, squared_error
-from tests.contracts.variants import BACKENDS, VARIANTS
+from tests.contracts.row import BACKENDS
+from tests.contracts.variants import VARIANTS
 
 CLAIMS = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
 LINES = [line for line in CLAIMS.splitlines() if line.startswith("| ")]

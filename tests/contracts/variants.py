@@ -6,128 +6,27 @@ witness, two neighbouring runs whose sums lie further apart than the scale its n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.algorithms import Query
-from sordino.gradients import JL, Backend, Captured, Loop, Vmap
-from sordino.sampling import Band, Sampler
+from sordino.gradients import Backend
+from sordino.sampling import Band
 from sordino.schedules import Cosine, Logarithmic
 from sordino.weigh import Weigher
 from tests.contracts.broken import MedianOfTheLot
-from tests.contracts.hunter import Catch, Scripted, World, compare, network
+from tests.contracts.neighbours import (
+    groups_that_shift,
+    kinks_between_two_virtual_points,
+    one_long_record_among_short_ones,
+    one_short_record_among_long_ones,
+)
+from tests.contracts.row import BACKENDS, FAST, Variant, Witness, clips_by, draws, lookahead, sorts, weighs
 
 HUGE = 1e9
-EXACT: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
-BACKENDS: dict[str, Backend] = {**EXACT, "jl": JL(20)}
-FAST = ("captured",)
-"""For what differs from an earlier row at the waist only: that a weigher meets every backend alike is shown there."""
-
-
-@dataclass(frozen=True)
-class Witness:
-    """Two neighbouring runs, and what they show in one sentence."""
-
-    says: str
-    worlds: Callable[[], tuple[World, World]]
-
-    def catch(self, row: Variant) -> Catch:
-        """What the hunter finds between the two."""
-        here, there = self.worlds()
-        return compare(row.query, here, there, BACKENDS[row.backends[0]], options=row.options)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One method. `query(multiplier)` asks it; `unclipped()` is the same without bound and noise, which is plain SGD.
-
-    `noun` is what docs/claims.md calls it. `weigher` is given where the query is a NoisySum of one: then its weights are
-    tested too. `sampler` is given where the method is one; such a row runs the contracts that need no scripted lots.
-    `options` go to `Private`: a penalty. `without` names the contracts a row cannot keep, each with the reason.
-    """
-
-    name: str
-    noun: str
-    query: Callable[..., Query]
-    unclipped: Callable[[], Query] | None = None
-    weigher: Callable[[], Weigher] | None = None
-    sampler: Callable[[], Sampler] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    backends: tuple[str, ...] = tuple(EXACT)
-    guarantee: bool = True
-    witness: Witness | None = None
-    without: Mapping[str, str] = field(default_factory=dict)
-
-
-def weighs(
-    name: str, noun: str, weigher: Callable[[], Weigher], unclipped: Callable[[], Weigher] | None = None, **more: Any
-) -> Variant:
-    """A row for a weigher under Gaussian noise; `unclipped` where a large enough bound makes it plain SGD."""
-
-    def query(multiplier: float = 1.0) -> sd.NoisySum:
-        return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
-
-    plain = None if unclipped is None else lambda: sd.NoisySum(unclipped(), sd.Gaussian(0.0))
-    return Variant(name, noun, query, plain, weigher, **more)
-
-
-def draws(name: str, noun: str, sampler: Callable[[], Sampler], **more: Any) -> Variant:
-    """A row for a sampler, under flat clipping."""
-
-    def query(multiplier: float = 1.0) -> sd.NoisySum:
-        return sd.NoisySum(sd.Flat(0.5), sd.Gaussian(multiplier))
-
-    return Variant(name, noun, query, sampler=sampler, **more)
-
-
-def one_long_record_among_short_ones() -> tuple[World, World]:
-    """Eleven records, one of them a thousand times as long; the neighbour lacks it."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(11, 5, generator=generator, dtype=torch.float64)
-    y = torch.randn(11, 3, generator=generator, dtype=torch.float64)
-    y[10] *= 1000
-    dataset, everyone = TensorDataset(x, y), tuple(range(11))
-    return World(dataset, Scripted((everyone,))), World(dataset, Scripted((everyone[:10],)))
-
-
-def kinks_between_two_virtual_points() -> tuple[World, World]:
-    """Twenty losses |θ − k| with the kink k between where the lot leads with and without one more record.
-
-    At θ = 0 every gradient is −½ after clipping; half a step of rate 0.05 over L = 4 leads to n/320. With 21 records that
-    is past k = 20.5/320, and the twenty turn round; with 20 it is not.
-    """
-    kink, past = 20.5 / 320, torch.arange(21, dtype=torch.float64).eq(20).unsqueeze(1)
-
-    def losses(model: torch.nn.Module, last: torch.Tensor) -> torch.Tensor:
-        theta = model(torch.ones_like(last))
-        return torch.where(last > 0, -theta, (theta - kink).abs()).squeeze(1)
-
-    def model() -> torch.nn.Module:
-        one = torch.nn.Linear(1, 1, bias=False).double()
-        torch.nn.init.zeros_(one.weight)
-        return one
-
-    dataset, everyone = TensorDataset(past.double()), tuple(range(21))
-    here, there = (Scripted((lot,)) for lot in (everyone, everyone[:20]))
-    return World(dataset, here, model=model, loss=losses), World(dataset, there, model=model, loss=losses)
-
-
-def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> Variant:
-    """A row for a query that takes virtual steps; without steps, bound and noise it is plain SGD."""
-
-    def query(multiplier: float = 1.0) -> Query:
-        return make(sd.Flat(0.5), sd.Gaussian(multiplier), learning_rate=0.05)
-
-    def plain() -> Query:
-        return make(sd.Flat(float("inf")), sd.Gaussian(0.0), learning_rate=0.0)
-
-    return Variant(name, noun, query, plain, **more)
 
 
 def following(bound: float, kind: Callable[[float, float], Weigher]) -> sd.AdaptiveQuantile:
@@ -140,69 +39,11 @@ def microbatches(grouping: Any) -> Callable[..., sd.Microbatches]:
     return lambda multiplier=1.0: sd.Microbatches(sd.Flat(0.5), sd.Gaussian(multiplier), grouping)
 
 
-def groups_that_shift() -> tuple[World, World]:
-    """Gradients L, −L, s, s, L, −L, …: pairs of them mean 0 and s; without the first, pairs of −L, s and s, L.
-
-    Clipped to s = 0.5 the first sum is 0.5 for every four records, the second 0.
-    """
-    x = torch.tensor([1000.0, -1000.0, 0.5, 0.5] * 6, dtype=torch.float64)[:, None]
-    dataset, everyone = TensorDataset(x), tuple(range(len(x)))
-
-    def model() -> torch.nn.Module:
-        return torch.nn.Linear(1, 1, bias=False).double()
-
-    def loss(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return m(x).sum(1)  # its gradient is x
-
-    return tuple(World(dataset, Scripted((lot,)), 1, model, loss) for lot in (everyone, everyone[1:]))
-
-
 def per_layer(multiplier: float = 1.0) -> sd.NoisySum:
     """Bounds and multipliers of their own; `multiplier` scales all of them."""
     if multiplier:
         return sd.NoisySum.per_layer({"0.": (0.5, 2.0 * multiplier), "2.": (0.2, 4.0 * multiplier)})
     return sd.NoisySum(sd.Layerwise({"0.": 0.5, "2.": 0.2}), sd.Gaussian(0.0))
-
-
-def one_short_record_among_long_ones() -> tuple[World, World]:
-    """Eleven records, one of them with almost no gradient; the neighbour lacks it."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(11, 5, generator=generator, dtype=torch.float64)
-    y = torch.randn(11, 3, generator=generator, dtype=torch.float64)
-    with torch.no_grad():
-        y[10] = network()(x[10]) + 1e-3
-    dataset, everyone = TensorDataset(x, y), tuple(range(11))
-    return World(dataset, Scripted((everyone,))), World(dataset, Scripted((everyone[:10],)))
-
-
-def one_record_more(sampler: Callable[[], Sampler]) -> Callable[[], tuple[World, World]]:
-    """Twelve records, the last the longest; the neighbour lacks it. The first eleven have the same coins in both."""
-
-    def worlds() -> tuple[World, World]:
-        generator = torch.Generator().manual_seed(1)
-        x = torch.randn(12, 5, generator=generator, dtype=torch.float64)
-        y = 5 * torch.randn(12, 3, generator=generator, dtype=torch.float64)
-        y[11] *= 10
-        here, there = TensorDataset(x, y), TensorDataset(x[:11], y[:11])
-        return World(here, sampler(), steps=3), World(there, sampler(), steps=3)
-
-    return worlds
-
-
-def sorts(name: str, sampler: Callable[[], Sampler]) -> Variant:
-    """A row for a way of sorting, which has no guarantee."""
-    says = "a record that comes in pushes another one out of the lot, and out of all later ones"
-    witness = Witness(says, one_record_more(sampler))
-    return draws(name, "Sorted", sampler, backends=("captured",), guarantee=False, witness=witness)
-
-
-def clips_by(name: str, weigher: Callable[[], Weigher], witness: Witness) -> Variant:
-    """A row for a bound taken from the lot, which has no guarantee."""
-
-    def query(multiplier: float = 1.0) -> sd.NoisySum:
-        return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
-
-    return Variant(name, "BatchStatistic", query, backends=("captured",), guarantee=False, witness=witness)
 
 
 def by_sign(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,8 @@ from sordino.gradients.rules.matmul import Matmul
 from sordino.gradients.shifted import Shifted, prepared
 from sordino.weigh.weigher import weigh
 from tests.contracts.hunter import hunt
-from tests.contracts.variants import EXACT, VARIANTS
+from tests.contracts.row import EXACT
+from tests.contracts.variants import VARIANTS
 from tests.gradients.oracle import NORM, TENSOR, square
 from tests.gradients.zoo import GRID, Case
 

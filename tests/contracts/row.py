@@ -1,0 +1,104 @@
+"""What a row of the table of variants is, and how the common kinds of rows are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sordino as sd
+from sordino.algorithms import Query
+from sordino.gradients import JL, Backend, Captured, Loop, Vmap
+from sordino.sampling import Sampler
+from sordino.weigh import Weigher
+from tests.contracts.hunter import Catch, World, compare
+from tests.contracts.neighbours import one_record_more
+
+EXACT: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
+BACKENDS: dict[str, Backend] = {**EXACT, "jl": JL(20)}
+FAST = ("captured",)
+"""For what differs from an earlier row at the waist only: that a weigher meets every backend alike is shown there."""
+
+
+@dataclass(frozen=True)
+class Witness:
+    """Two neighbouring runs, and what they show in one sentence."""
+
+    says: str
+    worlds: Callable[[], tuple[World, World]]
+
+    def catch(self, row: Variant) -> Catch:
+        """What the hunter finds between the two."""
+        here, there = self.worlds()
+        return compare(row.query, here, there, BACKENDS[row.backends[0]], options=row.options)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One method. `query(multiplier)` asks it; `unclipped()` is the same without bound and noise, which is plain SGD.
+
+    `noun` is what docs/claims.md calls it. `weigher` is given where the query is a NoisySum of one: then its weights are
+    tested too. `sampler` is given where the method is one; such a row runs the contracts that need no scripted lots.
+    `options` go to `Private`: a penalty. `without` names the contracts a row cannot keep, each with the reason.
+    """
+
+    name: str
+    noun: str
+    query: Callable[..., Query]
+    unclipped: Callable[[], Query] | None = None
+    weigher: Callable[[], Weigher] | None = None
+    sampler: Callable[[], Sampler] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    backends: tuple[str, ...] = tuple(EXACT)
+    guarantee: bool = True
+    witness: Witness | None = None
+    without: Mapping[str, str] = field(default_factory=dict)
+
+
+def weighs(
+    name: str, noun: str, weigher: Callable[[], Weigher], unclipped: Callable[[], Weigher] | None = None, **more: Any
+) -> Variant:
+    """A row for a weigher under Gaussian noise; `unclipped` where a large enough bound makes it plain SGD."""
+
+    def query(multiplier: float = 1.0) -> sd.NoisySum:
+        return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
+
+    plain = None if unclipped is None else lambda: sd.NoisySum(unclipped(), sd.Gaussian(0.0))
+    return Variant(name, noun, query, plain, weigher, **more)
+
+
+def draws(name: str, noun: str, sampler: Callable[[], Sampler], **more: Any) -> Variant:
+    """A row for a sampler, under flat clipping."""
+
+    def query(multiplier: float = 1.0) -> sd.NoisySum:
+        return sd.NoisySum(sd.Flat(0.5), sd.Gaussian(multiplier))
+
+    return Variant(name, noun, query, sampler=sampler, **more)
+
+
+def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> Variant:
+    """A row for a query that takes virtual steps; without steps, bound and noise it is plain SGD."""
+
+    def query(multiplier: float = 1.0) -> Query:
+        return make(sd.Flat(0.5), sd.Gaussian(multiplier), learning_rate=0.05)
+
+    def plain() -> Query:
+        return make(sd.Flat(float("inf")), sd.Gaussian(0.0), learning_rate=0.0)
+
+    return Variant(name, noun, query, plain, **more)
+
+
+def sorts(name: str, sampler: Callable[[], Sampler]) -> Variant:
+    """A row for a way of sorting, which has no guarantee."""
+    says = "a record that comes in pushes another one out of the lot, and out of all later ones"
+    witness = Witness(says, one_record_more(sampler))
+    return draws(name, "Sorted", sampler, backends=("captured",), guarantee=False, witness=witness)
+
+
+def clips_by(name: str, weigher: Callable[[], Weigher], witness: Witness) -> Variant:
+    """A row for a bound taken from the lot, which has no guarantee."""
+
+    def query(multiplier: float = 1.0) -> sd.NoisySum:
+        return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
+
+    return Variant(name, "BatchStatistic", query, backends=("captured",), guarantee=False, witness=witness)
