@@ -48,11 +48,13 @@ class Library(NamedTuple):
 NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
 CONVOLUTION = Library("convolution", ("convolution.c", "frame.h", "vectors.h"), FUSED)
 CORRELATION = Library("correlation", ("correlation.c", "frame.h", "vectors.h"), FUSED)
+WINOGRAD = Library("winograd", ("winograd.c", "tiles.h", "frame.h", "vectors.h"), FUSED)
+WINOGRAD_ROWS = Library("winograd_rows", ("winograd_rows.c", "tiles.h", "frame.h", "vectors.h"), FUSED)
 GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
 LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
 PRODUCT = Library("product", ("product.c", "vectors.h"), FUSED)
 MATRICES = Library("matrices", ("matrices.c",))
-LIBRARIES = (MATRICES, NOISE, CONVOLUTION, CORRELATION, GRAM, LSTM, PRODUCT)
+LIBRARIES = (MATRICES, NOISE, CONVOLUTION, CORRELATION, WINOGRAD, WINOGRAD_ROWS, GRAM, LSTM, PRODUCT)
 
 
 def compiler() -> list[str] | None:

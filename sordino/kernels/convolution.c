@@ -16,14 +16,6 @@
 
 enum { SAMPLE, CHANNEL, ROW, COLUMN };
 
-/* As gradients/rules/compiled.py lays it out. Sizes and steps are in elements. */
-typedef struct {
-    int64_t channels, height, width;   /* of the input */
-    int64_t outputs, rows, columns;    /* of the output */
-    int64_t kernel[2], stride[2], padding[2], dilation[2], groups;
-    int64_t a[4], g[4];                /* steps of the two tensors */
-} shape_t;
-
 /* One vector of a tile: where its first lane lies from the first pixel of a patch on, where in a row of the result it goes,
  * and how many of its lanes count. */
 typedef struct {
@@ -99,14 +91,14 @@ INLINE int lies_well(const shape_t *s) {
 INLINE void panels(const shape_t *s, const float *g, float weight, int64_t first, int64_t outputs, float *out) {
     for (int64_t p = 0; p < outputs; p += TALL) {
         int64_t tall = outputs - p < TALL ? outputs - p : TALL;
-        const float *from = g + (first + p) * s->g[CHANNEL];
+        const float *from = g + (first + p) * s->y[CHANNEL];
         for (int64_t y = 0; y < s->rows; y++)
             for (int64_t x = 0; x < s->columns; x++, out += tall) {
-                const float *one = from + y * s->g[ROW] + x * s->g[COLUMN];
+                const float *one = from + y * s->y[ROW] + x * s->y[COLUMN];
                 if (tall == TALL)
-                    for (int i = 0; i < TALL; i++) out[i] = weight * one[i * s->g[CHANNEL]];
+                    for (int i = 0; i < TALL; i++) out[i] = weight * one[i * s->y[CHANNEL]];
                 else
-                    for (int i = 0; i < tall; i++) out[i] = weight * one[i * s->g[CHANNEL]];
+                    for (int i = 0; i < tall; i++) out[i] = weight * one[i * s->y[CHANNEL]];
             }
     }
 }
@@ -188,7 +180,7 @@ INLINE int work(const shape_t *s, const work_t *w) {
         }
         float *out = keep && !add ? one + i * size : one;
         for (int64_t group = 0; group < s->groups; group++) {
-            panels(s, w->g + i * s->g[SAMPLE], weight, group * own_outputs, own_outputs, grads);
+            panels(s, w->g + i * s->y[SAMPLE], weight, group * own_outputs, own_outputs, grads);
             for (int64_t first = 0; first < positions; first += POSITIONS) {
                 tile_t t = {.a = a + group * own,
                             .at = at + first,

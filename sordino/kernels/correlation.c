@@ -67,13 +67,6 @@ INLINE void product(const product_t *w) {
     }
 }
 
-/* Everything a call needs; sizes and steps in elements, (sample, channel, row, column). */
-typedef struct {
-    int64_t channels, height, width, outputs, rows, columns; /* of a and y */
-    int64_t kernel[2], stride[2], padding[2], dilation[2], groups;
-    int64_t a[4], y[4], w[4];                                /* w: output channel, input channel, row, column */
-} shape_t;
-
 INLINE int64_t up(int64_t n, int64_t by) { return (n + by - 1) / by * by; }
 
 /* The forward pass of samples first..last-1. */

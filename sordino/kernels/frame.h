@@ -1,6 +1,14 @@
 /* What the kernels of convolutions share: vectors, an image with borders of zeros, memory that is used again. */
 #include "vectors.h"
 
+/* Everything a call needs, as gradients/rules/frame.py lays it out; sizes and steps in elements, (sample, channel, row, column). */
+typedef struct {
+    int64_t channels, height, width;                                /* of the input a */
+    int64_t outputs, rows, columns;                                 /* of the output y, or of its gradient */
+    int64_t kernel[2], stride[2], padding[2], dilation[2], groups;
+    int64_t a[4], y[4], w[4];                                       /* w: output channel, input channel, row, column, if it is read */
+} shape_t;
+
 /* An image and the steps between its channels, rows and columns, in elements. */
 typedef struct {
     const float *pixels;

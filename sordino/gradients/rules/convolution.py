@@ -11,6 +11,7 @@ an operation of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from sordino.gradients import tune
 from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.rules import likely
+from sordino.gradients.rules import likely, winograd
 from sordino.gradients.rules.compiled import Convolutions, convolutions, takes
 from sordino.gradients.rules.filters import ORDER, gram, rows, weight_gradient
 from sordino.gradients.rules.matmul import diagonal_guard
@@ -29,6 +30,7 @@ from sordino.gradients.rules.patches import Geometry
 _FEW_POSITIONS = 64
 """Up to here the patches of a whole batch are small enough to be made at once."""
 _GRAMS = ("gram", "shifted")
+_KERNELS = ("winograd", "compiled")
 
 
 class Convolution:
@@ -56,8 +58,8 @@ class Convolution:
         sample = self.a[:1].numel() + self.g[:1].numel()
         keep = may_keep(size, sample, b, options, self.a.element_size())
         choice = self._choice(options, keep)
-        if choice == "compiled":
-            return self._compiled(keep)
+        if choice in _KERNELS:
+            return self._compiled(keep, choice)
         if choice in _GRAMS:
             n = prod(out) if choice == "gram" else self._grid_pixels()
             patches = 0 if choice == "shifted" else self.a.shape[1] * self.geometry.taps * prod(out)
@@ -80,10 +82,9 @@ class Convolution:
         self.a = self.g = self.kept[:, :0]  # freed: the rows say it all
         return square_sum(self.kept)
 
-    def _compiled(self, keep: bool) -> Tensor:
+    def _compiled(self, keep: bool, choice: str) -> Tensor:
         """Norms and rows in one pass; rows that are not kept are never written out."""
-        kernel = self._kernel()
-        assert kernel is not None, "chosen where there is one"
+        kernel = self._kernels()[choice]
         taps, channels = self.geometry.taps, self.shape[1]
         kept = room((len(self.a), self.shape[0], taps, channels), self.a) if keep else None
         squared = kernel.rows(self.a, self.g, self.geometry, kept)
@@ -92,8 +93,13 @@ class Convolution:
             self.a = self.g = kept[:, :0]
         return squared
 
-    def _kernel(self) -> Convolutions | None:
-        return convolutions() if takes(self.a, self.g, self.geometry) else None
+    def _kernels(self) -> dict[str, Convolutions]:
+        """Those that were compiled and take this layer."""
+        found = {
+            "winograd": winograd.gradients() if winograd.takes(self.a, self.g, self.geometry) else None,
+            "compiled": convolutions() if takes(self.a, self.g, self.geometry) else None,
+        }
+        return {name: kernel for name, kernel in found.items() if kernel is not None}
 
     def _grid_pixels(self) -> int:
         out, geometry = self.g.shape[2:], self.geometry
@@ -105,9 +111,9 @@ class Convolution:
         depthwise = geometry.groups == self.a.shape[1] == p
         if depthwise:
             return "taps"
-        compiled = self._kernel() is not None
+        kernels = self._kernels()
         if not options.measure:
-            return likely.norms(geometry, self.a, self.g, keep=keep, compiled=compiled)
+            return likely.norms(geometry, self.a, self.g, keep=keep, kernels=kernels)
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
         key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
         choice = tune.known(key)
@@ -120,7 +126,7 @@ class Convolution:
             grams = t * t <= 4 * p * d  # larger ones have never won
             names = ["unfold", "native", *(["last"] if geometry.groups == 1 else [])]
             names += ["shift"] if geometry.shiftable else []
-            names = ["compiled"] if compiled else names  # the others have never been faster
+            names = list(kernels) or names  # the others have never been faster
             if grams and sub.a.shape[0] * p * d * self.a.element_size() > (options.keep_bytes or 0):
                 names = []  # rows this large are not even tried
             names += ["gram"] if grams else []
@@ -131,9 +137,9 @@ class Convolution:
                     if name in _GRAMS:
                         gram(sub.a, sub.g, geometry, name)
                         sub.add_to(total, w, 0)
-                    elif name == "compiled":
+                    elif name in _KERNELS:
                         one = Convolution(sub.a, sub.g, geometry)
-                        one._compiled(keep)
+                        one._compiled(keep, name)
                         one.add_to(total, w, 0)
                     else:
                         found = sub._rows(slice(None), name)
@@ -146,7 +152,9 @@ class Convolution:
                 return run
 
             choice = tune.fastest(key, self.a.device, {name: candidate(name) for name in names})
-        return "unfold" if choice == "compiled" and not compiled else choice  # a checkpoint from a machine that had it
+        if choice in _KERNELS and choice not in kernels:  # a checkpoint from a machine that had it
+            return next(iter(kernels), "unfold")
+        return choice
 
     def _rows(self, where: slice | Tensor, choice: str) -> Tensor:
         return rows(self.a[where], self.g[where], self.shape, self.geometry, choice)
@@ -192,7 +200,7 @@ class Convolution:
             out.copy_(total)
 
     def _sum(self, w: Tensor, choice: str) -> Tensor:
-        kernel = self._kernel() if choice == "compiled" else None
+        kernel = self._kernels().get(choice)
         if kernel is None:
             return self._native(w)
         total = kernel.sum(self.a, self.g, self.geometry, w)  # (p, K, C)
@@ -216,9 +224,9 @@ class Convolution:
             ways: dict[str, Callable[[], object]] = {"native": lambda: self._native(w)}
             if self.geometry.groups == 1 and t <= _FEW_POSITIONS:
                 ways["product"] = product
-            if self._kernel() is not None:
-                ways["compiled"] = lambda: self._sum(w, "compiled")
-            first = likely.total(t, ways)  # the one taken where nothing is measured
+            for name in self._kernels():
+                ways[name] = partial(self._sum, w, name)
+            first = likely.total(self.a.shape, self.g.shape, ways)  # the one taken where nothing is measured
             choice = tune.fastest(key, self.a.device, {first: ways[first], **ways})
         return choice
 

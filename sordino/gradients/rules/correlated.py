@@ -3,31 +3,34 @@
     y[t, p] = b[p] + Σ_kc a[t + k, c] w[p, c, k]    and at the input the same product of the output gradient, once for
                                                     every remainder of a pixel's place by the stride
 
-It is for few input channels and for strides, where the framework's kernels leave half of the processor idle; elsewhere
-torch's own are as fast, and are used. For float32 on the CPU with channels last, without groups and dilation. Which is
-faster is found by timing, forward and backward each for itself.
+It is for few input channels and for strides, where the framework's kernels leave half of the processor idle. Of the others
+torch's own multiply as fast as the processor can, and `winograd` does 3×3 ones with fewer multiplications. For float32
+on the CPU with channels last, without groups and dilation. Which is fastest is found by timing, forward and backward each
+for itself.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from sordino.gradients import tune
-from sordino.gradients.rules import likely
+from sordino.gradients.rules import frame, likely, winograd
+from sordino.gradients.rules.frame import BEST, NEAR, check, shape_of
 from sordino.gradients.rules.patches import Geometry
 from sordino.kernels import build
 from sordino.kernels.library import trusted
 from sordino.kernels.threads import in_parts
 
-_BEST = 1
-_NEAR = 1e-5
+Ways: TypeAlias = dict[str, Callable[[], Tensor]]
+"""Codes of equal result, by name."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,19 @@ class Correlations:
     """The library's functions at one level of the processor's abilities."""
 
     library: ctypes.CDLL
-    level: int = _BEST
+    level: int = BEST
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
         """The output, channels last."""
         y = torch.empty(_output(x, weight, geometry), dtype=x.dtype, memory_format=torch.channels_last)
-        shape, start = _laid_out(x.shape, x.stride(), y.shape, y.stride(), weight.stride(), geometry), None
+        shape, start = shape_of(x, y, geometry, weight.stride()), None
         if bias is not None:
             bias = bias.contiguous()
             start = bias.data_ptr()
 
         def part(begin: int, end: int) -> None:
             where = (x.data_ptr(), weight.data_ptr(), start, y.data_ptr())
-            _check(self.library.sordino_correlation(self.level, shape, begin, end, *where))
+            check(self.library.sordino_correlation(self.level, shape, begin, end, *where))
 
         in_parts(part, len(x), torch.get_num_threads())
         return y
@@ -55,11 +58,11 @@ class Correlations:
     def backward(self, size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         """The gradient at an input of this size, channels last."""
         a = torch.empty(size, dtype=g.dtype, memory_format=torch.channels_last)
-        shape = _laid_out(a.shape, a.stride(), g.shape, g.stride(), weight.stride(), geometry)
+        shape = shape_of(a, g, geometry, weight.stride())
 
         def part(begin: int, end: int) -> None:
             where = (g.data_ptr(), weight.data_ptr(), a.data_ptr())
-            _check(self.library.sordino_correlation_input(self.level, shape, begin, end, *where))
+            check(self.library.sordino_correlation_input(self.level, shape, begin, end, *where))
 
         in_parts(part, len(a), torch.get_num_threads())
         return a
@@ -81,10 +84,13 @@ class _Convolve(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.size, ctx.geometry, ctx.kernel = x.shape, geometry, kernel
-        ways = {
+        ways: Ways = {
             "torch": lambda: _plain(x, weight, bias, geometry),
             "compiled": lambda: kernel.forward(x, weight, bias, geometry),
         }
+        fewer = winograd.passes() if winograd.fits(geometry) else None
+        if fewer is not None:
+            ways["winograd"] = lambda: fewer.forward(x, weight, bias, geometry)
         return _by_the_faster("forward", x, weight, geometry, ways)
 
     @staticmethod
@@ -93,21 +99,23 @@ class _Convolve(torch.autograd.Function):
             return None, None, None, None, None
         (weight,) = ctx.saved_tensors
         size, geometry, kernel = ctx.size, ctx.geometry, ctx.kernel
-        ways = {
+        ways: Ways = {
             "torch": lambda: _plain_input(size, g, weight, geometry),
             "compiled": lambda: kernel.backward(size, g, weight, geometry),
         }
+        fewer = winograd.passes() if winograd.fits(geometry) else None
+        if fewer is not None:
+            ways["winograd"] = lambda: fewer.backward(size, g, weight, geometry)
         return _by_the_faster("input", g, weight, geometry, ways), None, None, None, None
 
 
-def _by_the_faster(which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: dict[str, Any]) -> Tensor:
+def _by_the_faster(which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: Ways) -> Tensor:
     key = (which, geometry, x.shape[1:], x.stride()[1:], weight.shape, torch.get_num_threads())
     choice = tune.known(key)
     if choice is None:
-        first = likely.whole_pass(which, geometry, weight.shape[1])
+        first = likely.whole_pass(which, geometry, weight.shape, x.shape, ways)
         choice = tune.fastest(key, x.device, {first: ways[first], **ways})
-    found: Tensor = ways[choice]()
-    return found
+    return ways.get(choice, ways["torch"])()  # a checkpoint may name what is not here
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
@@ -140,33 +148,9 @@ def _output(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[int, ...]:
     return (len(x), len(weight), *((n + 2 * p - k) // s + 1 for n, k, s, p in sizes))
 
 
-def _check(problem: int) -> None:
-    if problem:
-        raise MemoryError("there is no memory for one sample of a convolution")
-
-
-@lru_cache(maxsize=4096)
-def _laid_out(
-    a: tuple[int, ...],
-    a_step: tuple[int, ...],
-    y: tuple[int, ...],
-    y_step: tuple[int, ...],
-    w_step: tuple[int, ...],
-    geometry: Geometry,
-) -> ctypes.Array[ctypes.c_int64]:
-    """The kernel's shape_t."""
-    pairs = (*geometry.kernel, *geometry.stride, *geometry.padding, *geometry.dilation)
-    numbers = (*a[1:], *y[1:], *pairs, geometry.groups, *a_step, *y_step, *w_step)
-    return (ctypes.c_int64 * len(numbers))(*numbers)
-
-
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library with the types of its functions."""
-    size, pointer = ctypes.c_int64, ctypes.c_void_p
-    library.sordino_correlation.argtypes = [ctypes.c_int, pointer, size, size, pointer, pointer, pointer, pointer]
-    library.sordino_correlation_input.argtypes = [ctypes.c_int, pointer, size, size, pointer, pointer, pointer]
-    library.sordino_correlation.restype = library.sordino_correlation_input.restype = ctypes.c_int
-    return library
+    return frame.typed(library, sordino_correlation=4, sordino_correlation_input=3)
 
 
 @cache
@@ -183,6 +167,6 @@ def agrees(made: Correlations) -> bool:
     geometry = Geometry((3, 2), (2, 1), (1, 0), (1, 1), 1)
     y = _plain(x, weight, bias, geometry)
     back = conv2d_input(x.shape, weight, y, geometry.stride, geometry.padding)
-    return torch.allclose(made.forward(x, weight, bias, geometry), y, _NEAR, 1e-4) and torch.allclose(
-        made.backward(x.shape, y, weight, geometry), back, _NEAR, 1e-3
+    return torch.allclose(made.forward(x, weight, bias, geometry), y, NEAR, 1e-4) and torch.allclose(
+        made.backward(x.shape, y, weight, geometry), back, NEAR, 1e-3
     )

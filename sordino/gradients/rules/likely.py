@@ -9,7 +9,7 @@ Privacy: shapes are public; nothing here looks at a value.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from math import prod
 
 from torch import Tensor
@@ -20,19 +20,25 @@ _FEW_CHANNELS = 3
 """Up to here channels in the innermost dimension are too short a run of memory."""
 _FEW_POSITIONS = 64
 _VECTOR = 8
+_MANY_CHANNELS = 16
 _ONE_PRODUCT = 4
 """Up to so many positions one product with all patches beats the framework's kernel."""
 
 
-def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, compiled: bool) -> str:
-    """How to measure the weight's gradients, with input a (B, C, *S) and output gradient g (B, p, *S')."""
+def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Container[str]) -> str:
+    """How to measure the weight's gradients, with input a (B, C, *S) and output gradient g (B, p, *S').
+
+    `kernels` are those that were compiled and take the layer.
+    """
     t, p, d = prod(g.shape[2:]), g.shape[1], a.shape[1] // geometry.groups * geometry.taps
     few = t * (p + d * geometry.groups) < p * d
     if few and geometry.shiftable and t > 1:
         return "shifted"
     if few and not keep:
         return "gram"
-    if compiled:
+    if "winograd" in kernels and _worth_transforming(a.shape[1], p, t):
+        return "winograd"
+    if "compiled" in kernels:
         return "compiled"
     if geometry.groups > 1:
         return "unfold"
@@ -42,17 +48,28 @@ def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, compiled: boo
     return "last" if (strided and a.shape[1] != _FEW_CHANNELS) or t <= _FEW_POSITIONS else "unfold"
 
 
-def total(t: int, ways: Container[str]) -> str:
-    """How to sum the weight's gradients where no rows were kept, at t positions."""
-    if t <= _ONE_PRODUCT and "product" in ways:
+def total(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
+    """How to sum the weight's gradients where no rows were kept; a and g are the shapes of input and output gradient."""
+    if prod(g[2:]) <= _ONE_PRODUCT and "product" in ways:
         return "product"
+    if "winograd" in ways and _worth_transforming(a[1], g[1], prod(g[2:])):
+        return "winograd"
     return "compiled" if "compiled" in ways else "native"
 
 
-def whole_pass(which: str, geometry: Geometry, channels: int) -> str:
-    """The code for the "forward" pass, or for the gradient at the "input", with so many input channels.
+def whole_pass(
+    which: str, geometry: Geometry, weight: Sequence[int], x: Sequence[int], ways: Container[str] = ()
+) -> str:
+    """The code for the "forward" pass of x, or for the gradient at the "input", x being that at the output.
 
     The framework's kernels are slow with strides; the compiled one computes its channels by the vector.
     """
+    if "winograd" in ways and _worth_transforming(weight[0], weight[1], prod(x[2:])):
+        return "winograd"
     strided = any(s > 1 for s in geometry.stride)
-    return "compiled" if strided and (which == "forward" or channels >= _VECTOR) else "torch"
+    return "compiled" if strided and (which == "forward" or weight[1] >= _VECTOR) else "torch"
+
+
+def _worth_transforming(channels: int, outputs: int, t: int) -> bool:
+    """Enough channels to multiply with, and positions to fill tiles, for what the transforms cost."""
+    return min(channels, outputs) >= _MANY_CHANNELS and t > _ONE_PRODUCT

@@ -1,0 +1,148 @@
+/* A 3 x 3 convolution's output by Winograd's F(2x2, 3x3): 16 products where 36 are multiplied out (tiles.h).
+ *
+ * The gradient at the input is the same, of the output gradient, with the weights turned around. A block of tiles is transformed
+ * into the second-level cache; for a panel of output channels its POINTS products follow, and at once the way back to pixels. So
+ * nothing larger than the block is ever written out. Each element is added up in the same order whatever block its tile is in.
+ *
+ * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
+ */
+#include "tiles.h"
+
+#define BLOCK (1 << 17) /* floats of a block's transform */
+#define DEEP 256        /* input channels added up before the next: their weights stay in the first-level cache */
+#define PITCH (POINTS * PANEL + PANEL) /* of a tile's products; the last panel keeps tiles from sharing cache lines' places */
+
+/* The weights of a panel of outputs, G w G': (POINTS, channels, PANEL). Outputs past the last are zero. */
+INLINE void pack_panel(const shape_t *s, int64_t first, const float *w, float *to) {
+    int64_t point = s->channels * PANEL, count = least(PANEL, s->outputs - first);
+    for (int64_t c = 0; c < s->channels; c++)
+        for (int64_t p = 0; p < PANEL; p += LANES) {
+            v8 tap[3][3], half[SIDE][3];
+            for (int y = 0; y < 3; y++)
+                for (int x = 0; x < 3; x++) {
+                    const float *from = w + (first + p) * s->w[0] + c * s->w[1] + y * s->w[2] + x * s->w[3];
+                    v8 value = ALL(0.0f);
+                    if (p + LANES <= count)
+                        for (int l = 0; l < LANES; l++) value[l] = from[l * s->w[0]];
+                    else
+                        for (int l = 0; l + p < count; l++) value[l] = from[l * s->w[0]];
+                    tap[y][x] = value;
+                }
+            for (int x = 0; x < 3; x++) {
+                v8 ends = tap[0][x] + tap[2][x];
+                half[0][x] = tap[0][x], half[3][x] = tap[2][x];
+                half[1][x] = ALL(0.5f) * (ends + tap[1][x]), half[2][x] = ALL(0.5f) * (ends - tap[1][x]);
+            }
+            float *out = to + c * PANEL + p;
+            for (int y = 0; y < SIDE; y++, out += SIDE * point) {
+                v8 ends = half[y][0] + half[y][2];
+                PUT(out) = half[y][0];
+                PUT(out + point) = ALL(0.5f) * (ends + half[y][1]);
+                PUT(out + 2 * point) = ALL(0.5f) * (ends - half[y][1]);
+                PUT(out + 3 * point) = half[y][2];
+            }
+        }
+}
+
+/* A'm A + bias to the pixels of one tile that are there. */
+INLINE void collect(const shape_t *s, place_t at, const float *m, int64_t first, const float *bias, float *y) {
+    int64_t high = least(2, s->rows - at.top), wide = least(2, s->columns - at.left), count = least(PANEL, s->outputs - first);
+    float *to = y + at.sample * s->y[SAMPLE] + at.top * s->y[ROW] + at.left * s->y[COLUMN] + first;
+    for (int64_t p = 0; p < count; p += LANES) {
+        v8 half[2][SIDE], out[2][2];
+        for (int x = 0; x < SIDE; x++) {
+            const float *at = m + x * PANEL + p;
+            v8 a = AT(at), b = AT(at + SIDE * PANEL), c = AT(at + 2 * SIDE * PANEL), d = AT(at + 3 * SIDE * PANEL);
+            half[0][x] = a + (b + c), half[1][x] = (b - c) - d;
+        }
+        for (int i = 0; i < 2; i++) {
+            out[i][0] = AT(bias + p) + (half[i][0] + (half[i][1] + half[i][2]));
+            out[i][1] = AT(bias + p) + ((half[i][1] - half[i][2]) - half[i][3]);
+        }
+        for (int64_t i = 0; i < high; i++)
+            for (int64_t j = 0; j < wide; j++) {
+                float *pixel = to + i * s->y[ROW] + j * s->y[COLUMN] + p;
+                if (p + LANES <= count)
+                    PUT(pixel) = out[i][j];
+                else
+                    memcpy(pixel, &out[i][j], (count - p) * sizeof *pixel);
+            }
+    }
+}
+
+/* The output of samples first..last-1. */
+INLINE int forward(const shape_t *s, int64_t first, int64_t last, const float *a, const float *packed, const float *bias, float *y) {
+    int64_t channels = rounded(s->channels, LANES), each = ((s->rows + 1) / 2) * ((s->columns + 1) / 2);
+    int64_t begin = first * each, end = last * each, most = BLOCK / (POINTS * channels) / TALL * TALL;
+    int64_t block = even(end - begin, most < TALL ? TALL : most), point = block * channels + PANEL;
+    size_t bytes[4] = {POINTS * point * sizeof(float), block * PITCH * sizeof(float), POINTS * channels * sizeof(float),
+                       rounded(s->outputs, PANEL) * sizeof(float)};
+    char *parts[4];
+    if (!room_for(bytes, parts, 4)) return 1;
+    float *spread = (float *)parts[0], *products = (float *)parts[1], *border = (float *)parts[2], *start = (float *)parts[3];
+    memset(border, 0, bytes[2]);
+    memset(start, 0, bytes[3]);
+    if (bias) memcpy(start, bias, s->outputs * sizeof *bias);
+    for (int64_t from = begin; from < end; from += block) {
+        int64_t count = least(block, end - from);
+        for (int64_t t = 0; t < count; t++) {
+            place_t at = place(s, from + t);
+            const image_t image = {a + at.sample * s->a[SAMPLE], s->channels, s->height, s->width, 1, s->a[ROW], s->a[COLUMN]};
+            patch_t pixels = patch(&image, at.top - s->padding[0], at.left - s->padding[1], SIDE, channels, border);
+            spread_input(pixels, channels, (target_t){spread + t * channels, point, PANEL});
+        }
+        for (int64_t p = 0; p < s->outputs; p += PANEL) {
+            const float *weights = packed + p * POINTS * s->channels;
+            for (int k = 0; k < POINTS; k++, weights += s->channels * PANEL)
+                for (int64_t c = 0; c < s->channels; c += DEEP)
+                    for (int64_t t = 0; t < count; t += TALL)
+                        any_tile(spread + k * point + t * channels + c, channels, 1, weights + c * PANEL,
+                                 least(DEEP, s->channels - c), products + t * PITCH + k * PANEL, PITCH, c > 0,
+                                 least(TALL, count - t));
+            for (int64_t t = 0; t < count; t++) collect(s, place(s, from + t), products + t * PITCH, p, start + p, y);
+        }
+    }
+    return 0;
+}
+
+INLINE void pack(const shape_t *s, int64_t first, int64_t last, const float *w, float *to) {
+    for (int64_t n = first; n < last; n++) pack_panel(s, n * PANEL, w, to + n * POINTS * s->channels * PANEL);
+}
+
+static int forward_plain(const shape_t *s, int64_t first, int64_t last, const float *a, const float *w, const float *b, float *y) {
+    return forward(s, first, last, a, w, b, y);
+}
+
+static void pack_plain(const shape_t *s, int64_t first, int64_t last, const float *w, float *to) { pack(s, first, last, w, to); }
+
+#if defined(FAST)
+FAST static int forward_fast(const shape_t *s, int64_t first, int64_t last, const float *a, const float *w, const float *b,
+                             float *y) {
+    return forward(s, first, last, a, w, b, y);
+}
+
+FAST static void pack_fast(const shape_t *s, int64_t first, int64_t last, const float *w, float *to) { pack(s, first, last, w, to); }
+#endif
+
+/* The transformed weights of panels first..last-1 of 16 outputs, each of 256 times the input channels. */
+EXPORT int sordino_winograd_weights(int level, const int64_t *shape, int64_t first, int64_t last, const float *w, float *packed) {
+    const shape_t *s = (const shape_t *)shape;
+#if defined(FAST)
+    if (best(level) == AVX2) {
+        pack_fast(s, first, last, w, packed);
+        return 0;
+    }
+#endif
+    pack_plain(s, first, last, w, packed);
+    return 0;
+}
+
+/* The output of samples first..last-1; bias may be NULL. Not 0: there was no memory. */
+EXPORT int sordino_winograd(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *packed,
+                            const float *bias, float *y) {
+    const shape_t *s = (const shape_t *)shape;
+#if defined(FAST)
+    if (best(level) == AVX2) return forward_fast(s, first, last, a, packed, bias, y);
+#endif
+    return forward_plain(s, first, last, a, packed, bias, y);
+}
