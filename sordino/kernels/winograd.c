@@ -8,40 +8,46 @@
  */
 #include "tiles.h"
 
-#define BLOCK (1 << 17) /* floats of a block's transform */
+#define BLOCK (1 << 17) /* floats of a block's transform, three times as many where there are more channels than DEEP: then */
+                        /* the weights, which every block reads, come from memory */
+#define SOME 16         /* channels whose weights are transformed at once */
 #define DEEP 256        /* input channels added up before the next: their weights stay in the first-level cache */
-#define PITCH (POINTS * PANEL + PANEL) /* of a tile's products; the last panel keeps tiles from sharing cache lines' places */
+#define PITCH (POINTS * PANEL + PANEL) /* of a tile's products; the last panel keeps them apart */
+#define POINT(s) (((s)->channels + 1) * PANEL) /* of the weights, likewise: powers of two would meet in one set of a cache */
 
-/* The weights of a panel of outputs, G w G': (POINTS, channels, PANEL). Outputs past the last are zero. */
+/* The weights of a panel of outputs, G w G': (POINTS, channels + 1, PANEL), the last channel to keep points apart. Outputs past
+ * the last are zero. */
 INLINE void pack_panel(const shape_t *s, int64_t first, const float *w, float *to) {
-    int64_t point = s->channels * PANEL, count = least(PANEL, s->outputs - first);
-    for (int64_t c = 0; c < s->channels; c++)
-        for (int64_t p = 0; p < PANEL; p += LANES) {
-            v8 tap[3][3], half[SIDE][3];
-            for (int y = 0; y < 3; y++)
-                for (int x = 0; x < 3; x++) {
-                    const float *from = w + (first + p) * s->w[0] + c * s->w[1] + y * s->w[2] + x * s->w[3];
-                    v8 value = ALL(0.0f);
-                    if (p + LANES <= count)
-                        for (int l = 0; l < LANES; l++) value[l] = from[l * s->w[0]];
-                    else
-                        for (int l = 0; l + p < count; l++) value[l] = from[l * s->w[0]];
-                    tap[y][x] = value;
-                }
-            for (int x = 0; x < 3; x++) {
-                v8 ends = tap[0][x] + tap[2][x];
-                half[0][x] = tap[0][x], half[3][x] = tap[2][x];
-                half[1][x] = ALL(0.5f) * (ends + tap[1][x]), half[2][x] = ALL(0.5f) * (ends - tap[1][x]);
-            }
-            float *out = to + c * PANEL + p;
-            for (int y = 0; y < SIDE; y++, out += SIDE * point) {
-                v8 ends = half[y][0] + half[y][2];
-                PUT(out) = half[y][0];
-                PUT(out + point) = ALL(0.5f) * (ends + half[y][1]);
-                PUT(out + 2 * point) = ALL(0.5f) * (ends - half[y][1]);
-                PUT(out + 3 * point) = half[y][2];
-            }
+    int64_t point = POINT(s), count = least(PANEL, s->outputs - first);
+    float taps[9][SOME][PANEL] = {{{0}}}; /* a few channels at a time, read in runs of memory where there are any */
+    for (int64_t begin = 0; begin < s->channels; begin += SOME) {
+        int64_t some = least(SOME, s->channels - begin);
+        for (int k = 0; k < 9; k++) {
+            const float *from = w + first * s->w[0] + begin * s->w[1] + k / 3 * s->w[2] + k % 3 * s->w[3];
+            if (s->w[0] == 1)
+                for (int64_t c = 0; c < some; c++) memcpy(taps[k][c], from + c * s->w[1], count * sizeof *from);
+            else
+                for (int64_t p = 0; p < count; p++)
+                    for (int64_t c = 0; c < some; c++) taps[k][c][p] = from[p * s->w[0] + c * s->w[1]];
         }
+        for (int64_t c = 0; c < some; c++)
+            for (int p = 0; p < PANEL; p += LANES) {
+                v8 half[SIDE][3];
+                for (int x = 0; x < 3; x++) {
+                    v8 above = AT(taps[x][c] + p), middle = AT(taps[3 + x][c] + p), below = AT(taps[6 + x][c] + p);
+                    half[0][x] = above, half[3][x] = below;
+                    half[1][x] = ALL(0.5f) * (above + below + middle), half[2][x] = ALL(0.5f) * (above + below - middle);
+                }
+                float *out = to + (begin + c) * PANEL + p;
+                for (int y = 0; y < SIDE; y++, out += SIDE * point) {
+                    v8 ends = half[y][0] + half[y][2];
+                    PUT(out) = half[y][0];
+                    PUT(out + point) = ALL(0.5f) * (ends + half[y][1]);
+                    PUT(out + 2 * point) = ALL(0.5f) * (ends - half[y][1]);
+                    PUT(out + 3 * point) = half[y][2];
+                }
+            }
+    }
 }
 
 /* A'm A + bias to the pixels of one tile that are there. */
@@ -73,7 +79,8 @@ INLINE void collect(const shape_t *s, place_t at, const float *m, int64_t first,
 /* The output of samples first..last-1. */
 INLINE int forward(const shape_t *s, int64_t first, int64_t last, const float *a, const float *packed, const float *bias, float *y) {
     int64_t channels = rounded(s->channels, LANES), each = ((s->rows + 1) / 2) * ((s->columns + 1) / 2);
-    int64_t begin = first * each, end = last * each, most = BLOCK / (POINTS * channels) / TALL * TALL;
+    int64_t begin = first * each, end = last * each;
+    int64_t most = (channels > DEEP ? 3 * BLOCK : BLOCK) / (POINTS * channels) / TALL * TALL;
     int64_t block = even(end - begin, most < TALL ? TALL : most), point = block * channels + PANEL;
     size_t bytes[4] = {POINTS * point * sizeof(float), block * PITCH * sizeof(float), POINTS * channels * sizeof(float),
                        rounded(s->outputs, PANEL) * sizeof(float)};
@@ -92,8 +99,8 @@ INLINE int forward(const shape_t *s, int64_t first, int64_t last, const float *a
             spread_input(pixels, channels, (target_t){spread + t * channels, point, PANEL});
         }
         for (int64_t p = 0; p < s->outputs; p += PANEL) {
-            const float *weights = packed + p * POINTS * s->channels;
-            for (int k = 0; k < POINTS; k++, weights += s->channels * PANEL)
+            const float *weights = packed + p / PANEL * POINTS * POINT(s);
+            for (int k = 0; k < POINTS; k++, weights += POINT(s))
                 for (int64_t c = 0; c < s->channels; c += DEEP)
                     for (int64_t t = 0; t < count; t += TALL)
                         any_tile(spread + k * point + t * channels + c, channels, 1, weights + c * PANEL,
@@ -106,7 +113,7 @@ INLINE int forward(const shape_t *s, int64_t first, int64_t last, const float *a
 }
 
 INLINE void pack(const shape_t *s, int64_t first, int64_t last, const float *w, float *to) {
-    for (int64_t n = first; n < last; n++) pack_panel(s, n * PANEL, w, to + n * POINTS * s->channels * PANEL);
+    for (int64_t n = first; n < last; n++) pack_panel(s, n * PANEL, w, to + n * POINTS * POINT(s));
 }
 
 static int forward_plain(const shape_t *s, int64_t first, int64_t last, const float *a, const float *w, const float *b, float *y) {
@@ -124,7 +131,7 @@ FAST static int forward_fast(const shape_t *s, int64_t first, int64_t last, cons
 FAST static void pack_fast(const shape_t *s, int64_t first, int64_t last, const float *w, float *to) { pack(s, first, last, w, to); }
 #endif
 
-/* The transformed weights of panels first..last-1 of 16 outputs, each of 256 times the input channels. */
+/* The transformed weights of panels first..last-1 of 16 outputs, each of 256 times the input channels and one more. */
 EXPORT int sordino_winograd_weights(int level, const int64_t *shape, int64_t first, int64_t last, const float *w, float *packed) {
     const shape_t *s = (const shape_t *)shape;
 #if defined(FAST)

@@ -20,7 +20,10 @@ _FEW_CHANNELS = 3
 """Up to here channels in the innermost dimension are too short a run of memory."""
 _FEW_POSITIONS = 64
 _VECTOR = 8
-_MANY_CHANNELS = 16
+_PANEL = 16
+"""Channels that `winograd` takes at once."""
+_SOME_POSITIONS = 16
+"""With fewer the way back from tiles to taps takes longer than the products of a sample."""
 _ONE_PRODUCT = 4
 """Up to so many positions one product with all patches beats the framework's kernel."""
 
@@ -36,7 +39,7 @@ def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Cont
         return "shifted"
     if few and not keep:
         return "gram"
-    if "winograd" in kernels and _worth_transforming(a.shape[1], p, t):
+    if "winograd" in kernels and _fills_panels(a.shape[1], p) and t >= _SOME_POSITIONS:
         return "winograd"
     if "compiled" in kernels:
         return "compiled"
@@ -50,10 +53,11 @@ def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Cont
 
 def total(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
     """How to sum the weight's gradients where no rows were kept; a and g are the shapes of input and output gradient."""
-    if prod(g[2:]) <= _ONE_PRODUCT and "product" in ways:
-        return "product"
-    if "winograd" in ways and _worth_transforming(a[1], g[1], prod(g[2:])):
+    t = prod(g[2:])
+    if "winograd" in ways and _fills_panels(a[1], g[1]) and t > 1:
         return "winograd"
+    if t <= _ONE_PRODUCT and "product" in ways:
+        return "product"
     return "compiled" if "compiled" in ways else "native"
 
 
@@ -64,12 +68,13 @@ def whole_pass(
 
     The framework's kernels are slow with strides; the compiled one computes its channels by the vector.
     """
-    if "winograd" in ways and _worth_transforming(weight[0], weight[1], prod(x[2:])):
+    if "winograd" in ways and min(weight[:2]) >= _PANEL and prod(x[2:]) > 1:
         return "winograd"
     strided = any(s > 1 for s in geometry.stride)
     return "compiled" if strided and (which == "forward" or weight[1] >= _VECTOR) else "torch"
 
 
-def _worth_transforming(channels: int, outputs: int, t: int) -> bool:
-    """Enough channels to multiply with, and positions to fill tiles, for what the transforms cost."""
-    return min(channels, outputs) >= _MANY_CHANNELS and t > _ONE_PRODUCT
+def _fills_panels(channels: int, outputs: int) -> bool:
+    """Whether little of what `winograd` multiplies is padding."""
+    held = prod(-(-n // _PANEL) * _PANEL for n in (channels, outputs))
+    return min(channels, outputs) >= _PANEL and 2 * held <= 3 * channels * outputs

@@ -69,7 +69,7 @@ class Passes:
         x = x if _last(x) else x.contiguous(memory_format=torch.channels_last)
         y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
         shape, panels, threads = shape_of(x, y, geometry, steps), -(-size[1] // _PANEL), torch.get_num_threads()
-        packed = scratch(panels * _PANEL * _POINTS * x.shape[1], x)
+        packed = scratch(panels * _PANEL * _POINTS * (x.shape[1] + 1), x)
         bias = None if bias is None else bias.contiguous()
         start = None if bias is None else bias.data_ptr()
 
