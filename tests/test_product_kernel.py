@@ -1,4 +1,4 @@
-"""The compiled weighted sum of a linear map's gradients: the definition's in float64, for any shape, stride and threads."""
+"""Compiled products of a linear map's gradients, summed or by sample: the definition's, for any shape and threads."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured
+from sordino.gradients import Captured, PerformanceOptions
 from sordino.gradients.rules import output
 from sordino.kernels import build
 from sordino.kernels.products import LEVELS, Products, agrees, typed
@@ -25,9 +25,16 @@ class Willing(Products):
     def takes(self, g, a, out):
         return g.dtype == torch.float32
 
+    def takes_rows(self, g, a):
+        return g.dtype == torch.float32 and g.stride(2) == a.stride(2) == 1
+
     def add(self, *args):
         Willing.calls += 1
         super().add(*args)
+
+    def rows(self, *args):
+        Willing.calls += 1
+        return super().rows(*args)
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +106,43 @@ def test_a_wrong_kernel_is_not_trusted(kernel):
     assert not agrees(Wrong(kernel.library, kernel.level))
 
 
+def close_rows(rows: Tensor, squared: Tensor, g: Tensor, a: Tensor) -> bool:
+    """Rows up to rounding; squared norms to a part in 1e6 of what these very rows have."""
+    wanted, room = g.double().mT @ a.double(), g.double().abs().mT @ a.double().abs()
+    right = bool(((rows - wanted).abs() <= 16 * EPS * room).all())
+    return right and torch.allclose(squared.double(), rows.double().square().sum((1, 2)), rtol=1e-6, atol=0.0)
+
+
+@quick
+@given(st.integers(0, 5), st.integers(1, 600), st.integers(1, 40), st.integers(1, 50), st.booleans(), st.integers(1, 3))
+def test_rows_and_their_norms_are_those_of_the_definition(kernel, b, t, p, d, strided, threads):
+    g, a = (torch.randn(b, t + strided, k + 3 * strided)[:, :t, :k] for k in (p, d))
+    rows = torch.full((b + 1, p, d), 7.0)
+    squared = kernel.rows(g, a, rows[:b], threads)
+    assert close_rows(rows[:b], squared, g, a)
+    assert bool((rows[b] == 7.0).all())
+
+
+@pytest.mark.parametrize(("t", "p", "d"), [(128, 1300, 70), (513, 541, 33), (40, 100, 900)])
+def test_rows_larger_than_the_cache_and_threads_that_change_no_bit(kernel, t, p, d):
+    g, a, rows, again = torch.randn(3, t, p), torch.randn(3, t, d), torch.empty(3, p, d), torch.empty(3, p, d)
+    squared = kernel.rows(g, a, rows, 1)
+    assert close_rows(rows, squared, g, a)
+    assert torch.equal(squared, kernel.rows(g, a, again, 3))
+    assert torch.equal(rows, again)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_stays_in_its_own_sample(kernel, value):
+    g, a, rows = torch.rand(3, 20, 13) + 1, torch.rand(3, 20, 21) + 1, torch.empty(3, 13, 21)
+    a[1, 4, 20] = value
+    squared = kernel.rows(g, a, rows)
+    assert not squared[1].isfinite()
+    assert bool(squared[1].isnan()) == (value != float("inf"))
+    others = torch.tensor([0, 2])
+    assert close_rows(rows[others], squared[others], g[others], a[others])
+
+
 class Second(nn.Module):
     """Positions first in memory."""
 
@@ -119,4 +163,17 @@ def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
     monkeypatch.setattr(output.Output, "formula", lambda *_: "gram")
     monkeypatch.setattr("sordino.gradients.taken.at_once", lambda _: None, raising=False)
     same(model(), (torch.randn(shape),), backend=Captured())
+    assert Willing.calls
+
+
+@pytest.mark.parametrize("keep", [0, 1 << 20], ids=("made twice", "kept"))
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [(lambda: nn.Linear(6, 5), (7, 4, 6)), (Second, (7, 4, 6))],
+    ids=("positions", "positions first"),
+)
+def test_layers_whose_rows_it_makes_are_the_loops(used, monkeypatch, model, shape, keep):
+    monkeypatch.setattr(output.Output, "formula", lambda *_: "rows")
+    monkeypatch.setattr("sordino.gradients.taken.at_once", lambda _: None, raising=False)
+    same(model(), (torch.randn(shape),), backend=Captured(PerformanceOptions(keep_bytes=keep)))
     assert Willing.calls

@@ -52,9 +52,10 @@ WINOGRAD = Library("winograd", ("winograd.c", "tiles.h", "frame.h", "vectors.h")
 WINOGRAD_ROWS = Library("winograd_rows", ("winograd_rows.c", "tiles.h", "frame.h", "vectors.h"), FUSED)
 GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
 LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
-PRODUCT = Library("product", ("product.c", "vectors.h"), FUSED)
+PRODUCT = Library("product", ("product.c", "products.h", "vectors.h"), FUSED)
+AFFINE = Library("affine", ("affine.c", "products.h", "vectors.h"), FUSED)
 MATRICES = Library("matrices", ("matrices.c",))
-LIBRARIES = (MATRICES, NOISE, CONVOLUTION, CORRELATION, WINOGRAD, WINOGRAD_ROWS, GRAM, LSTM, PRODUCT)
+LIBRARIES = (MATRICES, NOISE, CONVOLUTION, CORRELATION, WINOGRAD, WINOGRAD_ROWS, GRAM, LSTM, PRODUCT, AFFINE)
 
 
 def compiler() -> list[str] | None:

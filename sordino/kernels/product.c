@@ -1,114 +1,121 @@
-/* The weighted sum of per-sample gradients of a linear map in one product: out += sum over rows k of w_k g_k a_k^T.
+/* Products of a linear map's inputs and output gradients: out += sum over rows k of w_k g_k a_k^T for all samples together, or each
+ * sample's own, with the sum of its squares taken while a tile is in the registers.
  *
- * Rows of g are scaled while they are packed, so nothing is written out for it. Tiles of ROWS x COLUMNS stay in registers, DEEP rows
- * are added up before the next, and a block of HIGH rows of `out` is worked on while its part of g is in the cache. Each
- * element is added up in the same order whatever part of `out` a call is asked for.
+ * Rows of g are scaled while they are packed, so nothing is written out for it. DEEP rows are added up before the next, and a
+ * block of HIGH rows of `out` is worked on while its part of g is in the cache. Each element is added up in the same order whatever
+ * part of `out` a call is asked for.
  *
  * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "vectors.h"
+#include "products.h"
 
-#define ROWS 6
-#define COLUMNS (2 * LANES)
 #define DEEP 256
 #define HIGH (90 * ROWS)
+#define PANEL (DEEP * ROWS + 16) /* floats from one to the next: at a power of two they would compete for lines of the cache */
 
 typedef struct {
-    const float *g, *a, *w;           /* (rows, p), (rows, d) by strides in elements, the last dense; (rows) */
+    const float *g, *a, *w;           /* (rows, p), (rows, d) by strides in elements, the last dense; (rows) or NULL: ones */
     int64_t g_row, a_row;
     uint64_t rows, p, d;
     float *out;                       /* (p, d), the last dense */
     int64_t out_row;
 } product_t;
 
+/* How far apart samples are, in elements. */
+typedef struct {
+    int64_t g, a, out;
+} apart_t;
+
 /* Panels of ROWS columns of g, scaled: k rows of ROWS each; zeros beyond its last column. */
 INLINE void scaled(const product_t *of, size_t from, size_t k, size_t first, size_t high, float *to) {
     for (size_t t = 0; t < k; t++) {
         const float *row = of->g + (int64_t)(from + t) * of->g_row + (int64_t)first;
-        float w = of->w[from + t];
-        size_t i = 0;
-        if (t + 1 < DEEP) /* two values spill over, to where the next row goes */
-            for (; i + LANES <= high; i += ROWS) PUT(to + (i * DEEP + t * ROWS)) = AT(row + i) * ALL(w);
-        for (; i < high; i += ROWS)
-            for (size_t j = 0; j < ROWS; j++) to[i * DEEP + t * ROWS + j] = i + j < high ? row[i + j] * w : 0.0f;
+        float w = of->w ? of->w[from + t] : 1.0f, *at = to + t * ROWS;
+        size_t i = 0; /* two values spill over, to where the next row goes */
+        for (; i + LANES <= high; i += ROWS, at += PANEL) PUT(at) = AT(row + i) * ALL(w);
+        for (; i < high; i += ROWS, at += PANEL)
+            for (size_t j = 0; j < ROWS; j++) at[j] = i + j < high ? row[i + j] * w : 0.0f;
     }
 }
 
-INLINE void panel_of(const product_t *of, size_t from, size_t k, size_t column, size_t wide, float *to) {
-    for (size_t t = 0; t < k; t++, to += COLUMNS) {
-        const float *row = of->a + (int64_t)(from + t) * of->a_row + (int64_t)column;
-        if (wide == COLUMNS)
-            PUT(to) = AT(row), PUT(to + LANES) = AT(row + LANES);
-        else
-            for (size_t j = 0; j < COLUMNS; j++) to[j] = j < wide ? row[j] : 0.0f;
-    }
-}
+static float *space(void) { return aligned_alloc(64, ((HIGH / ROWS) * PANEL + COLUMNS * DEEP) * sizeof(float)); }
 
-INLINE void tile(const float *g, const float *a, size_t k, float *out, int64_t stride, size_t high, size_t wide, int add) {
-    v8 sum[ROWS][2];
-    for (int i = 0; i < ROWS; i++) sum[i][0] = sum[i][1] = ALL(0.0f);
-    for (size_t t = 0; t < k; t++) {
-        v8 left = AT(a + t * COLUMNS), right = AT(a + t * COLUMNS + LANES);
-        for (int i = 0; i < ROWS; i++) {
-            float x = g[t * ROWS + i];
-            sum[i][0] += ALL(x) * left;
-            sum[i][1] += ALL(x) * right;
-        }
-    }
-    if (high == ROWS && wide == COLUMNS) {
-        for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < 2; j++) {
-                float *at = out + i * stride + j * LANES;
-                if (add) sum[i][j] += AT(at);
-                PUT(at) = sum[i][j];
-            }
-    } else {
-        float all[ROWS][COLUMNS];
-        for (int i = 0; i < ROWS; i++) PUT(all[i]) = sum[i][0], PUT(all[i] + LANES) = sum[i][1];
-        for (size_t i = 0; i < high; i++)
-            for (size_t j = 0; j < wide; j++) {
-                float *at = out + (int64_t)i * stride + j;
-                *at = add ? all[i][j] + *at : all[i][j];
-            }
-    }
-}
-
-/* Rows begin..end of out = (add ? out : 0) + product. */
-INLINE int product(const product_t *of, size_t begin, size_t end, int add) {
-    float *made = zeros(HIGH * DEEP + COLUMNS * DEEP + LANES), *panel = made + HIGH * DEEP + LANES;
-    if (!made) return 1;
-    if (begin >= end) return free(made), 0;
+/* Rows begin..end of out = (add ? out : 0) + product; the sum of their squares, if asked for. */
+INLINE d4 product(const product_t *of, size_t begin, size_t end, int add, int squares, float *made) {
+    float *panel = made + (HIGH / ROWS) * PANEL;
+    d4 square = {0};
+    if (begin >= end) return square;
     size_t blocks = (end - begin + HIGH - 1) / HIGH, even = rounded((end - begin + blocks - 1) / blocks, ROWS);
     for (size_t first = begin; first < end; first += even) {
         size_t high = end - first < even ? end - first : even;
         for (size_t from = 0; from < of->rows; from += DEEP) {
             size_t k = of->rows - from < DEEP ? of->rows - from : DEEP;
+            int last = squares && from + k == of->rows;
             scaled(of, from, k, first, high, made);
             for (size_t j = 0; j < of->d; j += COLUMNS) {
                 size_t wide = of->d - j < COLUMNS ? of->d - j : COLUMNS;
-                panel_of(of, from, k, j, wide, panel);
-                for (size_t i = 0; i < high; i += ROWS)
-                    tile(made + i * DEEP, panel, k, of->out + (int64_t)(first + i) * of->out_row + (int64_t)j, of->out_row,
-                         high - i < ROWS ? high - i : ROWS, wide, add || from);
+                panel_of(of->a + (int64_t)from * of->a_row + (int64_t)j, of->a_row, k, wide, panel);
+                const float *left = made;
+                float *out = of->out + (int64_t)first * of->out_row + (int64_t)j;
+                for (size_t i = 0; i < high; i += ROWS, left += PANEL, out += ROWS * of->out_row) {
+                    size_t rows = high - i < ROWS ? high - i : ROWS;
+                    if (last)
+                        square += tile(left, 1, ROWS, panel, k, out, of->out_row, rows, wide, add || from, NULL, 1);
+                    else
+                        tile(left, 1, ROWS, panel, k, out, of->out_row, rows, wide, add || from, NULL, 0);
+                }
             }
         }
     }
-    free(made);
-    return 0;
+    return square;
+}
+
+/* Each of the samples begin..end; `of` says where sample 0 is. */
+INLINE void samples(product_t of, const apart_t *apart, size_t begin, size_t end, double *squared, float *made) {
+    of.g += (int64_t)begin * apart->g, of.a += (int64_t)begin * apart->a, of.out += (int64_t)begin * apart->out;
+    for (size_t i = begin; i < end; i++, of.g += apart->g, of.a += apart->a, of.out += apart->out) {
+        d4 square = product(&of, 0, of.p, 0, 1, made);
+        squared[i] = (square[0] + square[1]) + (square[2] + square[3]);
+    }
 }
 
 #if defined(FAST)
-FAST static int product_fast(const product_t *of, size_t begin, size_t end, int add) { return product(of, begin, end, add); }
+FAST static void product_fast(const product_t *of, size_t begin, size_t end, int add, float *made) {
+    product(of, begin, end, add, 0, made);
+}
+FAST static void samples_fast(const product_t *of, const apart_t *apart, size_t begin, size_t end, double *squared, float *made) {
+    samples(*of, apart, begin, end, squared, made);
+}
 #endif
 
 EXPORT const char sordino_source[] = SORDINO_SOURCE;
 
 EXPORT int sordino_level(int most) { return best(most); }
 
-/* 0, or 1 where memory is short. */
+/* Rows begin..end of the product of all samples. 0, or 1 where memory is short. */
 EXPORT int sordino_product(int level, const product_t *of, uint64_t begin, uint64_t end, int add) {
+    float *made = space();
+    if (!made) return 1;
 #if defined(FAST)
-    if (best(level) == AVX2) return product_fast(of, begin, end, add);
+    if (best(level) == AVX2)
+        product_fast(of, begin, end, add, made);
+    else
 #endif
-    return product(of, begin, end, add);
+        product(of, begin, end, add, 0, made);
+    free(made);
+    return 0;
+}
+
+/* The products of samples begin..end, each with its sum of squares. 0, or 1 where memory is short. */
+EXPORT int sordino_samples(int level, const product_t *of, const apart_t *apart, uint64_t begin, uint64_t end, double *squared) {
+    float *made = space();
+    if (!made) return 1;
+#if defined(FAST)
+    if (best(level) == AVX2)
+        samples_fast(of, apart, begin, end, squared, made);
+    else
+#endif
+        samples(*of, apart, begin, end, squared, made);
+    free(made);
+    return 0;
 }

@@ -1,7 +1,10 @@
-"""The compiled weighted sum of a linear map's per-sample gradients, if it is there: out = β out + Σ_k w_k g_k a_kᵀ.
+"""The compiled products of a linear map's per-sample gradients, if they are there.
 
-The weights go in while the rows are packed, so no scaled copy is made (product.c). torch gives the same up to rounding, and
-is compared with on a small case before the library is used.
+    sum:   out = β out + Σ_k w_k g_k a_kᵀ    the weights go in while the rows are packed, so no scaled copy is made
+    rows:  g_iᵀ a_i of every sample          with its sum of squares, taken while a tile is in the registers
+
+Products are float32; squares are added up in float32 over a tile (96 values), in float64 over a matrix (product.c).
+torch gives the same up to rounding, and is compared with on a small case before the library is used.
 """
 
 from __future__ import annotations
@@ -21,6 +24,11 @@ LEVELS = ("portable", "AVX2")
 _ROWS = 6  # of a tile: threads begin at multiples
 _LEAST = 64  # columns of either factor, and rows; narrower products are torch's
 _SMALL = 1 << 21  # multiplications; below, a call costs more than it saves, and a second thread too
+_SHORT, _NARROW, _LITTLE = (
+    32,
+    32,
+    1 << 17,
+)  # positions, columns and multiplications of a sample from which on rows are made here
 _ROUNDING = 1e-5  # relative, of a small case
 
 
@@ -32,6 +40,10 @@ class _Product(ctypes.Structure):
         ("out", ctypes.c_void_p),
         ("out_row", ctypes.c_int64),
     )
+
+
+class _Apart(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("g", "a", "out"))
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,34 @@ class Products:
         if short:
             raise MemoryError("no memory for a few packed rows of a product")
 
+    def takes_rows(self, g: Tensor, a: Tensor) -> bool:
+        """Whether it can make the rows of g (B, T, p) and a (B, T, d), and is likely to be faster."""
+        t, p, d = *g.shape[1:], a.shape[2]
+        return (
+            min(p, d) >= _NARROW
+            and t >= _SHORT
+            and t * p * d >= _LITTLE
+            and all(x.dtype == torch.float32 and x.is_cpu and x.stride(2) == 1 for x in (g, a))
+        )
+
+    def rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
+        """Out (B, p, d), dense, = g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; the squared norms, (B,)."""
+        b, t, p = g.shape
+        squared = torch.empty(b, dtype=torch.float64)
+        given = _Product(g.data_ptr(), a.data_ptr(), None, g.stride(1), a.stride(1), t, p, a.shape[2])
+        given.out, given.out_row = out.data_ptr(), out.stride(1)
+        apart, short = _Apart(g.stride(0), a.stride(0), out.stride(0)), list[int]()
+
+        def part(begin: int, end: int) -> None:
+            where = (ctypes.addressof(given), ctypes.addressof(apart), begin, end, squared.data_ptr())
+            if self.library.sordino_samples(self.level, *where):
+                short.append(begin)
+
+        in_parts(part, b, 1 if b * t * p * a.shape[2] < _SMALL else min(threads, b))
+        if short:
+            raise MemoryError("no memory for a few packed rows of a product")
+        return squared.to(out.dtype)
+
 
 @cache
 def products() -> Products | None:
@@ -82,7 +122,9 @@ def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library with the types of its functions."""
     size, number = ctypes.c_uint64, ctypes.c_int
     library.sordino_product.argtypes = [number, ctypes.c_void_p, size, size, number]
-    library.sordino_product.restype = library.sordino_level.restype = number
+    library.sordino_samples.argtypes = [number, ctypes.c_void_p, ctypes.c_void_p, size, size, ctypes.c_void_p]
+    library.sordino_product.restype = library.sordino_samples.restype = number
+    library.sordino_level.restype = number
     return library
 
 
@@ -93,4 +135,9 @@ def agrees(made: Products) -> bool:
     out = torch.ones(13, 21)
     wanted = 1 + (g * w[:, None]).t() @ a
     made.add(g, a, w, out, 1)
-    return bool((out - wanted).norm() <= _ROUNDING * wanted.norm())
+    g, a, each = g.view(3, 100, 13), a.view(3, 100, 21), torch.empty(3, 13, 21)
+    squared, rows = made.rows(g, a, each), torch.bmm(g.mT, a)
+    return all(
+        bool((found - right).norm() <= _ROUNDING * right.norm())
+        for found, right in ((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))))
+    )

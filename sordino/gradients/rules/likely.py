@@ -78,3 +78,8 @@ def _fills_panels(channels: int, outputs: int) -> bool:
     """Whether little of what `winograd` multiplies is padding."""
     held = prod(-(-n // _PANEL) * _PANEL for n in (channels, outputs))
     return min(channels, outputs) >= _PANEL and 2 * held <= 3 * channels * outputs
+
+
+def product(instructions: str) -> str:
+    """The code for products of matrices, on a processor of such instructions: the compiled one has vectors of eight."""
+    return "compiled" if instructions == "AVX2" else "torch"

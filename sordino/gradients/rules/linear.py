@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
 from sordino.gradients.rules.compound import Block
 from sordino.gradients.rules.euler import Euler
+from sordino.gradients.rules.mapped import mapped
 from sordino.gradients.rules.matmul import Matmul
 from sordino.gradients.rules.part import Part, Rows, Squares, lift
 from sordino.gradients.rules.registry import rule
@@ -53,8 +53,7 @@ def affine(
     # the
     # graph. So the recorded value is the two-dimensional product, which every later in-place operation still goes
     # through.
-    y = torch.nn.functional.linear(x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x, w, b)
-    lead, size = x.shape[:-1], tape.size
+    y, lead, size = mapped(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), w, b, tape.size), x.shape[:-1], tape.size
     plain = x.dim() == 2 and lead[0] == size and block is None  # one position each: nothing to arrange
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sordino.gradients.flat import room
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.compound import joiner
-from sordino.gradients.rules.output import Output, add_product, gram_of, gram_with
+from sordino.gradients.rules.output import Output, add_product, gram_of, gram_with, rows_of
 from sordino.gradients.rules.part import Part, Squares, blank, may_keep, per_pass, pieces, square_sum
 
 _CANCELLED = 0.05
@@ -73,12 +72,12 @@ class Matmul:
         if choice == "gram":
             return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
         if keep:
-            self.kept = torch.bmm(self.g.transpose(1, 2), self.a, out=room((b, p, d), self.a))
+            self.kept, squared = rows_of(self.a, self.g)
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
             self.output = None
-            return square_sum(self.kept)
+            return squared
         step = per_pass(p * d, options, self.a.element_size())
-        return torch.cat([square_sum(self.rows(slice(i, i + step))) for i in range(0, b, step)])
+        return torch.cat([rows_of(a, g)[1] for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)])
 
     def _gram(self, output: Output, step: int, options: PerformanceOptions) -> Tensor:
         b, t, _ = self.a.shape

@@ -2,7 +2,7 @@
 
 Gram:      Σ_ts (a_t·a_s)(g_t·g_s) by torch, a T × T matrix per sample at a time
 compiled:  the same by tiles, half the products (kernels/gram.c)
-rows:      gᵀa per sample
+rows:      gᵀa per sample, by torch or compiled (kernels/product.c)
 """
 
 from __future__ import annotations
@@ -43,6 +43,15 @@ def add_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None
     spread = w.unsqueeze(1) if turned or a.dim() == 2 else w.view(-1, 1, 1)
     a, g = (a * spread, g) if a.shape[-1] < g.shape[-1] else (a, g * spread)  # scale the narrower factor
     out.addmm_(g.flatten(0, -2).t(), a.flatten(0, -2), beta=beta)
+
+
+def rows_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """gᵀa of every sample, (B, p, d), in room that is used again, and their squared norms, (B,)."""
+    held, kernel = room((len(a), g.shape[2], a.shape[2]), a), products()
+    if kernel is not None and kernel.takes_rows(g, a):
+        return held, kernel.rows(g, a, held, torch.get_num_threads())
+    torch.bmm(g.transpose(1, 2), a, out=held)
+    return held, square_sum(held)
 
 
 class Output:
@@ -132,8 +141,7 @@ class Output:
 
         def rows() -> None:
             for a in inputs:
-                held = torch.bmm(g.transpose(1, 2), a, out=room((len(a), p, a.shape[2]), a))
-                square_sum(held)
+                held, _ = rows_of(a, g)
                 if keep:
                     held.flatten(1).t() @ w
             if not keep:

@@ -53,9 +53,14 @@ _AS_IT_IS = nullcontext()
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # a quick no; not promised to stay there
 
 
+def autocasting(device: torch.device) -> bool:
+    """Is autocast on?"""
+    return bool(_any_autocast()) and torch.is_autocast_enabled(device.type)
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
-    if _any_autocast() and torch.is_autocast_enabled(device.type):
+    if autocasting(device):
         return torch.autocast(device.type, enabled=False)
     return _AS_IT_IS
 
