@@ -68,8 +68,10 @@ def remember(key: Hashable, choice: str) -> str:
     return choice
 
 
-def fastest(key: Hashable, device: torch.device, candidates: Mapping[str, Callable[[], object]]) -> str:
-    """The name of the fastest candidate, remembered under `key`."""
+def fastest(
+    key: Hashable, device: torch.device, candidates: Mapping[str, Callable[[], object]], margin: float = 0.0
+) -> str:
+    """The name of the fastest candidate, remembered under `key`; the first, unless another saves more than this share."""
     if _fixed:
         return next(iter(candidates))
     best = dict.fromkeys(candidates, float("inf"))
@@ -79,6 +81,7 @@ def fastest(key: Hashable, device: torch.device, candidates: Mapping[str, Callab
                 start = _clock(device)
                 run()
                 best[name] = min(best[name], _clock(device) - start)
+    best[next(iter(best))] *= 1 - margin
     return remember(key, min(best, key=best.__getitem__))
 
 
