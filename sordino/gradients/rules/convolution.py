@@ -214,7 +214,8 @@ class Convolution:
     def _sum_choice(self, w: Tensor) -> str:
         """With few positions one product with the patches may beat both kernels, up to tenfold at one position."""
         b, t = self.g.shape[0], prod(self.g.shape[2:])
-        key = ("sum", self.geometry, self.a.shape[1:], self.g.shape[1:], self.a.dtype, self.a.device)
+        shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
+        key = ("sum", self.geometry, *shapes, self.a.dtype, self.a.device)
         choice = tune.known(key) if b else "native"
         if choice is None:
 
