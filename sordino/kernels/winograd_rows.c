@@ -7,10 +7,10 @@
  */
 #include "tiles.h"
 
-#define BLOCK (1 << 18) /* floats of a block's transforms */
-#define LONG 128        /* tiles of a block at most, and where there is room */
-#define SHORT 64
-#define AHEAD 4         /* outputs whose rows are asked for before they are written: fresh lines come from memory */
+#define CACHED (1 << 17) /* floats: products that stay in the second-level cache from block to block of tiles */
+#define FEW 32           /* tiles of a block if so */
+#define MANY 64          /* and if not: fewer would read and write them too often */
+#define AHEAD 4          /* outputs whose rows are asked for before they are written: fresh lines come from memory */
 
 typedef struct {
     int64_t first, last;   /* samples */
@@ -26,13 +26,13 @@ typedef struct {
     int64_t a_point, g_point, m_point;
     float *a, *g, *m;                 /* (POINTS, panels, block, PANEL) twice, (POINTS, panels, outputs, PANEL) */
     float *border;
-} room;
+} store_t;
 
 /* Tile number t of a block. */
-INLINE void spread(const shape_t *s, const work_t *w, const room *r, int64_t number, int64_t t, float weight) {
+INLINE void spread(const shape_t *s, const work_t *w, const store_t *r, int64_t number, int64_t t, float weight) {
     place_t at = place(s, number);
     int64_t up = at.top - s->padding[0], before = at.left - s->padding[1];
-    /* Pixels that no output reads may be anything. */
+    /* Pixels that no output reads count as zeros: they may be anything. */
     const image_t image = {w->a + at.sample * s->a[SAMPLE], s->channels, least(s->height, s->rows + 2 - s->padding[0]),
                            least(s->width, s->columns + 2 - s->padding[1]), 1, s->a[ROW], s->a[COLUMN]};
     const image_t grads = {w->g + at.sample * s->y[SAMPLE], s->outputs, s->rows, s->columns, 1, s->y[ROW], s->y[COLUMN]};
@@ -45,7 +45,7 @@ INLINE void spread(const shape_t *s, const work_t *w, const room *r, int64_t num
 }
 
 /* The products of `count` tiles for one point and one panel of input channels. */
-INLINE void multiply(const room *r, int point, int64_t panel, int64_t count, float *m, int more) {
+INLINE void multiply(const store_t *r, int point, int64_t panel, int64_t count, float *m, int more) {
     const float *a = r->a + point * r->a_point + panel * r->block * PANEL, *g = r->g + point * r->g_point;
     for (int64_t p = 0; p < r->outputs; p += PANEL, g += r->block * PANEL, m += PANEL * PANEL) {
         tile(g, 1, PANEL, a, count, m, PANEL, more, 6);
@@ -91,10 +91,9 @@ INLINE double collect(const shape_t *s, const float *m, int64_t point, int64_t p
 INLINE int work(const shape_t *s, const work_t *w) {
     int64_t each = ((s->rows + 1) / 2) * ((s->columns + 1) / 2), size = s->outputs * 9 * s->channels;
     int add = w->squared == NULL;
-    room r = {.channels = rounded(s->channels, PANEL), .outputs = rounded(s->outputs, PANEL)};
-    int64_t fits = BLOCK / (POINTS * (r.channels + r.outputs)), most = add ? LONG : each;
-    int64_t panels = r.channels / PANEL;
-    r.block = least(most, fits < SHORT ? SHORT : fits < LONG ? fits : LONG);
+    store_t r = {.channels = rounded(s->channels, PANEL), .outputs = rounded(s->outputs, PANEL)};
+    int64_t panels = r.channels / PANEL, block = POINTS * r.channels * r.outputs <= CACHED ? FEW : MANY;
+    r.block = add ? block : least(block, each);
     int whole = add || r.block < each; /* products of more than one block are added up */
     r.a_point = r.block * r.channels + PANEL, r.g_point = r.block * r.outputs + PANEL;
     r.m_point = (whole ? panels : 1) * r.outputs * PANEL + PANEL;
@@ -105,35 +104,35 @@ INLINE int work(const shape_t *s, const work_t *w) {
     r.a = (float *)parts[0], r.g = (float *)parts[1], r.m = (float *)parts[2], r.border = (float *)parts[3];
     memset(r.border, 0, bytes[3]);
     int more = 0;
-    int64_t held = 0;
+    int64_t tiles = 0;
     for (int64_t i = w->first; i < w->last; i++) {
         float weight = w->weights ? w->weights[i] : 1;
         if (!add) more = 0;
         for (int64_t t = 0; t < each && !(add && weight == 0); t++) {
-            spread(s, w, &r, i * each + t, held++, weight);
-            int full = held == r.block || (!add && t + 1 == each);
+            spread(s, w, &r, i * each + t, tiles++, weight);
+            int full = tiles == r.block || (!add && t + 1 == each);
             if (!full || !whole) continue;
             for (int k = 0; k < POINTS; k++)
                 for (int64_t panel = 0; panel < panels; panel++)
-                    multiply(&r, k, panel, held, r.m + k * r.m_point + panel * r.outputs * PANEL, more);
-            more = 1, held = 0;
+                    multiply(&r, k, panel, tiles, r.m + k * r.m_point + panel * r.outputs * PANEL, more);
+            more = 1, tiles = 0;
         }
         if (add) continue;
         double total = 0;
         for (int64_t panel = 0; panel < panels; panel++) {
             const float *m = r.m + (whole ? panel * r.outputs * PANEL : 0);
             if (!whole)
-                for (int k = 0; k < POINTS; k++) multiply(&r, k, panel, held, r.m + k * r.m_point, 0);
+                for (int k = 0; k < POINTS; k++) multiply(&r, k, panel, tiles, r.m + k * r.m_point, 0);
             total += collect(s, m, r.m_point, panel, w->rows ? w->rows + i * size : NULL, 0);
         }
         w->squared[i] = (float)total;
-        held = 0;
+        tiles = 0;
     }
-    if (!add || !(more || held)) return 0;
+    if (!add || !(more || tiles)) return 0;
     for (int64_t panel = 0; panel < panels; panel++) {
         float *m = r.m + panel * r.outputs * PANEL;
-        if (held)
-            for (int k = 0; k < POINTS; k++) multiply(&r, k, panel, held, m + k * r.m_point, more);
+        if (tiles)
+            for (int k = 0; k < POINTS; k++) multiply(&r, k, panel, tiles, m + k * r.m_point, more);
         collect(s, m, r.m_point, panel, w->rows, 1);
     }
     return 0;
