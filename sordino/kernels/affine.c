@@ -62,6 +62,13 @@ INLINE void packed(const affine_t *of, size_t from, size_t k, size_t column, siz
             to[t * COLUMNS + j] = j < wide ? m[(int64_t)t * of->m_row + (int64_t)j * of->m_column] : 0.0f;
 }
 
+/* As memcpy, for which the compiler would take an instruction that is slow to start. */
+INLINE void copied(const float *from, size_t k, float *to) {
+    size_t t = 0;
+    for (; t + LANES <= k; t += LANES) PUT(to + t) = AT(from + t);
+    for (; t < k; t++) to[t] = from[t];
+}
+
 /* Columns begin..end of out. */
 INLINE int affine(const affine_t *of, size_t begin, size_t end) {
     size_t blocks = (of->rows + HIGH - 1) / HIGH, even = blocks ? rounded((of->rows + blocks - 1) / blocks, ROWS) : 0;
@@ -81,8 +88,7 @@ INLINE int affine(const affine_t *of, size_t begin, size_t end) {
             float *next = kept;
             for (size_t from = 0; from < of->k; from += DEEP) {
                 size_t k = of->k - from < DEEP ? of->k - from : DEEP;
-                for (size_t i = 0; i < high; i++)
-                    memcpy(copy + i * STRIDE, of->x + (int64_t)(first + i) * of->x_row + (int64_t)from, k * sizeof(float));
+                for (size_t i = 0; i < high; i++) copied(of->x + (int64_t)(first + i) * of->x_row + (int64_t)from, k, copy + i * STRIDE);
                 for (size_t j = left; j < right; j += COLUMNS) {
                     size_t wide = right - j < COLUMNS ? right - j : COLUMNS;
                     float *out = of->out + (int64_t)first * of->out_row + (int64_t)j;

@@ -11,6 +11,8 @@
 
 #define DEEP 256
 #define HIGH (90 * ROWS)
+#define LINE 16                  /* floats of a line of the cache */
+#define AHEAD 4                  /* rows of g that are asked for before they are packed */
 #define PANEL (DEEP * ROWS + 16) /* floats from one to the next: at a power of two they would compete for lines of the cache */
 
 typedef struct {
@@ -31,6 +33,7 @@ INLINE void scaled(const product_t *of, size_t from, size_t k, size_t first, siz
     for (size_t t = 0; t < k; t++) {
         const float *row = of->g + (int64_t)(from + t) * of->g_row + (int64_t)first;
         float w = of->w ? of->w[from + t] : 1.0f, *at = to + t * ROWS;
+        for (size_t ahead = 0; ahead < high; ahead += LINE) __builtin_prefetch(row + AHEAD * of->g_row + (int64_t)ahead, 0, 3);
         size_t i = 0; /* two values spill over, to where the next row goes */
         for (; i + LANES <= high; i += ROWS, at += PANEL) PUT(at) = AT(row + i) * ALL(w);
         for (; i < high; i += ROWS, at += PANEL)
@@ -55,6 +58,8 @@ INLINE d4 product(const product_t *of, size_t begin, size_t end, int add, int sq
             for (size_t j = 0; j < of->d; j += COLUMNS) {
                 size_t wide = of->d - j < COLUMNS ? of->d - j : COLUMNS;
                 panel_of(of->a + (int64_t)from * of->a_row + (int64_t)j, of->a_row, k, wide, panel);
+                for (size_t t = 0; t < k && j + COLUMNS < of->d; t++) /* lines of the next panel, which lie far apart */
+                    __builtin_prefetch(of->a + (int64_t)(from + t) * of->a_row + (int64_t)(j + COLUMNS), 0, 2);
                 const float *left = made;
                 float *out = of->out + (int64_t)first * of->out_row + (int64_t)j;
                 for (size_t i = 0; i < high; i += ROWS, left += PANEL, out += ROWS * of->out_row) {

@@ -14,7 +14,7 @@
  */
 INLINE d4 tile(const float *left, size_t row, size_t step, const float *right, size_t k, float *out, int64_t stride, size_t high,
                size_t wide, int add, const float *start, int squares) {
-    v8 sum[ROWS][2], square = ALL(0.0f);
+    v8 sum[ROWS][2], square[2] = {ALL(0.0f), ALL(0.0f)};
     if (high == ROWS)
         for (int i = 0; i < ROWS; i++) __builtin_prefetch(out + i * stride, 1, 3);
     for (int i = 0; i < ROWS; i++) sum[i][0] = sum[i][1] = ALL(0.0f);
@@ -35,7 +35,7 @@ INLINE d4 tile(const float *left, size_t row, size_t step, const float *right, s
                 else if (start)
                     sum[i][j] += AT(start + j * LANES);
                 PUT(at) = sum[i][j];
-                if (squares) square += sum[i][j] * sum[i][j];
+                if (squares) square[j] += sum[i][j] * sum[i][j];
             }
     } else { /* what lies beyond may be 0 times an infinity */
         float all[ROWS][COLUMNS];
@@ -44,11 +44,12 @@ INLINE d4 tile(const float *left, size_t row, size_t step, const float *right, s
             for (size_t j = 0; j < wide; j++) {
                 float *at = out + (int64_t)i * stride + j;
                 *at = all[i][j] + (add ? *at : start ? start[j] : 0.0f);
-                if (squares) square[j % LANES] += *at * *at;
+                if (squares) square[0][j % LANES] += *at * *at;
             }
     }
-    return squares ? __builtin_convertvector(SHUFFLE_HALF(square, 0), d4) + __builtin_convertvector(SHUFFLE_HALF(square, 4), d4)
-                   : (d4){0};
+    if (!squares) return (d4){0};
+    square[0] += square[1];
+    return __builtin_convertvector(SHUFFLE_HALF(square[0], 0), d4) + __builtin_convertvector(SHUFFLE_HALF(square[0], 4), d4);
 }
 
 /* k rows of `wide` columns, `row` apart, to a panel of COLUMNS; zeros beyond. */
