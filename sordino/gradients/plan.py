@@ -20,6 +20,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from sordino.gradients.flat import Pool
 from sordino.gradients.persample import LossFn, trainable
 from sordino.gradients.raw import RawParameters
+from sordino.gradients.rules.chain import chain, chains
 from sordino.gradients.rules.fallback import fallback
 from sordino.gradients.rules.registry import Rule, rule_for
 from sordino.gradients.tape import Layout, Tape
@@ -106,6 +107,9 @@ def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
             )
         if id(module) in done or not any(p.requires_grad for p in module.parameters()):
             continue
+        if chains(module):
+            rules.append((position, name, chain))  # its layers have their own rules too, for passes on which it is none
+            continue
         own = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
         found = None if is_parametrized(module) else rule_for(module)
         if found is not None:
@@ -155,9 +159,11 @@ def forget_plans() -> None:
 def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None]:
     """The model with its layers run by their rules, put back as found whatever happens."""
     before: list[tuple[nn.Module, Any]] = []
+    tape.rules = places = {}
     try:
         for position, name, rule in plan.rules:
             module = modules[position]
+            places[id(module)] = position, rule
             before.append((module, module.__dict__.get("forward")))
             original = module.forward
             module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)

@@ -56,6 +56,9 @@ class Layout:
     k: int = 1
 
 
+_ROW_EACH = (Layout(0),)
+
+
 @dataclass(slots=True)
 class Use:
     """One recorded use."""
@@ -155,6 +158,9 @@ class Tape:
     name: str = ""
     index: int = -1
     original: Rule = field(default=lambda: None)
+    rules: Mapping[int, tuple[int, Rule]] = field(
+        default_factory=dict
+    )  # by the identity of a module: its place, its rule
     _calls: dict[Hashable, int] = field(default_factory=dict)
     _layout: Layout = Layout(0)
 
@@ -192,6 +198,16 @@ class Tape:
     def probing(self) -> bool:
         """Is this a pass for shapes only?"""
         return self.mode is Mode.PROBE
+
+    @property
+    def keeps(self) -> bool:
+        """Does it hold inputs, and nothing else, until the backward pass?"""
+        return self.mode is Mode.KEEP and not self.outputs
+
+    def one_row_each(self, module: nn.Module, rule: Rule) -> bool:
+        """Is this a layer run by that rule, whose inputs all have one row per sample, in their first dimension?"""
+        position, found = self.rules.get(id(module), (-1, None))
+        return found is rule and tuple(self.layouts.get(position, ())) == _ROW_EACH
 
     def _layout_of(self, key: Hashable, name: str) -> Layout | None:
         layouts = self.layouts.get(key, ())
@@ -265,8 +281,12 @@ class Tape:
         *,
         frames: int | None = None,
         euler: Euler | None = None,
+        more: int = 0,
     ) -> Tensor:
-        """Take down a use; y comes back, and is what the layer must return (or compute on)."""
+        """Take down a use; y comes back, and is what the layer must return (or compute on).
+
+        `more`: the bytes of outputs before y, in a use that stands for several layers.
+        """
         if self.mode is Mode.PROBE:
             return y
         k = self._layout.k if frames is None else frames
@@ -278,7 +298,7 @@ class Tape:
             held = tuple([t.detach() for t in saved])
             versions = tuple([t._version for t in held])
             inside = any([t.requires_grad for t in saved])  # noqa: C419 — a generator costs more
-            use = Use(self.name, get_gradient_edge(y), held, versions, parts, k, y.nbytes, inside)
+            use = Use(self.name, get_gradient_edge(y), held, versions, parts, k, y.nbytes + more, inside)
             if self.outputs and euler is not None and y.dtype in _EXACT and euler.pays(y.numel() // self.size):
                 use.output, use.version, use.euler = y.detach(), y._version, euler
             self.uses.append(use)
