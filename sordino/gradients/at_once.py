@@ -15,7 +15,8 @@ from torch import Tensor
 from sordino.gradients.persample import Norms
 from sordino.gradients.rules.matmul import Matmul
 from sordino.gradients.rules.part import Part, Rows
-from sordino.kernels.rows import Matrices, functions, suit
+from sordino.kernels.products import products
+from sordino.kernels.rows import Matrices, functions, suits
 
 _SMALL = 1 << 20
 """Elements of a matrix up to which the calls matter; larger ones are worth torch's threads."""
@@ -24,17 +25,13 @@ _SMALL = 1 << 20
 class AtOnce:
     """The parts of all parameters, each a product of two matrices or the rows of one."""
 
-    def __init__(self, parts: Sequence[Matmul | Rows], matrices: Matrices) -> None:
-        self._parts, self._matrices = parts, matrices
+    def __init__(self, parts: Sequence[Matmul | Rows], matrices: Matrices, pairs: list[int]) -> None:
+        """Take the places of each part's matrices, two numbers for each: that of g, and that of a or −1."""
+        self._parts, self._matrices, self._pairs = parts, matrices, pairs
 
     def norms(self, names: tuple[str, ...]) -> Norms:
         """The squared norms of all parts."""
-        at = self._matrices.places
-        products = [
-            (at[id(part.g)], at[id(part.a)]) if isinstance(part, Matmul) else (at[id(part.grads)], -1)
-            for part in self._parts
-        ]
-        return Norms.summed(*self._matrices.squared(products), names)
+        return Norms.summed(*self._matrices.squared(self._pairs), names)
 
     def add_to(self, total: Sequence[Tensor], weights: Tensor, beta: int) -> bool:
         """Add Σ w_i g_i; False, and nothing was done, where the weights differ by parameter or two share a matrix."""
@@ -42,25 +39,34 @@ class AtOnce:
             return False
         weighted: dict[int, Tensor] = {}
         sums: dict[int, Tensor] = {}
-        products: list[tuple[Tensor, Tensor, Tensor]] = []
-        at = self._matrices.places
+        scaled: list[tuple[Tensor, Tensor, Tensor]] = []
+        whole: list[tuple[Tensor, Matmul]] = []
+        kernel, pairs, k = products(), self._pairs, 0
         for part, out in zip(self._parts, total, strict=True):
             if out.dtype is not torch.float32 or not out.is_contiguous():
                 return False
+            g, a = pairs[k], pairs[k + 1]
+            k += 2
             if isinstance(part, Rows):
-                k = at[id(part.grads)]
-                if k in sums:  # the same gradient for two parameters
+                if g in sums:  # the same gradient for two parameters
                     return False
-                sums[k] = out
-                continue
-            narrow = part.a if part.a.shape[1] < part.g.shape[1] else part.g
-            k = at[id(narrow)]
-            if k not in weighted:
-                weighted[k] = torch.empty(narrow.shape)
-            products.append((out, weighted[k], part.a) if narrow is part.g else (out, part.g, weighted[k]))
+                sums[g] = out
+            elif kernel is not None and kernel.takes(part.g, part.a, out):
+                whole.append((out, part))
+            elif part.a.shape[1] < part.g.shape[1]:
+                if a not in weighted:
+                    weighted[a] = torch.empty_like(part.a, memory_format=torch.contiguous_format)
+                scaled.append((out, part.g, weighted[a]))
+            else:
+                if g not in weighted:
+                    weighted[g] = torch.empty_like(part.g, memory_format=torch.contiguous_format)
+                scaled.append((out, weighted[g], part.a))
         self._matrices.weighted(weights, weighted, sums, anew=not beta)
-        for out, g, a in products:
-            out.addmm_(g.t(), a, beta=beta)
+        for out, x, y in scaled:
+            out.addmm_(x.t(), y, beta=beta)
+        for out, part in whole:
+            assert kernel is not None, "it takes them"
+            kernel.add(part.g, part.a, weights[:, 0], out, beta, torch.get_num_threads())
         return True
 
 
@@ -69,16 +75,28 @@ def at_once(parts: Sequence[Part | None]) -> AtOnce | None:
     compiled = functions()
     if compiled is None:
         return None
-    found: dict[int, Tensor] = {}  # by identity
+    places: dict[int, int] = {}  # by identity
+    matrices: list[Tensor] = []
+    pairs: list[int] = []
     simple: list[Matmul | Rows] = []
     for part in parts:
         if type(part) is Matmul and part.kept is None:
-            found[id(part.g)], found[id(part.a)] = part.g, part.a
+            both: tuple[Tensor, ...] = (part.g, part.a)
         elif type(part) is Rows:
-            found[id(part.grads)] = part.grads
+            both = (part.grads,)
         else:
             return None
+        for matrix in both:
+            place = places.get(id(matrix))
+            if place is None:
+                if not suits(matrix, _SMALL):
+                    return None
+                place = places[id(matrix)] = len(matrices)
+                matrices.append(matrix)
+            pairs.append(place)
+        if len(both) == 1:
+            pairs.append(-1)
         simple.append(part)
-    if len(found) > compiled.most or not suit(found.values(), _SMALL):
+    if len(matrices) > compiled.most:
         return None
-    return AtOnce(simple, Matrices(compiled, found))
+    return AtOnce(simple, Matrices(compiled, matrices), pairs)

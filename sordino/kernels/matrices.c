@@ -148,6 +148,14 @@ EXPORT int sordino_finite(uint64_t count, const float *const *arrays, const uint
     return 1;
 }
 
+/* min(1, C / sqrt(s)), in the order torch has it: 1 / sqrt(s) first. Of 1 and what is not a number, 1. */
+EXPORT void sordino_shortened(uint64_t n, const float *restrict squared, float bound, float *restrict out) {
+    for (uint64_t i = 0; i < n; i++) {
+        float ratio = 1.0f / __builtin_sqrtf(squared[i]) * bound;
+        out[i] = ratio < 1.0f ? ratio : 1.0f;
+    }
+}
+
 /* For each matrix, its rows times `weights`, which are `step` apart: written out, added up, or both. Sums begin `anew`, or
  * are added to what is there. */
 EXPORT void sordino_weighted(uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices,

@@ -7,7 +7,7 @@ calls cost more than the work. Without the library torch does the same, call by 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import torch
@@ -30,6 +30,8 @@ class Functions:
         self.weighted.restype = None
         self._finite = library.sordino_finite
         self._finite.argtypes = [_SIZE, _POINTER, _POINTER]
+        self._shortened = library.sordino_shortened
+        self._shortened.argtypes, self._shortened.restype = [_SIZE, _POINTER, ctypes.c_float, _POINTER], None
         self.most = _SIZE.in_dll(library, "sordino_most").value
 
     @staticmethod
@@ -40,6 +42,12 @@ class Functions:
                 return False
         return True
 
+    def shortened(self, squared: Tensor, bound: float) -> Tensor:
+        """min(1, C / √s) of contiguous values s, to the last bit as torch computes it; 1 of what is not a number."""
+        out = torch.empty(squared.shape)
+        self._shortened(squared.numel(), squared.data_ptr(), bound, out.data_ptr())
+        return out
+
     def finite(self, tensors: Sequence[Tensor]) -> bool:
         """Whether every number of these contiguous tensors is finite."""
         n = len(tensors)
@@ -48,26 +56,25 @@ class Functions:
 
 
 class Matrices:
-    """Matrices with one row per sample, by the identity of their tensors; all `suit`."""
+    """Matrices with one row per sample; each of them `suits`."""
 
-    def __init__(self, compiled: Functions, matrices: Mapping[int, Tensor]) -> None:
-        self._compiled, self._held = compiled, list(matrices.values())
-        self.places = {key: k for k, key in enumerate(matrices)}
+    def __init__(self, compiled: Functions, matrices: Sequence[Tensor]) -> None:
+        self._compiled, self._held = compiled, matrices
         fields: list[int] = []
-        for m in self._held:
+        for m in matrices:
             fields += (m.data_ptr(), m.shape[1], m.stride(0), 0, 0)
         self._fields = (_SIZE * len(fields))(*fields)
 
-    def squared(self, products: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor, bool]:
-        """‖x_i‖²‖y_i‖² for pairs (x, y) of matrices, by their place, (B, pairs); y = −1 leaves it out.
+    def squared(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
+        """‖x_i‖²‖y_i‖² for pairs x, y of matrices, by their places one after the other, (B, pairs); y = −1 leaves it out.
 
         With it the sums over the pairs, (B,), and whether all is finite.
         """
-        rows, columns = self._held[0].shape[0], len(products)
+        rows, columns = self._held[0].shape[0], len(pairs) // 2
         out, sums = torch.empty(rows, columns), torch.empty(rows)
-        pairs = (ctypes.c_int32 * (2 * columns))(*[number for pair in products for number in pair])
+        listed = (ctypes.c_int32 * len(pairs))(*pairs)
         fine = self._compiled.squared(
-            rows, len(self._held), self._fields, columns, pairs, out.data_ptr(), sums.data_ptr()
+            rows, len(self._held), self._fields, columns, listed, out.data_ptr(), sums.data_ptr()
         )
         return out, sums, bool(fine)
 
@@ -80,12 +87,9 @@ class Matrices:
         self._compiled.weighted(weights.shape[0], weights.data_ptr(), weights.stride(0), len(self._held), fields, anew)
 
 
-def suit(matrices: Iterable[Tensor], most: int) -> bool:
-    """Whether these are matrices that can be read, of contiguous rows, and none has more elements than that."""
-    for m in matrices:
-        if m.dtype is not torch.float32 or m.dim() != 2 or m.numel() > most or not m.is_cpu or m.stride(1) != 1:
-            return False
-    return True
+def suits(m: Tensor, most: int) -> bool:
+    """Whether this is a matrix that can be read, of contiguous rows and no more elements than that."""
+    return m.dtype is torch.float32 and m.dim() == 2 and m.numel() <= most and m.is_cpu and (m.stride(1) == 1)
 
 
 @cache
@@ -98,8 +102,8 @@ def agrees(made: Functions) -> bool:
     """Whether the functions give what torch gives in double precision."""
     x = torch.arange(3 * 1100).remainder(7).sub(3).float().view(3, 1100)[:, :1061]
     y = x[:, :5].contiguous()
-    both = Matrices(made, {id(x): x, id(y): y})
-    squared, sums, fine = both.squared([(0, 1), (1, -1)])
+    both = Matrices(made, [x, y])
+    squared, sums, fine = both.squared([0, 1, 1, -1])
     own = torch.stack([x.double().square().sum(1), y.double().square().sum(1)], 1)
     own[:, 0] *= own[:, 1]
     to, total, w = torch.zeros_like(y), torch.ones(5), torch.tensor([0.5, -1.0, 2.0])
@@ -110,6 +114,7 @@ def agrees(made: Functions) -> bool:
         and not made.finite([y, torch.tensor([1.0, torch.nan])])
         and torch.allclose(squared.double(), own, rtol=1e-6)
         and torch.allclose(sums.double(), own.sum(1), rtol=1e-6)
+        and torch.equal(made.shortened(sums, 7.0), (sums.rsqrt() * 7.0).clamp(max=1))
         and torch.equal(to, y * w[:, None])
         and torch.allclose(total, 1 + (y * w[:, None]).sum(0), rtol=1e-5)
     )

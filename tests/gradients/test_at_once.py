@@ -99,7 +99,7 @@ def test_sums_of_squares_do_not_read_low_over_long_rows(width: int) -> None:
     assert compiled is not None
     torch.manual_seed(width)
     x = torch.rand(3, width + 5)[:, :width]  # rows further apart than they are long
-    squared, sums, _ = rows.Matrices(compiled, {id(x): x}).squared([(0, -1)])
+    squared, sums, _ = rows.Matrices(compiled, [x]).squared([0, -1])
     wanted = x.double().square().sum(1)
     assert ((squared[:, 0].double() - wanted) / wanted).abs().max() < 3e-7
     assert torch.equal(sums, squared[:, 0])
@@ -115,6 +115,18 @@ def test_finite_numbers_are_told_from_others() -> None:
             bad = torch.randn(17)
             bad[place] = value
             assert not compiled.finite([*fine, bad])
+
+
+@pytest.mark.parametrize("bound", [1e-30, 0.7, 1.0, 1e30, torch.inf])
+def test_weights_of_the_clip_are_those_of_torch_to_the_last_bit(bound: float) -> None:
+    compiled = rows.functions()
+    assert compiled is not None
+    torch.manual_seed(0)
+    squared = torch.cat(
+        [10 ** (40 * torch.rand(1001) - 20), torch.tensor([0.0, 1e-45, 1.0, bound**2, torch.inf, torch.nan])]
+    )
+    wanted = torch.fmin(squared.rsqrt().mul_(bound), torch.ones(()))
+    assert torch.equal(compiled.shortened(squared, bound), wanted)
 
 
 def test_functions_that_are_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,10 +111,7 @@ def _alike(x: Tensor, links: list[_Link]) -> bool:
     """One type and one device for all; in half precision the layers' own rules know where to round."""
     if x.dtype is not torch.float32 and x.dtype is not torch.float64:
         return False
-    for link in links:
-        if link.weight.dtype is not x.dtype or link.weight.is_cpu is not x.is_cpu:
-            return False
-    return True
+    return all([link.weight.dtype is x.dtype and link.weight.is_cpu is x.is_cpu for link in links])  # noqa: C419
 
 
 def _one_by_one(tape: Tape, x: Any) -> Tensor:
