@@ -21,7 +21,7 @@ from sordino.gradients.chunked import nothing
 from sordino.gradients.displaced import displaced
 from sordino.gradients.persample import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import Seeded
-from sordino.gradients.walk import Names, modules_of
+from sordino.gradients.walk import Names, Walked
 from sordino.lot import Lot
 from sordino.penalty import L2
 from sordino.refusal import Refusal
@@ -33,15 +33,21 @@ class Passes:
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, backend: Backend, penalty: L2 | None) -> None:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
-        self.named: dict[str, nn.Parameter] = {}
         self.device = torch.device("cpu")  # where the model is
         self._names = Names(model)
         self.look()
 
-    def look(self, modules: list[nn.Module] | None = None) -> None:
+    def look(self, now: Walked | None = None) -> None:
         """Look at the model once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
-        self.named = self._names(modules_of(self.model) if modules is None else modules)
-        self.device = next(iter(self.named.values())).device if self.named else torch.device("cpu")
+        self._names.look(Walked(self.model) if now is None else now)
+        for p in self.named.values():
+            self.device = p.device
+            return
+
+    @property
+    def named(self) -> dict[str, nn.Parameter]:
+        """The parameters by name; the same dict for as long as they and what is trained of them are the same."""
+        return self._names.named
 
     def own_randomness(self, stream: Rng) -> AbstractContextManager[None]:
         """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
@@ -49,12 +55,12 @@ class Passes:
 
     def gradients(self, batch: Any) -> PerSample:
         """Of one batch that is a whole pass."""
-        return self._part(_drawn(self.backend), batch, self._trainable())[0]
+        return self._part(_drawn(self.backend), batch, self._names.trained)[0]
 
     def parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
         """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way."""
         losses.clear()
-        parameters = self._trainable()
+        parameters = self._names.trained
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
         backend = _drawn(self.backend)
@@ -89,9 +95,6 @@ class Passes:
         part = backend.per_sample(self.model, self.loss_fn, batches.to(batch, self.device))
         losses = part.losses
         return part if self.penalty is None else self.penalty.shifted(part, parameters), losses
-
-    def _trainable(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.named.items() if p.requires_grad}
 
 
 def _drawn(backend: Backend) -> Backend:

@@ -211,7 +211,7 @@ class Private:
             self._refuse_old(lot)
         walk = Walked(self._model)
         check.statistics(self._model, walk.modules)
-        self._passes.look(walk.modules)
+        self._passes.look(walk)
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
         losses: list[Tensor] = []
         with walk, self._passes.own_randomness(self._forward), ExitStack() as put_back:
@@ -352,7 +352,7 @@ class Private:
     def _left_the_finite(self) -> bool:
         """Is training over because a parameter, which is public, is not finite any more?"""
         if self._diverged is None:
-            fine = finite(list(parameters_in(modules_of(self._model)).values()))
+            fine = finite(parameters_in(modules_of(self._model)))
             bad = None if fine else not_finite(dict(self._model.named_parameters()))
             if bad is not None and not self._steps:
                 raise Refusal(f"parameter {bad!r} is not finite before the first step: look at how it was initialised")

@@ -38,6 +38,7 @@ class Tripwire:
     def __init__(self, void: Callable[[str], None]) -> None:
         self._void = void
         self._watched: dict[int, _Watched] = {}  # by the parameter's identity
+        self._latest: Mapping[str, nn.Parameter] | None = None
         self._public = False
         me = weakref.ref(self)
 
@@ -51,7 +52,9 @@ class Tripwire:
 
     def watch(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Watch these too; parameters can be thawed at any time, so this is called for every lot."""
-        me = weakref.ref(self)
+        if parameters is self._latest:  # `Names` makes another when one is frozen or thawed
+            return
+        self._latest, me = parameters, weakref.ref(self)
         for name, p in parameters.items():
             watched = self._watched.get(id(p))
             if watched is None:
@@ -68,7 +71,8 @@ class Tripwire:
 
     def write(self, p: nn.Parameter, grad: Tensor) -> None:
         """Set a released gradient and remember what it looked like."""
-        own = grad.data  # the tensors of a release are views of one vector and share its version counter; this does not
+        # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
+        own = grad if grad._base is None else grad.data
         p.grad = own
         watched = self._watched[id(p)]
         watched.grad, watched.version = own, own._version

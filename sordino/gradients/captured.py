@@ -62,7 +62,8 @@ class Captured:
         inputs = tensors(batch)
         b = rows_of(inputs)
         modules = modules_of(model)
-        plan, like = plan_of(model, modules, way_of(model, loss_fn, inputs))
+        plan = plan_of(model, way_of(model, loss_fn, inputs))
+        like = plan.like
         check.statistics(model, modules)
         if not like:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
@@ -73,7 +74,7 @@ class Captured:
         if plan.stream or self.options.two_pass:
             return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
         try:
-            return captured(plan, model, modules, loss_fn, batch, self.options, like=like, products=self.inner, b=b)
+            return captured(plan, model, modules, loss_fn, batch, self.options, products=self.inner, b=b)
         except Checkpointed:
             plan.stream = True
             return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
@@ -148,12 +149,11 @@ def captured(
     batch: Any,
     options: PerformanceOptions,
     scale: Tensor | None = None,
-    like: list[nn.Parameter] | None = None,
     products: bool = False,
     b: int | None = None,
 ) -> Taken:
     """One pass; `scale` multiplies each sample's loss; `products` asks for ⟨g_i, θ⟩ as well."""
-    like = list(trainable(model).values()) if like is None else like
+    like = plan.like
     b = size(batch) if b is None else b
     tape = Tape(b, Mode.KEEP, plan.trainable, plan.layouts or {}, plan.channels_last, products)
     with torch.enable_grad(), installed(plan, modules, tape):
@@ -172,6 +172,6 @@ def captured(
     try:
         found = gather(plan, uses, losses, upstream, options, len(like), inner)
     except Surprise:
-        return captured(plan, model, modules, loss_fn, batch, options, scale, like, products, b)
+        return captured(plan, model, modules, loss_fn, batch, options, scale, products, b)
     squares = found.squares if found.measured else None
     return Taken(losses.detach(), found.parts, plan.names, like, found.purse, plan.pool, inner, squares)

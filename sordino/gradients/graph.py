@@ -20,7 +20,6 @@ from sordino.refusal import Refusal
 
 _run: Callable[..., Any] | None = getattr(autograd, "_engine_run_backward", None)  # not promised to stay there
 _LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
-_TELLING = {_LEAF, _REENTRANT}
 
 
 def one_loss_each(losses: Tensor, b: int) -> Tensor:
@@ -63,11 +62,11 @@ def unrecorded(nodes: set[Any], columns: Mapping[int, int]) -> bool:
 def recorded_only(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:
     """Every node the losses depend on; raises if a trainable parameter is used outside the recorded layers."""
     nodes = reachable(losses)
-    kinds = {type(node) for node in nodes}  # a few, where there may be many nodes
-    for name in {kind.__name__ for kind in kinds} & _TELLING:
+    for kind in {type(node) for node in nodes}:  # a few, where there may be many nodes
+        name = kind.__name__
         if name == _LEAF:
             _refuse_unrecorded(nodes, columns, names)
-        else:
+        elif name == _REENTRANT:
             refuse_reentrant(nodes)
     return nodes
 

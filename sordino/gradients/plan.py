@@ -1,7 +1,7 @@
 """What to do with each module of a model, found once and kept for as long as the model stays the same.
 
-A plan is remembered per model and thrown away when a parameter is added, replaced, frozen or thawed. It holds no
-reference to the model.
+A plan is remembered per model and thrown away when a parameter is added, replaced, frozen or thawed. It holds the trained
+parameters and no other reference to the model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sordino.gradients.rules.chain import chain, chains
 from sordino.gradients.rules.fallback import fallback
 from sordino.gradients.rules.registry import Rule, rule_for
 from sordino.gradients.tape import Layout, Tape
+from sordino.gradients.walk import Mark, walked
 from sordino.refusal import Refusal
 
 _REWRITTEN = (
@@ -37,8 +38,9 @@ _REWRITTEN = (
 class Plan:
     """One model's modules, parameters and what its first batch taught."""
 
-    mark: tuple[Hashable, ...]
+    mark: Mark
     names: tuple[str, ...]
+    like: list[nn.Parameter]  # the parameters of those names
     columns: dict[int, int]  # id of a parameter -> its column
     trainable: frozenset[int]  # the same ids
     shapes: tuple[torch.Size, ...]
@@ -75,26 +77,25 @@ def way_of(model: nn.Module, loss_fn: LossFn, inputs: list[Tensor]) -> Hashable:
     return code, model.training, tuple([(t.dim(), t.dtype) for t in inputs])
 
 
-def plan_of(model: nn.Module, modules: list[nn.Module], way: Hashable) -> tuple[Plan, list[nn.Parameter]]:
-    """The plan for this way of using the model, and the model's trainable parameters, in order.
+def plan_of(model: nn.Module, way: Hashable) -> Plan:
+    """The plan for this way of using the model.
 
     It is made anew if the parameters are not what they were.
     """
-    every = [p for module in modules if module._parameters for p in module._parameters.values() if p is not None]
-    mark = tuple([(id(p), p.requires_grad) for p in every])
-    plans = _PLANS.setdefault(model, {})
-    plan = plans.get(way)
-    if plan is None or plan.mark != mark:
-        plan = _made(model, mark)
+    now = walked(model)
+    plans = _PLANS.get(model)
+    plan = None if plans is None else plans.get(way)
+    if plan is None or plan.mark != now.mark:
+        plans = _PLANS.setdefault(model, {})
+        plan = _made(model, now.mark)
         plans.pop(way, None)
         plans[way] = plan
         for old in list(plans)[:-_MOST]:
             del plans[old]
-    like = list({id(p): p for p in every if p.requires_grad}.values())
-    return plan, like
+    return plan
 
 
-def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
+def _made(model: nn.Module, mark: Mark) -> Plan:
     parameters = trainable(model)
     rules: list[tuple[int, str, Rule]] = []
     raw, convolutions, done = False, False, set[int]()
@@ -136,6 +137,7 @@ def _made(model: nn.Module, mark: tuple[Hashable, ...]) -> Plan:
     return Plan(
         mark,
         tuple(parameters),
+        list(parameters.values()),
         columns,
         frozenset(columns),
         tuple(p.shape for p in parameters.values()),

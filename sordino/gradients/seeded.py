@@ -8,20 +8,24 @@ import torch
 class Seeded:
     """Dropout and the like draw what this seed gives, on the CPU and on the device."""
 
-    __slots__ = ("_before", "_generators", "_seed")
+    __slots__ = ("_before", "_device", "_seed")
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
-        self._generators = [torch.default_generator]
-        if device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[device.index or 0])
         self._seed = seed
+        self._device: torch.Generator | None = None
+        if device.type == "cuda":
+            self._device = torch.cuda.default_generators[device.index or 0]
 
     def __enter__(self) -> None:
-        self._before = [generator.get_state() for generator in self._generators]
-        for generator in self._generators:
-            generator.manual_seed(self._seed)
+        # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
+        device = self._device
+        self._before = torch.default_generator.get_state(), None if device is None else device.get_state()
+        torch.default_generator.manual_seed(self._seed)
+        if device is not None:
+            device.manual_seed(self._seed)
 
     def __exit__(self, *error: object) -> None:
-        for generator, state in zip(self._generators, self._before, strict=True):
-            generator.set_state(state)
+        own, other = self._before
+        torch.default_generator.set_state(own)
+        if self._device is not None and other is not None:
+            self._device.set_state(other)

@@ -58,7 +58,7 @@ def _agrees_in_double(trial: Trial, more: Any) -> bool:
         twin = copy.deepcopy(trial.model).double()
         wide = tree_map(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
         modules = list(twin.modules())
-        plan, _ = plan_of(twin, modules, way_of(twin, trial.loss_fn, wide))
+        plan = plan_of(twin, way_of(twin, trial.loss_fn, wide))
         with calm(modules, everything=True):
             plan.layouts = layouts_of(plan, twin, modules, trial.loss_fn, wide)
             return _disagreement(replace(trial, plan=plan, model=twin, modules=modules), wide)[0] <= _AGREE

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from torch import nn
 
+Mark = tuple[tuple[int, bool], ...]
+"""The identity of every parameter, and whether it is trained, in order."""
+
 
 class Walked:
-    """The modules, looked at once: inside, the model promises to keep them, as it does within a lot."""
+    """A model's modules and parameters, looked at once: inside, it promises to keep them, as it does within a lot."""
 
-    latest: tuple[nn.Module, list[nn.Module]] | None = None
+    latest: Walked | None = None
 
     def __init__(self, model: nn.Module) -> None:
+        self.model = model
         self.modules = modules_of(model)
-        self._model = model
+        self.parameters = parameters_in(self.modules)
+        self.mark: Mark = tuple([(id(p), p.requires_grad) for p in self.parameters])
 
     def __enter__(self) -> None:
-        Walked.latest = self._model, self.modules
+        Walked.latest = self
 
     def __exit__(self, *error: object) -> None:
         Walked.latest = None
 
 
+def walked(model: nn.Module) -> Walked:
+    """What is known of the model within a lot; else a look at it."""
+    latest = Walked.latest
+    return latest if latest is not None and latest.model is model else Walked(model)
+
+
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """As `list(model.modules())`, in the same order."""
     latest = Walked.latest
-    if latest is not None and latest[0] is model:
-        return latest[1]
+    if latest is not None and latest.model is model:
+        return latest.modules
     seen: set[nn.Module] = set()
     found: list[nn.Module] = []
     stack = [model]
@@ -39,24 +50,27 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def parameters_in(modules: list[nn.Module]) -> dict[int, nn.Parameter]:
-    """Every parameter of the modules once, in order, by its identity."""
-    return {id(p): p for m in modules if m._parameters for p in m._parameters.values() if p is not None}
+def parameters_in(modules: list[nn.Module]) -> list[nn.Parameter]:
+    """Every parameter of the modules, in order, shared ones as often as they occur."""
+    return [p for m in modules if m._parameters for p in m._parameters.values() if p is not None]
 
 
 class Names:
-    """A model's parameters by name, as `dict(model.named_parameters())`; named anew when they are not the same objects."""
+    """A model's parameters by name, as `dict(model.named_parameters())`, and those of them that are trained.
+
+    They are named anew when they are not the same objects, or are frozen or thawed: until then the dicts are the same.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._known: list[int] = []
-        self._named: dict[str, nn.Parameter] = {}  # holds the parameters, so that an identity is not given out again
+        self._mark: Mark | None = None
+        self.named: dict[str, nn.Parameter] = {}  # holds the parameters, so that an identity is not given out again
+        self.trained: dict[str, nn.Parameter] = {}
         # A wrapper may have names of its own.
         self._plain = type(model).named_parameters is nn.Module.named_parameters
 
-    def __call__(self, modules: list[nn.Module]) -> dict[str, nn.Parameter]:
-        """The parameters of the model, whose modules these are."""
-        now = list(parameters_in(modules))
-        if now != self._known or not self._plain:
-            self._known, self._named = now, dict(self._model.named_parameters())
-        return self._named
+    def look(self, now: Walked) -> None:
+        """The model is as seen here."""
+        if now.mark != self._mark or not self._plain:
+            self._mark, self.named = now.mark, dict(self._model.named_parameters())
+            self.trained = {name: p for name, p in self.named.items() if p.requires_grad}

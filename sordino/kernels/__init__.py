@@ -66,9 +66,10 @@ class Kernel:
         factor: float = 1.0,
     ) -> None:
         """Add N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiply the sums by a factor."""
-        ends = list(accumulate(sizes))
-        tensors, bounds = (ctypes.c_void_p * len(sizes))(*addresses), (ctypes.c_uint64 * len(sizes))(*ends)
-        state, count, n = stream.state(), len(sizes), ends[-1]
+        ends, count = list(accumulate(sizes)), len(sizes)
+        listed = (ctypes.c_uint64 * (2 * count))(*addresses, *ends)
+        tensors = ctypes.addressof(listed)
+        state, n, bounds = stream.state(), ends[-1], tensors + 8 * count
         pairs = _pairs(n)
 
         def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:

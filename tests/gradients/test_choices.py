@@ -104,7 +104,7 @@ def test_without_a_stopwatch_channels_come_last_where_the_model_allows_it(make: 
     model, x = make(), torch.randn(8, 2, 6, 6)
     with tune.fixed():
         same(model, (x,), _loss, Captured(PerformanceOptions(measure=False)))
-    plan, _ = plan_of(model, list(model.modules()), way_of(model, _loss, (x,)))
+    plan = plan_of(model, way_of(model, _loss, (x,)))
     assert plan.channels_last is last
     assert not tune.choices()
 
