@@ -45,7 +45,7 @@ class Library(NamedTuple):
         return digest.hexdigest()
 
 
-NOISE = Library("noise", ("noise.c", "lanes.h"), SAME_BITS)
+NOISE = Library("noise", ("noise.c", "lanes.h", "woven.h"), SAME_BITS)
 CONVOLUTION = Library("convolution", ("convolution.c", "frame.h", "vectors.h"), FUSED)
 CORRELATION = Library("correlation", ("correlation.c", "frame.h", "vectors.h"), FUSED)
 WINOGRAD = Library("winograd", ("winograd.c", "tiles.h", "frame.h", "vectors.h"), FUSED)

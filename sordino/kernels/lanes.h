@@ -67,6 +67,10 @@ TARGET INLINE const uint32_t *NAMED(words)(const stream_t *stream, uint64_t firs
     return room + skip;
 }
 
+#if LEVEL == VAES
+#include "woven.h"
+#endif
+
 TARGET static void NAMED(add_normal)(const stream_t *stream, float scale, float factor, uint64_t begin, uint64_t end,
                                      const target_t *to) {
     uint64_t total = to->ends[to->count - 1], cosine_tensor = 0, sine_tensor = 0, pairs;
@@ -78,6 +82,16 @@ TARGET static void NAMED(add_normal)(const stream_t *stream, float scale, float 
         pairs = half - at < PAIRS ? half - at : PAIRS;
         pairs = end - pair < pairs ? end - pair : pairs;
         if (at == 0 || pair == begin) cosine_tensor = sine_tensor = 0;
+#if LEVEL == VAES
+        uint64_t left = here - half - at, whole = left < end - pair ? left : end - pair; /* pairs with a sine */
+        float *first = until(to, &cosine_tensor, start + at, &whole);
+        float *second = until(to, &sine_tensor, start + half + at, &whole);
+        if (!stream->given && whole >= TOGETHER) {
+            pairs = whole - whole % TOGETHER;
+            add_woven(stream, start + at, start + half + at, pairs, scale, factor, first, second);
+            continue;
+        }
+#endif
         const uint32_t *radii = NAMED(words)(stream, start + at, pairs, room[0]);
         const uint32_t *angles = NAMED(words)(stream, start + half + at, pairs, room[1]);
         if (uniforms(radii, pairs, v)) refine(stream, radii, start + at, pairs, v);

@@ -174,6 +174,14 @@ INLINE float *within(const target_t *to, uint64_t *tensor, uint64_t first, uint6
     return to->tensors[*tensor] + (first - (*tensor ? to->ends[*tensor - 1] : 0));
 }
 
+/* Where value `first` lies; `n` becomes at most the number of values from there on that lie in its tensor. */
+INLINE float *until(const target_t *to, uint64_t *tensor, uint64_t first, uint64_t *n) {
+    if (!*n) return NULL;
+    while (to->ends[*tensor] <= first) ++*tensor;
+    if (to->ends[*tensor] - first < *n) *n = to->ends[*tensor] - first;
+    return to->tensors[*tensor] + (first - (*tensor ? to->ends[*tensor - 1] : 0));
+}
+
 /* Add n values to the tensors from position `first` of them on, and multiply. */
 INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const float *restrict values, uint64_t n,
                 float factor) {
