@@ -118,7 +118,7 @@ class Taken:
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Σ_i w_i g_i, as views of one flat buffer (see `flat`); `into` adds to an earlier result instead."""
+        """Σ_i w_i g_i, in large models views of one buffer (see `flat`); `into` adds to an earlier result."""
         with Exactly(weights.device):
             return self._weighted_sum(weights, into)
 
