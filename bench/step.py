@@ -30,6 +30,7 @@ from bench.models import PROBLEMS, Problem
 
 RESULTS = Path(__file__).parent / "results"
 _SLOW = 4.0  # engines this many times slower than non-private are run less often
+_LONG = 0.5  # seconds of plain training that are measured at least: steps of a few ms take more rounds
 _NORMS = ("MLP", "MNIST CNN", "CIFAR net")
 
 
@@ -47,6 +48,13 @@ def timed(steps: dict[str, Step], rounds: int, clock: Callable[[], float]) -> di
     return times
 
 
+def enough(steps: dict[str, Step], rounds: int) -> int:
+    """Rounds, more of them where a plain step is short."""
+    start = time.process_time()
+    steps["non-private"]()
+    return max(rounds, min(15 * rounds, round(_LONG / (time.process_time() - start))))
+
+
 def ratios(times: dict[str, list[float]], best: str) -> dict[str, float]:
     """Medians over rounds of the ratio within a round."""
     return {
@@ -58,7 +66,7 @@ def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...]) -> di
     """One row of the table."""
     torch.set_num_threads(1)
     steps = engines(problem, b, peers=peers)
-    cpu = timed(steps, rounds, time.process_time)
+    cpu = timed(steps, enough(steps, rounds), time.process_time)
     plain = [name for name in cpu if name.startswith("non-private")]
     best = min(plain, key=lambda name: statistics.median(cpu[name]))
     by_cpu = ratios(cpu, best)
