@@ -92,6 +92,8 @@ def measure(recipe: Recipe, seed: int) -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run")
+    if not history.finished:
+        raise SystemExit(f"{key(recipe)}, seed {seed}: the run was stopped; nothing is kept of it")
     claim, rows = history.claim, kept()  # read only now: another process may have written meanwhile
     row = rows.get(key(recipe))
     if row is None or not of(recipe, row):

@@ -1,6 +1,7 @@
 """Accuracy of variants of a recipe on training images held out for that: where a recipe's fields are chosen.
 
     python -m bench.held_out --recipe mnist-opacus-3 --change pixel_mean=0.5 pixel_deviation=0.5 --seeds 0 1
+    python -m bench.held_out --recipe mnist-opacus-3 --averages 0.99 0.999     the averages of one run, and its last weights
 
 The last 10,000 training images take the place of the test set, which is not read; the run trains on the others at the
 recipe's rate. Seeds begin at 1000, so that no seed is used here and in `bench.accuracy`. Results are kept in
@@ -17,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
+from sordino.optim import Average
 from sordino.recipes import Recipe, find
-from sordino.training import job
+from sordino.training import job, loop
 from sordino.training.data import Records, Say, records
+from sordino.training.evaluate import evaluate
 
 RESULTS = Path(__file__).parent / "results" / "held_out.json"
 HELD_OUT = 10_000
@@ -38,6 +42,8 @@ class Command:
     epsilon: float | None = None
     change: tuple[str, ...] = ()
     """Fields in place of the recipe's own: name=number."""
+    averages: tuple[float, ...] = ()
+    """Decays of averages of the parameters that are tested as well."""
     seeds: tuple[int, ...] = field(default=(0, 1))
     table: bool = False
     """Print the table and run nothing."""
@@ -49,7 +55,7 @@ class Command:
             recipe = find(self.recipe, self.epsilon).but(**{name: float(value) for name, value in changes.items()})
             said = [self.recipe, *([] if self.epsilon is None else [f"ε={self.epsilon:g}"]), *self.change]
             for seed in self.seeds:
-                measure(" ".join(said), recipe, _FIRST_SEED + seed)
+                measure(" ".join(said), recipe, _FIRST_SEED + seed, self.averages)
         print(table(kept()))  # noqa: T201
 
 
@@ -70,13 +76,44 @@ def kept() -> dict[str, Any]:
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
-def measure(name: str, recipe: Recipe, seed: int) -> None:
-    """One run, added to its row."""
+class Averages(Average):
+    """No average, and several beside it: one run tells of all."""
+
+    decays: tuple[float, ...] = ()
+    last: Averages
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model, 0.0, warm=False)
+        self.model = model
+        self.beside = {decay: Average(model, decay) for decay in self.decays}
+        Averages.last = self
+
+    def update(self) -> None:
+        """All of them."""
+        super().update()
+        for each in self.beside.values():
+            each.update()
+
+
+def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -> None:
+    """One run, added to its row, and those of its averages."""
     job.records = split  # type: ignore[attr-defined]
+    if averages:
+        loop.Average, Averages.decays = Averages, averages  # type: ignore[assignment, attr-defined]
+        recipe = recipe.but(ema=averages[0])
     with tempfile.TemporaryDirectory() as folder:
         history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run", report=False)
+    if not history.finished:
+        raise SystemExit(f"{name}, seed {seed}: the run was stopped; nothing is kept of it")
+    found = {name: history.test_accuracy}
+    if averages:
+        test = split(recipe, None, lambda _: None).prepared.test
+        for decay, average in Averages.last.beside.items():
+            with average.swapped():
+                found[f"{name} ema={decay:g}"] = evaluate(Averages.last.model, test)[0]
     rows = kept()  # read only now: another process may have written meanwhile
-    rows.setdefault(name, {})[str(seed)] = history.test_accuracy
+    for variant, accuracy in found.items():
+        rows.setdefault(variant, {})[str(seed)] = accuracy
     RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1, ensure_ascii=False) + "\n")
 
 

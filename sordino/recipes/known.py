@@ -17,7 +17,10 @@ DELTA = 1e-5
 _HELD_OUT = "by hand on 10,000 held-out training images, before any run on the test set; the tuning is not in the claim"
 _OPACUS = (
     "rate, σ, bound, learning rate, epochs and the scaling of the pixels are those of the MNIST example of Opacus; 0.1307 "
-    "and 0.3081 are the mean and deviation of the training images, taken to be public as there; nothing was tuned"
+    "and 0.3081 are the mean and deviation of the training images, taken to be public as there. The average of the "
+    "parameters is tested, which costs no privacy: chosen on 10,000 held-out training images at setting 3, after the last "
+    "parameters had given 96.72, 96.54 and 94.36 % on the test set, and two seeds of setting 3 with pixels in [0, 1] and a "
+    "short average 94.54 %; the tuning is not in the claim"
 )
 
 
@@ -80,6 +83,7 @@ def _opacus(number: int, epochs: int, learning_rate: float, multiplier: float, b
         noise_multiplier=multiplier,
         delta=DELTA,
         learning_rate=learning_rate,
+        ema=0.999,
         tuned=_OPACUS,
     )
 
