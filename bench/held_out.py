@@ -105,7 +105,7 @@ def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -
         history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run", report=False)
     if not history.finished:
         raise SystemExit(f"{name}, seed {seed}: the run was stopped; nothing is kept of it")
-    found = {name: history.test_accuracy}
+    found = {f"{name} ema=0" if averages else name: history.test_accuracy}
     if averages:
         test = split(recipe, None, lambda _: None).prepared.test
         for decay, average in Averages.last.beside.items():
