@@ -99,24 +99,23 @@ def measure(recipe: Recipe, seed: int) -> None:
     if row is None or not of(recipe, row):
         row = {"recipe": settings(recipe), "runs": []}
     row["runs"] = [run for run in row["runs"] if run["seed"] != seed]
-    row["runs"].append(
-        {
-            "seed": seed,
-            "accuracy": history.test_accuracy,
-            "epsilon": claim.epsilon if isinstance(claim, sd.Guarantee) else None,
-            "event": str(claim.event) if isinstance(claim, sd.Guarantee) else None,
-            "seconds": round(time.perf_counter() - wall, 1),
-            "cpu_seconds": round(time.process_time() - cpu, 1),
-            "threads": torch.get_num_threads(),
-        }
-    )
+    run = {
+        "seed": seed,
+        "accuracy": history.test_accuracy,
+        "epsilon": claim.epsilon if isinstance(claim, sd.Guarantee) else None,
+        "event": str(claim.event) if isinstance(claim, sd.Guarantee) else None,
+        "seconds": round(time.perf_counter() - wall, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "threads": torch.get_num_threads(),
+    }
+    row["runs"].append(run)
     row["runs"].sort(key=lambda run: run["seed"])
     row["command"] = f"python -m bench.accuracy --recipe {recipe.name}" + (
         "" if recipe.epsilon is None else f" --epsilon {recipe.epsilon:g}"
     )
     rows[key(recipe)] = row
     RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1, ensure_ascii=False) + "\n")
-    said = f"{key(recipe)} seed {seed}: {history.test_accuracy:.2%}, {row['runs'][-1]['cpu_seconds']} CPU-s"
+    said = f"{key(recipe)} seed {seed}: {history.test_accuracy:.2%}, {run['cpu_seconds']} CPU-s"
     print(said, flush=True)  # noqa: T201
 
 
