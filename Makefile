@@ -58,6 +58,7 @@ docs: .venv/.ok
 bench: .venv/.bench
 	$(BIN)/python -m bench.step
 	$(BIN)/python -m bench.memory
+	$(BIN)/python -m bench.kernels
 	$(BIN)/python -m bench.noise
 	$(BIN)/python -m bench.penalty
 	$(BIN)/python -m bench.sorted
