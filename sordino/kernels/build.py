@@ -46,10 +46,10 @@ class Library(NamedTuple):
 
 
 NOISE = Library("noise", ("noise.c", "lanes.h", "woven.h"), SAME_BITS)
-CONVOLUTION = Library("convolution", ("convolution.c", "frame.h", "vectors.h"), FUSED)
+CONVOLUTION = Library("convolution", ("convolution.c", "samples.h", "frame.h", "vectors.h"), FUSED)
 CORRELATION = Library("correlation", ("correlation.c", "frame.h", "vectors.h"), FUSED)
 WINOGRAD = Library("winograd", ("winograd.c", "tiles.h", "frame.h", "vectors.h"), FUSED)
-WINOGRAD_ROWS = Library("winograd_rows", ("winograd_rows.c", "tiles.h", "frame.h", "vectors.h"), FUSED)
+WINOGRAD_ROWS = Library("winograd_rows", ("winograd_rows.c", "samples.h", "tiles.h", "frame.h", "vectors.h"), FUSED)
 GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
 LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
 PRODUCT = Library("product", ("product.c", "products.h", "vectors.h"), FUSED)

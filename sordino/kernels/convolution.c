@@ -8,6 +8,7 @@
  * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
 #include "frame.h"
+#include "samples.h"
 
 #define TALL 4
 #define WIDE 3
@@ -143,14 +144,6 @@ INLINE double squares(const float *x, int64_t n) {
     return total;
 }
 
-typedef struct {
-    int64_t first, last;   /* samples */
-    const float *a, *g;
-    const float *weights;  /* NULL: one */
-    float *rows;           /* (samples, size), or one of it, added up over the samples */
-    float *squared;        /* (samples,), or NULL: add up */
-} work_t;
-
 INLINE int work(const shape_t *s, const work_t *w) {
     int64_t own_outputs = s->outputs / s->groups, own = s->channels / s->groups, positions = s->rows * s->columns;
     int64_t row = own * s->kernel[0] * s->kernel[1], size = s->outputs * row;
@@ -200,31 +193,4 @@ INLINE int work(const shape_t *s, const work_t *w) {
         if (!add) w->squared[i] = (float)squares(out, size);
     }
     return 0;
-}
-
-static int work_plain(const shape_t *s, const work_t *w) { return work(s, w); }
-
-#if defined(__x86_64__)
-FAST static int work_avx2(const shape_t *s, const work_t *w) { return work(s, w); }
-#endif
-
-static int at_level(int level, const shape_t *s, const work_t *w) {
-#if defined(__x86_64__)
-    if (best(level) == AVX2) return work_avx2(s, w);
-#endif
-    return work_plain(s, w);
-}
-
-/* Squared norms of samples first..last-1, and their gradients unless `rows` is NULL. Not 0: there was no memory. */
-EXPORT int sordino_convolution_rows(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g,
-                                    float *rows, float *squared) {
-    const work_t w = {first, last, a, g, NULL, rows, squared};
-    return at_level(level, (const shape_t *)shape, &w);
-}
-
-/* Adds the weighted gradients of samples first..last-1 to `sum`. A sample of weight 0 is not read. */
-EXPORT int sordino_convolution_sum(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g,
-                                   const float *weights, float *sum) {
-    const work_t w = {first, last, a, g, weights, sum, NULL};
-    return at_level(level, (const shape_t *)shape, &w);
 }

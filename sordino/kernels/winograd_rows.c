@@ -6,19 +6,12 @@
  * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
 #include "tiles.h"
+#include "samples.h"
 
 #define CACHED (1 << 17) /* floats: products that stay in the second-level cache from block to block of tiles */
 #define FEW 32           /* tiles of a block if so */
 #define MANY 64          /* and if not: fewer would read and write them too often */
 #define AHEAD 4          /* outputs whose rows are asked for before they are written: fresh lines come from memory */
-
-typedef struct {
-    int64_t first, last;   /* samples */
-    const float *a, *g;
-    const float *weights;  /* NULL: one */
-    float *rows;           /* (samples, size) or NULL: not wanted; or one of it, added to */
-    float *squared;        /* (samples,), or NULL: add up */
-} work_t;
 
 /* What a call works with. */
 typedef struct {
@@ -136,31 +129,4 @@ INLINE int work(const shape_t *s, const work_t *w) {
         collect(s, m, r.m_point, panel, w->rows, 1);
     }
     return 0;
-}
-
-static int work_plain(const shape_t *s, const work_t *w) { return work(s, w); }
-
-#if defined(FAST)
-FAST static int work_fast(const shape_t *s, const work_t *w) { return work(s, w); }
-#endif
-
-static int at_level(int level, const shape_t *s, const work_t *w) {
-#if defined(FAST)
-    if (best(level) == AVX2) return work_fast(s, w);
-#endif
-    return work_plain(s, w);
-}
-
-/* Squared norms of samples first..last-1, and their gradients unless `rows` is NULL. Not 0: there was no memory. */
-EXPORT int sordino_winograd_rows(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g,
-                                float *rows, float *squared) {
-    const work_t w = {first, last, a, g, NULL, rows, squared};
-    return at_level(level, (const shape_t *)shape, &w);
-}
-
-/* Adds the weighted gradients of samples first..last-1 to `sum`. A sample of weight 0 is not read. */
-EXPORT int sordino_winograd_sum(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g,
-                               const float *weights, float *sum) {
-    const work_t w = {first, last, a, g, weights, sum, NULL};
-    return at_level(level, (const shape_t *)shape, &w);
 }

@@ -13,7 +13,7 @@ from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from sordino.gradients import Captured, PerformanceOptions, tune
-from sordino.gradients.rules import convolution, correlated, likely, winograd
+from sordino.gradients.rules import compiled, convolution, correlated, likely, winograd
 from sordino.gradients.rules.patches import Geometry
 from sordino.gradients.rules.winograd import Gradients, Passes
 from sordino.kernels import build
@@ -32,7 +32,7 @@ def passes_library():
 
 @pytest.fixture(scope="module")
 def rows_library():
-    return winograd.typed_gradients(of_these_sources(build.WINOGRAD_ROWS))
+    return compiled.typed(of_these_sources(build.WINOGRAD_ROWS))
 
 
 @contextmanager

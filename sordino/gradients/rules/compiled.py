@@ -13,7 +13,6 @@ import ctypes
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,12 +34,11 @@ class Convolutions:
 
     library: ctypes.CDLL
     level: int = BEST
-    family: ClassVar[str] = "convolution"
 
     def rows(self, a: Tensor, g: Tensor, geometry: Geometry, into: Tensor | None) -> Tensor:
         """The squared norms, (B,); the gradients themselves go into a dense (B, p, K, C/groups), if there is one."""
         squared, shape = a.new_empty(len(a)), shape_of(a, g, geometry)
-        rows, run = None if into is None else into.data_ptr(), getattr(self.library, f"sordino_{self.family}_rows")
+        rows, run = None if into is None else into.data_ptr(), self.library.sordino_rows
 
         def part(begin: int, end: int) -> None:
             check(run(self.level, shape, begin, end, a.data_ptr(), g.data_ptr(), rows, squared.data_ptr()))
@@ -52,7 +50,7 @@ class Convolutions:
         """Σ w_i G_i, as (p, K, C/groups); a sample of weight 0 is not looked at."""
         shape, threads, weights = shape_of(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
         size = (g.shape[1], geometry.taps, a.shape[1] // geometry.groups)
-        sums, run = a.new_zeros((max(1, threads), *size)), getattr(self.library, f"sordino_{self.family}_sum")
+        sums, run = a.new_zeros((max(1, threads), *size)), self.library.sordino_sum
 
         def part(first: int, last: int) -> None:
             for k in range(first, last):
@@ -78,7 +76,7 @@ def takes(a: Tensor, g: Tensor, geometry: Geometry) -> bool:
 
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library with the types of its functions."""
-    return frame.typed(library, sordino_convolution_rows=4, sordino_convolution_sum=4)
+    return frame.typed(library, sordino_rows=4, sordino_sum=4)
 
 
 @cache

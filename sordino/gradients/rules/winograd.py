@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -88,8 +87,6 @@ class Passes:
 class Gradients(Convolutions):
     """Per-sample weight gradients, their norms and weighted sums."""
 
-    family: ClassVar[str] = "winograd"
-
 
 def _last(x: Tensor) -> bool:
     return x.stride(1) == 1 or x.shape[1] == 1
@@ -105,11 +102,6 @@ def typed_passes(library: ctypes.CDLL) -> ctypes.CDLL:
     return frame.typed(library, sordino_winograd=4, sordino_winograd_weights=2)
 
 
-def typed_gradients(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with the types of its functions."""
-    return frame.typed(library, sordino_winograd_rows=4, sordino_winograd_sum=4)
-
-
 @cache
 def passes() -> Passes | None:
     """The kernel that is used, or None: there is none, or it does not give what it should."""
@@ -119,7 +111,7 @@ def passes() -> Passes | None:
 @cache
 def gradients() -> Gradients | None:
     """The kernel that is used, or None."""
-    return trusted(build.WINOGRAD_ROWS, lambda library: Gradients(typed_gradients(library)), gradients_agree)
+    return trusted(build.WINOGRAD_ROWS, lambda library: Gradients(compiled.typed(library)), gradients_agree)
 
 
 def gradients_agree(made: Convolutions) -> bool:
