@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,3 +38,16 @@ def library(made: build.Library) -> ctypes.CDLL:
     if folder is None:
         pytest.skip("there is no C compiler")
     return ctypes.CDLL(str(folder / made.path.name))
+
+
+def levels(made: build.Library, typed: Callable[[ctypes.CDLL], ctypes.CDLL], names: tuple[str, ...], kind: Any) -> Any:
+    """A fixture: the kernel at each level of a processor's abilities."""
+
+    @pytest.fixture(params=range(len(names)), ids=names)
+    def kernel(request: pytest.FixtureRequest) -> Any:
+        found = typed(library(made))
+        if found.sordino_level(request.param) != request.param:
+            pytest.skip("this processor has no such instructions")
+        return kind(found, request.param)
+
+    return kernel

@@ -10,7 +10,7 @@ from sordino.gradients import Captured, PerformanceOptions, tune
 from sordino.gradients.rules import mapped
 from sordino.kernels import build
 from sordino.kernels.affines import LEVELS, Affines, agrees, typed
-from tests.compiled import library
+from tests.compiled import levels
 from tests.gradients.oracle import same
 
 EPS = torch.finfo(torch.float32).eps
@@ -35,12 +35,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
-def kernel(request):
-    found = typed(library(build.AFFINE))
-    if found.sordino_level(request.param) != request.param:
-        pytest.skip("this processor has no such instructions")
-    return Willing(found, request.param)
+kernel = levels(build.AFFINE, typed, LEVELS, Willing)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sordino.gradients.rules import output
 from sordino.gradients.rules.matmul import Matmul
 from sordino.kernels import build
 from sordino.kernels.grams import LEVELS, Grams, agrees, typed
-from tests.compiled import library
+from tests.compiled import levels
 from tests.gradients.oracle import same
 
 EPS = torch.finfo(torch.float32).eps
@@ -24,12 +24,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
-def kernel(request):
-    found = typed(library(build.GRAM))
-    if found.sordino_level(request.param) != request.param:
-        pytest.skip("this processor has no such instructions")
-    return Grams(found, request.param)
+kernel = levels(build.GRAM, typed, LEVELS, Grams)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sordino.gradients import Captured, Loop, PerformanceOptions
 from sordino.gradients.rules import recurrent
 from sordino.gradients.rules.recurrence import LEVELS, Recurrence, Weights, agrees, typed
 from sordino.kernels import build
-from tests.compiled import library
+from tests.compiled import levels
 from tests.gradients.oracle import same, square
 
 quick = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -21,12 +21,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
-def kernel(request):
-    found = typed(library(build.LSTM))
-    if found.sordino_level(request.param) != request.param:
-        pytest.skip("this processor has no such instructions")
-    return Recurrence(found, request.param)
+kernel = levels(build.LSTM, typed, LEVELS, Recurrence)
 
 
 class Counted:

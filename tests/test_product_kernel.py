@@ -10,7 +10,7 @@ from sordino.gradients import Captured, PerformanceOptions
 from sordino.gradients.rules import output
 from sordino.kernels import build
 from sordino.kernels.products import LEVELS, Products, agrees, typed
-from tests.compiled import library
+from tests.compiled import levels
 from tests.gradients.oracle import same
 
 EPS = torch.finfo(torch.float32).eps
@@ -42,12 +42,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
-def kernel(request):
-    found = typed(library(build.PRODUCT))
-    if found.sordino_level(request.param) != request.param:
-        pytest.skip("this processor has no such instructions")
-    return Willing(found, request.param)
+kernel = levels(build.PRODUCT, typed, LEVELS, Willing)
 
 
 @pytest.fixture
