@@ -25,7 +25,7 @@ from sordino.gradients.purse import Purse
 from sordino.gradients.rules.compound import joined
 from sordino.gradients.rules.part import Exactly, Part
 from sordino.gradients.taken import Inner
-from sordino.gradients.tape import Use
+from sordino.gradients.use import Use
 
 _LARGE = 1 << 21
 """Bytes of a layer's output from which on its gradient does not wait."""

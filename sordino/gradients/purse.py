@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sordino.gradients.options import PerformanceOptions
 from sordino.gradients.rules.part import Part
-from sordino.gradients.tape import Use
+from sordino.gradients.use import Use
 
 _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""

@@ -22,7 +22,8 @@ from sordino.gradients.plan import Plan, installed
 from sordino.gradients.rules.compound import joined
 from sordino.gradients.rules.part import Part, full_precision
 from sordino.gradients.taken import buffers
-from sordino.gradients.tape import Mode, Tape, Use
+from sordino.gradients.tape import Mode, Tape
+from sordino.gradients.use import Use
 
 
 @dataclass
