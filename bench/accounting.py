@@ -26,8 +26,8 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from sordino.accounting import PLD, RDP, Meter, calibrate  # noqa: E402
-from sordino.accounting.lattice import _native  # noqa: E402
-from sordino.accounting.renyi import _sampled_gaussian  # noqa: E402
+from sordino.accounting.losses.lattice import _native  # noqa: E402
+from sordino.accounting.losses.renyi import _sampled_gaussian  # noqa: E402
 from sordino.events import BallsInBins, Gaussian, Poisson, Repeat, Together  # noqa: E402
 
 SETTINGS = {

@@ -23,10 +23,9 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.optim import Average
-from sordino.recipes import Recipe, find
-from sordino.training import job, loop
-from sordino.training.data import Records, Say, records
-from sordino.training.evaluate import evaluate
+from sordino.runs import Recipe, find, job, loop
+from sordino.runs.evaluate import evaluate
+from sordino.runs.records import Records, Say, records
 
 RESULTS = Path(__file__).parent / "results" / "held_out.json"
 HELD_OUT = 10_000

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from bench.step import RESULTS
-from sordino.gradients.rules import winograd
-from sordino.gradients.rules.compiled import convolutions
-from sordino.gradients.rules.part import square_sum
-from sordino.gradients.rules.patches import Geometry
-from sordino.kernels.affines import affines
-from sordino.kernels.products import products
+from sordino.gradients.formulas.geometry import Geometry
+from sordino.gradients.formulas.part import square_sum
+from sordino.kernels import winograd
+from sordino.kernels.affine import affines
+from sordino.kernels.convolution import convolutions
+from sordino.kernels.product import products
 
 CONVOLUTIONS = ((16, 64, 32), (64, 64, 32), (128, 128, 16), (256, 256, 8), (128, 128, 4))
 """Input and output channels, and the side of the image."""

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import torch
 
-from sordino import kernels, normals
-from sordino.keystream import KeyStream
-from sordino.rng import Rng
+from sordino import kernels
+from sordino.random import normals
+from sordino.random.keystream import KeyStream
+from sordino.random.rng import Rng
 
 RESULTS = Path(__file__).parent / "results"
 

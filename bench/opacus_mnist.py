@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from sordino import data
-from sordino.recipes import build, find, prepare
+from sordino.runs import build, find, prepare
 
 RESULTS = Path(__file__).parent / "results" / "opacus_mnist.json"
 

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sordino.training import checkpoint
+from sordino.runs import checkpoint
 
 COMMAND = [sys.executable, "-m", "sordino.cli.main"]
 _POLL = 0.002

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         gradients,
         nn,
         optim,
-        recipes,
+        runs,
         sampling,
         schedules,
         statistics,
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
         PrivateQuantile,
         Projected,
     )
-    from sordino.claims import Claim, Guarantee, NoGuarantee
-    from sordino.diverged import Diverged
-    from sordino.ledger import Ledger
+    from sordino.door.claims import Claim, Guarantee, NoGuarantee
+    from sordino.door.diverged import Diverged
+    from sordino.door.dry_run import dry_run
+    from sordino.door.ledger import Ledger
+    from sordino.door.noise import Gaussian, Laplace
+    from sordino.door.sealed import Sealed
     from sordino.lot import Lot
-    from sordino.noise import Gaussian, Laplace
     from sordino.penalty import L2
-    from sordino.plan import dry_run
     from sordino.private import Private
     from sordino.refusal import Refusal
+    from sordino.runs.fit import fit
     from sordino.sampling import BallsInBins, ByLength, FixedSize, Full, Poisson, Shuffle, Sorted, Threshold
-    from sordino.sealed import Sealed
     from sordino.statistics import ask, dry_ask
-    from sordino.training.fit import fit
     from sordino.weigh import (
         PSAC,
         AdaptiveLayerwise,
@@ -73,16 +73,16 @@ _HOME = {
     "OptimisticLookahead": "algorithms",
     "Projected": "algorithms",
     "PrivateQuantile": "algorithms",
-    "Diverged": "diverged",
-    "Claim": "claims",
-    "Guarantee": "claims",
-    "NoGuarantee": "claims",
-    "Gaussian": "noise",
-    "Laplace": "noise",
+    "Diverged": "door.diverged",
+    "Claim": "door.claims",
+    "Guarantee": "door.claims",
+    "NoGuarantee": "door.claims",
+    "Gaussian": "door.noise",
+    "Laplace": "door.noise",
     "L2": "penalty",
-    "dry_run": "plan",
-    "fit": "training.fit",
-    "Ledger": "ledger",
+    "dry_run": "door.dry_run",
+    "fit": "runs.fit",
+    "Ledger": "door.ledger",
     "Lot": "lot",
     "Private": "private",
     "Refusal": "refusal",
@@ -94,7 +94,7 @@ _HOME = {
     "Shuffle": "sampling",
     "Sorted": "sampling",
     "Threshold": "sampling",
-    "Sealed": "sealed",
+    "Sealed": "door.sealed",
     "ask": "statistics",
     "dry_ask": "statistics",
     "AdaptiveQuantile": "weigh",
@@ -121,7 +121,7 @@ _MODULES = (
     "gradients",
     "nn",
     "optim",
-    "recipes",
+    "runs",
     "sampling",
     "schedules",
     "statistics",
@@ -184,7 +184,7 @@ __all__ = [
     "gradients",
     "nn",
     "optim",
-    "recipes",
+    "runs",
     "sampling",
     "schedules",
     "statistics",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sordino.sealed import Sealed
+from sordino.door.sealed import Sealed
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino import validate
-from sordino.gradients.persample import PerSample
-from sordino.gradients.shifted import Shifted
+from sordino.gradients.penalised import Shifted
+from sordino.gradients.protocol import PerSample
 
 
 @dataclass(frozen=True, init=False)

@@ -22,35 +22,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino import claims, validate
+from sordino import validate
 from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
-from sordino.asking import asked, labels_of, lengths_of
-from sordino.claims import Claim
-from sordino.diverged import Diverged, finite, not_finite
+from sordino.door import claims
+from sordino.door.claims import Claim
+from sordino.door.diverged import Diverged, finite, not_finite
+from sordino.door.dry_run import dry_step
+from sordino.door.ledger import Ledger
+from sordino.door.release import Release
+from sordino.door.sealed import Sealed
+from sordino.door.tripwire import Tripwire
 from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
-from sordino.gradients import check, shifted
-from sordino.gradients.captured import Captured
+from sordino.gradients import check
+from sordino.gradients import penalised as shifted
+from sordino.gradients.captured.buffers import divide_
+from sordino.gradients.captured.engine import Captured
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.flat import divide_
-from sordino.gradients.persample import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
-from sordino.gradients.walk import Walked, modules_of, parameters_in
-from sordino.ledger import Ledger
+from sordino.gradients.inventory import Walked, modules_of, parameters_in
+from sordino.gradients.physical_batch import activation_bytes
+from sordino.gradients.physical_batch import physical_batch as fitting
+from sordino.gradients.protocol import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
 from sordino.loading import Batches, MapStyle, Prefetch, length, loader
 from sordino.lot import Lot
-from sordino.memory import activation_bytes
-from sordino.memory import physical_batch as fitting
-from sordino.passes import Passes
+from sordino.lot_gradients import Passes
 from sordino.penalty import L2
-from sordino.plan import dry_step
+from sordino.random.rng import Rng
+from sordino.record_lengths import asked, labels_of, lengths_of
 from sordino.refusal import Refusal
-from sordino.release import Release
-from sordino.rng import Rng
 from sordino.sampling.records import Label
 from sordino.sampling.sampler import Draw, Informed, Sampler, drawn
-from sordino.sealed import Sealed
-from sordino.tripwire import Tripwire
 
 _FORMAT = 2
 

@@ -6,10 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, PerformanceOptions, tune
-from sordino.gradients.rules import mapped
+from sordino.gradients import Captured, PerformanceOptions
+from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.formulas import linear_map as mapped
 from sordino.kernels import build
-from sordino.kernels.affines import LEVELS, Affines, agrees, typed
+from sordino.kernels.affine import LEVELS, Affines, agrees, typed
 from tests.compiled import levels
 from tests.gradients.oracle import same
 

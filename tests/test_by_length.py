@@ -8,13 +8,13 @@ import torch
 
 import sordino as sd
 from sordino.accounting import PLD
-from sordino.claims import claim
+from sordino.door.claims import claim
+from sordino.door.release import Steps, choose, tapped
+from sordino.door.sealed import Sealed
 from sordino.events import Exponential, Gaussian, NonPrivate, Poisson, Repeat, Together
-from sordino.release import Steps, choose, tapped
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from sordino.sampling import Band
 from sordino.sampling.sampler import drawn
-from sordino.sealed import Sealed
 from tests.problems import linear, private
 from tests.test_sorted import Asked, lots
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sordino as sd
-from sordino.claims import claim, describe, rounded_up
+from sordino.door.claims import claim, describe, rounded_up
 from sordino.events import FixedSize, Gaussian, Laplace, NonPrivate, Poisson, Relation, Repeat, Shuffle, Together
 
 PLD = sd.accounting.PLD()

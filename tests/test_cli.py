@@ -11,9 +11,9 @@ import pytest
 import sordino
 from sordino import kernels
 from sordino.cli.train import Command
-from sordino.recipes import Recipe
-from sordino.recipes.recipe import MEASURED
-from sordino.training.settings import Options
+from sordino.runs import Recipe
+from sordino.runs.recipe import MEASURED
+from sordino.runs.settings import Options
 
 COMMAND = [sys.executable, "-m", "sordino.cli.main"]
 SMALL = ("train", "spiral", "--steps", "20", "--records", "500", "--evaluate-every", "10")

@@ -6,11 +6,12 @@ import zipfile
 import pytest
 import torch
 
-from sordino import data, recipes
+from sordino import data
+from sordino import runs as recipes
 from sordino.data import by_name, cache, sources
 from sordino.nn import pretrained
 from sordino.nn.scattering import TYPICAL, Scattering, folded, logged
-from sordino.recipes.features import MAPS, features
+from sordino.runs.features import MAPS, features
 
 SCATTERING = MAPS["scattering"]
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.gradients import Captured
-from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.rules import output
-from sordino.gradients.rules.matmul import Matmul
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.formulas import output_gradient as output
+from sordino.gradients.formulas.matrix_product import Matmul
 from sordino.kernels import build
-from sordino.kernels.grams import LEVELS, Grams, agrees, typed
+from sordino.kernels.gram import LEVELS, Grams, agrees, typed
 from tests.compiled import levels
 from tests.gradients.oracle import same
 

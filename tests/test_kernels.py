@@ -12,13 +12,14 @@ import torch
 
 import sordino
 import sordino as sd
-from sordino import kernels, normals
+from sordino import kernels
+from sordino.door.noise import Sensitivity
+from sordino.door.release import release
+from sordino.door.sealed import Sealed
 from sordino.kernels import build
-from sordino.keystream import KeyStream
-from sordino.noise import Sensitivity
-from sordino.release import release
-from sordino.rng import Rng
-from sordino.sealed import Sealed
+from sordino.random import normals
+from sordino.random.keystream import KeyStream
+from sordino.random.rng import Rng
 
 
 def copied(folder):
@@ -94,7 +95,7 @@ def test_rare_words_were_among_those_compared():
 
 def test_release_gives_the_same_bits_with_and_without_the_kernel(library, monkeypatch):
     def noised(kernel):
-        monkeypatch.setattr("sordino.rng.kernel", lambda: kernel)
+        monkeypatch.setattr("sordino.random.rng.kernel", lambda: kernel)
         value = {"a": torch.ones(30, 17), "b": torch.zeros(2, 3, 5, 5).to(memory_format=torch.channels_last)}
         rng = Rng.from_seed(4)
         out = [

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import sordino as sd
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from tests.problems import Rows, cross_entropy, dpsgd, linear, network, parameters, private
 
 STEP = sd.events.Poisson(0.2, sd.events.Gaussian(1.0))
@@ -248,7 +248,7 @@ def test_two_calls_of_draws_are_two_passes_of_a_shuffle():
 
 
 def test_memory_decides_the_physical_batch():
-    from sordino.memory import MOST, physical_batch
+    from sordino.gradients.physical_batch import MOST, physical_batch
 
     cpu = torch.device("cpu")
     assert physical_batch(1, cpu) == MOST

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.gradients import Captured, Loop, PerformanceOptions
-from sordino.gradients.rules import recurrent
-from sordino.gradients.rules.recurrence import LEVELS, Recurrence, Weights, agrees, typed
+from sordino.gradients.layers import recurrent
 from sordino.kernels import build
+from sordino.kernels.lstm import LEVELS, Recurrence, Weights, agrees, typed
 from tests.compiled import levels
 from tests.gradients.oracle import same, square
 

@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.gradients import Loop
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from tests.contracts.hunter import Scripted, World, compare, network, records, squared_error
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.release import tapped
+from sordino.door.release import tapped
 from sordino.schedules import Linear
 from tests.contracts.broken import BROKEN
 from tests.contracts.hunter import hunt

@@ -8,12 +8,13 @@ import torch
 
 import sordino as sd
 from bench import accuracy
-from sordino import data, events, recipes
-from sordino.ledger import Ledger
-from sordino.recipes import RECIPES, find, from_table
-from sordino.recipes.measured import FIGURES, key
-from sordino.recipes.standard import Moments
-from sordino.rng import Rng
+from sordino import data, events
+from sordino import runs as recipes
+from sordino.door.ledger import Ledger
+from sordino.random.rng import Rng
+from sordino.runs import RECIPES, find, from_table
+from sordino.runs.measured import FIGURES, key
+from sordino.runs.standard import Moments
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: f"{r.name}-{r.epsilon or r.noise_multiplier}")

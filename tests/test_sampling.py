@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import sordino as sd
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 
 ALPHA = 1e-6
 SAMPLERS = [sd.Poisson(0.1), sd.Shuffle(30), sd.FixedSize(20), sd.FixedSize(150), sd.Full(), sd.BallsInBins(5)]

@@ -10,7 +10,7 @@ import torch
 import sordino as sd
 from sordino.events import Poisson
 from sordino.gradients import Loop
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from sordino.sampling import Draw, Records
 from sordino.sampling.sampler import LOOKED, drawn
 from sordino.sampling.sorted import Longest, LongestOfEachClass, Neighbours, UpperQuantile

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy.stats import norm
 
-from sordino import words
+from sordino.accounting import meaning as words
 from sordino.events import FixedSize, Gaussian, Poisson, Repeat
 
 

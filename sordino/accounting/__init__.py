@@ -1,10 +1,13 @@
 """Accountants: pure functions of an event, importable without torch."""
 
 from sordino.accounting.accountant import Accountant, Unsupported
+from sordino.accounting.accountants.clt import GaussianCLT
+from sordino.accounting.accountants.composition import Advanced, Basic, Strong
+from sordino.accounting.accountants.live import Live
+from sordino.accounting.accountants.meter import Meter
+from sordino.accounting.accountants.pld import PLD
+from sordino.accounting.accountants.rdp import OPACUS_ORDERS, ORDERS, RDP, Moments
 from sordino.accounting.budget import Budget, BudgetExhausted
-from sordino.accounting.calibrate import calibrate
-from sordino.accounting.clt import GaussianCLT
-from sordino.accounting.composition import Advanced, Basic, Strong
 from sordino.accounting.gaussian import (
     analytic_gaussian,
     classical_gaussian,
@@ -12,16 +15,13 @@ from sordino.accounting.gaussian import (
     gaussian_epsilon,
     gaussian_mu,
 )
-from sordino.accounting.live import Live
-from sordino.accounting.mechanisms import exponential, laplace
-from sordino.accounting.meter import Meter
-from sordino.accounting.phases import relation_of
-from sordino.accounting.pld import PLD
-from sordino.accounting.projection import projected_clipping
-from sordino.accounting.rdp import OPACUS_ORDERS, ORDERS, RDP, Moments
-from sordino.accounting.rejection import Rejection, best_of, chance_of_acceptance, rejection, thresholded
-from sordino.accounting.shuffling import shuffle_lower_bound
-from sordino.accounting.stopping import expected_runs, liu_talwar
+from sordino.accounting.losses.phases import relation_of
+from sordino.accounting.losses.projection import projected_clipping
+from sordino.accounting.losses.shuffling import shuffle_lower_bound
+from sordino.accounting.losses.stopping import expected_runs, liu_talwar
+from sordino.accounting.search.calibrate import calibrate
+from sordino.accounting.search.mechanisms import exponential, laplace
+from sordino.accounting.search.rejection import Rejection, best_of, chance_of_acceptance, rejection, thresholded
 from sordino.accounting.theorems import (
     advanced_drv,
     advanced_kov,

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from sordino import validate
 from sordino.accounting.accountant import Accountant
-from sordino.accounting.pld import PLD
+from sordino.accounting.accountants.pld import PLD
 from sordino.events import Event, compose, from_json, to_json
 
 _VERSION = 1

@@ -16,10 +16,10 @@ from scipy.special import ndtr, ndtri
 
 from sordino import validate
 from sordino.accounting.accountant import Accountant
+from sordino.accounting.accountants.pld import PLD
 from sordino.accounting.gaussian import gaussian_mu
-from sordino.accounting.pairs import Array
-from sordino.accounting.phases import is_private
-from sordino.accounting.pld import PLD
+from sordino.accounting.losses.pairs import Array
+from sordino.accounting.losses.phases import is_private
 from sordino.events import Event
 
 _POINTS = 60

@@ -17,13 +17,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sordino.door.noise import Gaussian, Noise, Sensitivity
+from sordino.door.release import Release, Unproven, release
+from sordino.door.sealed import Sealed
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.persample import Grads, Norms, PerSample
-from sordino.noise import Gaussian, Noise, Sensitivity
-from sordino.release import Release, Unproven, release
-from sordino.rng import Rng
-from sordino.sealed import Sealed
+from sordino.gradients.protocol import Grads, Norms, PerSample
+from sordino.random.rng import Rng
 from sordino.weigh.layerwise import Layerwise
 from sordino.weigh.shares import Multipliers
 from sordino.weigh.weigher import State, Weigher, weigh

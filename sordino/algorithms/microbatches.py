@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino import validate
+from sordino.door.noise import Gaussian, Sensitivity
+from sordino.door.release import Release, Unproven, release
+from sordino.door.sealed import Sealed
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.persample import Grads, Norms, PerSample, squared_norms
-from sordino.noise import Gaussian, Sensitivity
+from sordino.gradients.protocol import Grads, Norms, PerSample, squared_norms
+from sordino.random.rng import Rng
 from sordino.refusal import Refusal
-from sordino.release import Release, Unproven, release
-from sordino.rng import Rng
-from sordino.sealed import Sealed
 from sordino.weigh.weigher import Rule, State, Weigher
 
 Indices = NDArray[np.int64]

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 from sordino.algorithms.dpsgd import NoisySum, weighed
 from sordino.algorithms.virtual_steps import add, checked_rate, proportions, rate
+from sordino.door.noise import Gaussian, Noise
+from sordino.door.release import Release, release
+from sordino.door.sealed import Sealed
 from sordino.events import Event, compose
 from sordino.gradients.chunked import moved
-from sordino.gradients.persample import Grads, PerSample
-from sordino.noise import Gaussian, Noise
-from sordino.release import Release, release
-from sordino.rng import Rng
+from sordino.gradients.protocol import Grads, PerSample
+from sordino.random.rng import Rng
 from sordino.schedules import Schedule
-from sordino.sealed import Sealed
 from sordino.weigh.weigher import State, Weigher
 
 

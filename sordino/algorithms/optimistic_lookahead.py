@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from sordino import validate
 from sordino.algorithms.dpsgd import NoisySum
 from sordino.algorithms.virtual_steps import add, checked_rate, rate
+from sordino.door.noise import Noise
+from sordino.door.release import Release
 from sordino.gradients.chunked import moved
-from sordino.gradients.persample import PerSample
-from sordino.noise import Noise
-from sordino.release import Release
-from sordino.rng import Rng
+from sordino.gradients.protocol import PerSample
+from sordino.random.rng import Rng
 from sordino.schedules import Schedule
 from sordino.weigh.weigher import State, Weigher
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.claims import SEED
+from sordino.door.claims import SEED
+from sordino.door.ledger import Ledger
+from sordino.door.release import Steps, choose_between
+from sordino.door.sealed import Sealed
 from sordino.events import Event
-from sordino.ledger import Ledger
-from sordino.release import Steps, choose_between
-from sordino.rng import Rng
-from sordino.sealed import Sealed
+from sordino.random.rng import Rng
 
 
 @dataclass(frozen=True)

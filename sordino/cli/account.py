@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.claims import describe
 from sordino.cli.setting import AccountantName, NoiseName, SamplingName, accountant, batches_of, run, show, up
+from sordino.door.claims import describe
 from sordino.events import Event, to_json
 
 _LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from sordino.claims import describe
 from sordino.cli.setting import NoiseName, SamplingName, run, show
+from sordino.door.claims import describe
 
 _EXHAUSTED = 3
 

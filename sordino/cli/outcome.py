@@ -6,10 +6,10 @@ import json
 import sys
 from collections.abc import Callable
 
-from sordino import claims
 from sordino.accounting import BudgetExhausted
-from sordino.training.fit import Failed, History
-from sordino.training.run import FINISHED
+from sordino.door import claims
+from sordino.runs.directory import FINISHED
+from sordino.runs.fit import Failed, History
 
 STOPPED = 130
 FAILED = 1

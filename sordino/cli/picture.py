@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.accounting import PLD, Tradeoff
-from sordino.claims import describe, rounded_up
+from sordino.door.claims import describe, rounded_up
 from sordino.events import Event
 
 _DOTS_PER_INCH = 160

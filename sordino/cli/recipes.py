@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from sordino.recipes import RECIPES, Recipe
+from sordino.runs import RECIPES, Recipe
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Command:
         return 0
 
     def _methods(self) -> int:
-        from sordino.training.methods import METHODS
+        from sordino.runs.methods import METHODS
 
         if self.json:
             print(json.dumps({name: method.about for name, method in METHODS.items()}))

@@ -8,8 +8,8 @@ from typing import Annotated
 import tyro
 
 from sordino.cli.outcome import finish, guarded
-from sordino.training.fit import resume
-from sordino.training.live import watching
+from sordino.runs.fit import resume
+from sordino.runs.view import watching
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import tyro
 
 from sordino.cli.outcome import finish, guarded
-from sordino.training.fit import carry_out
-from sordino.training.live import watching
-from sordino.training.settings import read, settle
+from sordino.runs.fit import carry_out
+from sordino.runs.settings import read, settle
+from sordino.runs.view import watching
 
 _OWN = ("config", "parameter", "budget_stop", "out", "json", "recipe")
 

@@ -22,8 +22,8 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_map
 
 from sordino.gradients.batch import arguments, size, take
-from sordino.gradients.persample import LossFn
-from sordino.gradients.walk import modules_of
+from sordino.gradients.inventory import modules_of
+from sordino.gradients.protocol import LossFn
 from sordino.refusal import Refusal
 
 PROBE = 3

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.gradients.persample import Estimate, Exact, Grads, Materialised, Norms, PerSample
+from sordino.gradients.protocol import Estimate, Exact, Grads, Materialised, Norms, PerSample
 from sordino.refusal import Refusal
 
 EXACT = Exact()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.persample import trainable
+from sordino.gradients.protocol import trainable
 
 
 @contextmanager

@@ -28,18 +28,9 @@ from torch.func import functional_call, jvp
 from sordino import validate
 from sordino.gradients import check
 from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.captured.graph import one_loss_each
 from sordino.gradients.chunked import nothing
-from sordino.gradients.graph import one_loss_each
-from sordino.gradients.persample import (
-    Grads,
-    LossFn,
-    Norms,
-    PerSample,
-    Projected,
-    accumulation_dtype,
-    trainable,
-    zeros,
-)
+from sordino.gradients.protocol import Grads, LossFn, Norms, PerSample, Projected, accumulation_dtype, trainable, zeros
 from sordino.gradients.seeded import Seeded
 from sordino.gradients.vmap import Loss
 from sordino.refusal import Refusal

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.check import one_loss
-from sordino.gradients.persample import Grads, LossFn, Materialised, trainable
+from sordino.gradients.protocol import Grads, LossFn, Materialised, trainable
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from sordino import validate
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.check import one_loss
-from sordino.gradients.persample import LossFn, Materialised, trainable
+from sordino.gradients.protocol import LossFn, Materialised, trainable
 from sordino.refusal import Refusal
 
 

@@ -17,11 +17,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino import normals
 from sordino.kernels import build
 from sordino.kernels.library import Unavailable, opened
 from sordino.kernels.threads import in_parts
-from sordino.keystream import KeyStream
+from sordino.random import normals
+from sordino.random.keystream import KeyStream
 
 LEVELS = ("key stream of OpenSSL", "AES and AVX2", "VAES")
 _BEST = len(LEVELS) - 1

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.gradients.persample import trainable
+from sordino.gradients.protocol import trainable
 
 _WARM = 10
 """d_0 = 1/10, as in De et al. 2022 and TensorFlow's moving averages."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sordino import words
 from sordino.accounting import PLD, calibrate
-from sordino.claims import NoGuarantee, claim, describe, rounded_up
+from sordino.accounting import meaning as words
 from sordino.cli.setting import up
+from sordino.door.claims import NoGuarantee, claim, describe, rounded_up
 from sordino.planner.copyable import code, command
 from sordino.planner.setting import Setting
 

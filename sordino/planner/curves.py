@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sordino import words
 from sordino.accounting import PLD, Meter, Unsupported, tradeoff
+from sordino.accounting import meaning as words
 from sordino.events import BallsInBins, Event, Gaussian, Repeat, Shuffle
 from sordino.planner.answer import noise
 from sordino.planner.setting import LEAST_NOISE, Setting

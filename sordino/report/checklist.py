@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino import events
-from sordino.claims import Guarantee, describe, rounded_up
+from sordino.door.claims import Guarantee, describe, rounded_up
 from sordino.events import Event, Relation
-from sordino.recipes import RECIPES
-from sordino.recipes.recipe import MEASURED
 from sordino.report.evidence import Evidence
 from sordino.report.statement import NOT_STATED, Statement
+from sordino.runs import RECIPES
+from sordino.runs.recipe import MEASURED
 
 _RELATIONS = {
     Relation.ADD_OR_REMOVE: "two data sets are neighbours when one has one record more (add or remove one)",

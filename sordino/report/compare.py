@@ -13,14 +13,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sordino import claims
-from sordino.claims import rounded_up
+from sordino.door import claims
+from sordino.door.claims import rounded_up
 from sordino.report import figures
 from sordino.report.evidence import Evidence, read
 from sordino.report.figures import Line
 from sordino.report.parting import Amounts, Parting, part
 from sordino.report.templates import environment
-from sordino.training import files
+from sordino.runs import files
 
 CHOOSING = (
     "The claim of a run covers that run. To choose among private runs by looking at them all is to release them all: "

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.accounting import PLD, Unsupported
-from sordino.claims import Claim, Guarantee, NoGuarantee
+from sordino.door.claims import Claim, Guarantee, NoGuarantee
 from sordino.events import Relation, from_json
-from sordino.training.run import CONFIG, PRIVACY, Row, Run
+from sordino.runs.directory import CONFIG, PRIVACY, Row, Run
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sordino import words
 from sordino.accounting import PLD, Tradeoff, tradeoff
-from sordino.claims import Guarantee, explain, rounded_up
+from sordino.accounting import meaning as words
+from sordino.door.claims import Guarantee, explain, rounded_up
 from sordino.report.checklist import Question, checklist
 from sordino.report.evidence import Evidence
 from sordino.report.statement import Statement
-from sordino.training.run import FINISHED
+from sordino.runs.directory import FINISHED
 
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-8)
 _POINTS = 40

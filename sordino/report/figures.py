@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sordino.accounting import Tradeoff
-from sordino.training.run import Row
+from sordino.runs.directory import Row
 
 INK, SOFT, LINE, CARD = "#1a242e", "#52606d", "#d5dbe1", "#ffffff"
 SERIES = ("#1c6680", "#b3432b", "#7a4fa3", "#3d7a3a", "#a36a00", "#b02a72", "#4a5a6a", "#00757a")

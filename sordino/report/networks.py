@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.report.evidence import Evidence
-from sordino.training.run import CONFIG, INITIAL, MODEL
+from sordino.runs.directory import CONFIG, INITIAL, MODEL
 
 Network = Mapping[str, Tensor]
 
@@ -58,9 +58,9 @@ class Tested:
     """A run's network and its test records, to ask what a kept network predicts."""
 
     def __init__(self, evidence: Evidence) -> None:
-        from sordino.recipes import build
-        from sordino.training.data import records
-        from sordino.training.settings import read
+        from sordino.runs import build
+        from sordino.runs.records import records
+        from sordino.runs.settings import read
 
         settings = read(evidence.folder / CONFIG).settings()
         prepared = records(settings.recipe, settings.options.records, lambda text: None).prepared

@@ -19,7 +19,7 @@ from sordino import validate
 from sordino.report import networks
 from sordino.report.evidence import Evidence
 from sordino.report.networks import Network, Tested
-from sordino.training.run import Run
+from sordino.runs.directory import Run
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from sordino.training import files
+from sordino.runs import files
 
 STATEMENT = "statement.json"
 NOT_STATED = "not stated"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from sordino import words
+from sordino.accounting import meaning as words
 from sordino.report import figures, statement
 from sordino.report.evidence import read
 from sordino.report.facts import Facts, facts
 from sordino.report.statement import Statement
 from sordino.report.templates import environment
-from sordino.training import files
+from sordino.runs import files
 from sordino.version import __version__
 
 REPORT, STATEMENT = "report.html", "PRIVACY.md"

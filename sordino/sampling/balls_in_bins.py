@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino import validate
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
 

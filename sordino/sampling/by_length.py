@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
+from sordino.random.rng import Rng
 from sordino.refusal import Refusal
-from sordino.rng import Rng
 from sordino.sampling.records import Lengths, Mechanism, Rate, Records, alike
 from sordino.sampling.sampler import Draw
 

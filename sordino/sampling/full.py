@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw
 
 

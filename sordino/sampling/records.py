@@ -23,9 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.door.sealed import Sealed
 from sordino.events import Event
-from sordino.rng import Rng
-from sordino.sealed import Sealed
+from sordino.random.rng import Rng
 
 T = TypeVar("T", bound=np.generic)
 Rows: TypeAlias = NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.events import Event, NonPrivate, compose
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from sordino.sampling.records import Records
 
 LOOKED = (  # printed with the claim

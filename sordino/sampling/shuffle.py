@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sordino import validate
-from sordino.rng import Rng
+from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
 

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import validate
+from sordino.random.rng import Rng
 from sordino.refusal import Refusal
-from sordino.rng import Rng
 from sordino.sampling.records import Label, Lengths, Records, Rows, alike, packed, unpacked
 from sordino.sampling.sampler import Draw, unproven
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 
 from sordino import validate
-from sordino.noise import Gaussian, Laplace
+from sordino.door.noise import Gaussian, Laplace
 from sordino.statistics.mean import Mean
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.noise import Noise
+from sordino.door.noise import Noise
 from sordino.statistics.clipped_sum import ClippedSum
 
 

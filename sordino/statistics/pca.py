@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.gradients.persample import flattened
-from sordino.noise import Noise, Sensitivity
+from sordino.door.noise import Noise, Sensitivity
+from sordino.gradients.protocol import flattened
 from sordino.refusal import Refusal
 
 

@@ -18,17 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino import claims, validate
+from sordino import validate
+from sordino.door import claims
+from sordino.door.ledger import Ledger
+from sordino.door.noise import Noise, Sensitivity
+from sordino.door.release import release
+from sordino.door.sealed import Sealed
 from sordino.events import Event
-from sordino.ledger import Ledger
 from sordino.loading import MapStyle, chunks, length, loader
-from sordino.noise import Noise, Sensitivity
+from sordino.random.rng import Rng
 from sordino.refusal import Refusal
-from sordino.release import release
-from sordino.rng import Rng
 from sordino.sampling.full import Full
 from sordino.sampling.sampler import Draw, Sampler
-from sordino.sealed import Sealed
 
 V_co = TypeVar("V_co", covariant=True)
 V = TypeVar("V")

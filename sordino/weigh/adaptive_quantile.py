@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino import validate
+from sordino.door.noise import Gaussian, Sensitivity
+from sordino.door.release import release
+from sordino.door.sealed import Sealed
 from sordino.events import Event
-from sordino.gradients.persample import Norms
-from sordino.noise import Gaussian, Sensitivity
-from sordino.release import release
-from sordino.rng import Rng
-from sordino.sealed import Sealed
+from sordino.gradients.protocol import Norms
+from sordino.random.rng import Rng
 from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import Rule, State, Weigher
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.gradients.persample import Norms
-from sordino.release import Unproven
+from sordino.door.release import Unproven
+from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
 from sordino.weigh.weigher import Rule, State, Stateless
 

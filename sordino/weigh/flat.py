@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.gradients.persample import Norms
-from sordino.kernels.rows import functions
-from sordino.noise import Sensitivity
+from sordino.door.noise import Sensitivity
+from sordino.gradients.protocol import Norms
+from sordino.kernels.matrices import functions
 from sordino.weigh.weigher import Rule, State, Stateless
 
 _ONE = torch.ones(())

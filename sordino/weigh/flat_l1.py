@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sordino import validate
-from sordino.gradients.persample import Norms
-from sordino.noise import Sensitivity
+from sordino.door.noise import Sensitivity
+from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
 from sordino.weigh.weigher import Rule, State, Stateless
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.gradients.persample import Norms
-from sordino.noise import Sensitivity
+from sordino.door.noise import Sensitivity
+from sordino.gradients.protocol import Norms
 from sordino.weigh.weigher import Rule, State, Stateless
 
 

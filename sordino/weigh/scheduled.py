@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino import validate
+from sordino.door.sealed import Sealed
 from sordino.events import Event
-from sordino.gradients.persample import Norms
-from sordino.rng import Rng
+from sordino.gradients.protocol import Norms
+from sordino.random.rng import Rng
 from sordino.schedules import Schedule
-from sordino.sealed import Sealed
 from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import Rule, State, Weigher
 

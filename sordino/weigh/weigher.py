@@ -21,13 +21,13 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from sordino.door.noise import Sensitivity
+from sordino.door.release import Unproven
+from sordino.door.sealed import Sealed
 from sordino.events import Event
-from sordino.gradients.persample import Estimate, Exact, Grads, Norms, PerSample
-from sordino.noise import Sensitivity
+from sordino.gradients.protocol import Estimate, Exact, Grads, Norms, PerSample
+from sordino.random.rng import Rng
 from sordino.refusal import Refusal
-from sordino.release import Unproven
-from sordino.rng import Rng
-from sordino.sealed import Sealed
 
 State: TypeAlias = Any
 """Public state: None, a number, text, a tensor that was released, or a list or dict of such, so that a checkpoint of JSON

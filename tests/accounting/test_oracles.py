@@ -7,9 +7,9 @@ import pytest
 from scipy.special import ndtr
 
 from sordino import accounting as A
-from sordino.accounting.closed import one_release_delta
-from sordino.accounting.lattice import Sampled
-from sordino.accounting.pairs import GaussianPair
+from sordino.accounting.losses.closed import one_release_delta
+from sordino.accounting.losses.lattice import Sampled
+from sordino.accounting.losses.pairs import GaussianPair
 from sordino.events import (
     BallsInBins,
     DiscreteGaussian,

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 import sordino as sd
+from sordino.door.noise import Sensitivity
+from sordino.door.release import Release, Unproven, release
+from sordino.door.sealed import Sealed
 from sordino.events import Event
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.persample import Norms, PerSample
-from sordino.noise import Sensitivity
-from sordino.release import Release, Unproven, release
-from sordino.rng import Rng
-from sordino.sealed import Sealed
+from sordino.gradients.protocol import Norms, PerSample
+from sordino.random.rng import Rng
 from sordino.weigh.flat import shorten
 from sordino.weigh.weigher import Rule, Stateless, weigh
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.gradients.persample import Backend, Grads, LossFn
-from sordino.noise import Noise, Sensitivity
-from sordino.release import Steps, Unproven, tapped
-from sordino.rng import Rng
+from sordino.door.noise import Noise, Sensitivity
+from sordino.door.release import Steps, Unproven, tapped
+from sordino.gradients.protocol import Backend, Grads, LossFn
+from sordino.random.rng import Rng
 from sordino.sampling import Records
 from sordino.sampling.sampler import Draw, Sampler, drawn
 

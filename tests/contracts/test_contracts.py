@@ -10,8 +10,8 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.gradients import Loop
-from sordino.gradients.persample import Norms
-from sordino.training.packing import pack, unpack
+from sordino.gradients.protocol import Norms
+from sordino.runs.packing import pack, unpack
 from tests.contracts.hunter import Scripted, network, records, squared_error
 from tests.contracts.row import BACKENDS
 from tests.contracts.variants import rows, rows_and_backends

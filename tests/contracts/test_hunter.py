@@ -48,7 +48,7 @@ def test_a_tapped_run_can_print_no_epsilon():
     import numpy as np
     import torch
 
-    from sordino.release import tapped
+    from sordino.door.release import tapped
     from tests.contracts.hunter import Recorder, Scripted, network, records, squared_error
 
     private = sd.Private(network(), squared_error, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, Loop, at_once
-from sordino.gradients.rules import rule
-from sordino.gradients.taken import Taken
-from sordino.kernels import rows
+from sordino.gradients import Captured, Loop
+from sordino.gradients.captured import small_layers as at_once
+from sordino.gradients.captured.result import Taken
+from sordino.gradients.layers import rule
+from sordino.kernels import matrices as rows
 from tests.gradients.oracle import same, square
 
 pytestmark = pytest.mark.skipif(rows.functions() is None, reason="the library was not compiled")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients import Captured
-from sordino.gradients.rules import chain
+from sordino.gradients.layers import sequential as chain
 from sordino.refusal import Refusal
 from tests.gradients.oracle import same, square
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.gradients import Captured, PerformanceOptions, tune
-from sordino.gradients.plan import plan_of, way_of
+from sordino.gradients import Captured, PerformanceOptions
+from sordino.gradients.captured.plan import plan_of, way_of
+from sordino.gradients.first_batch import stopwatch as tune
 from tests.gradients.oracle import same
 
 

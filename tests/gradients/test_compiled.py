@@ -6,12 +6,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, PerformanceOptions, tune
-from sordino.gradients.rules import compiled, convolution, correlated, filters
-from sordino.gradients.rules.compiled import Convolutions
-from sordino.gradients.rules.correlated import Correlations
-from sordino.gradients.rules.patches import Geometry
+from sordino.gradients import Captured, PerformanceOptions
+from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.formulas import convolution_pass as correlated
+from sordino.gradients.formulas import convolution_rows as filters
+from sordino.gradients.formulas import convolution_weight as convolution
+from sordino.gradients.formulas.convolution_pass import Correlations
+from sordino.gradients.formulas.geometry import Geometry
 from sordino.kernels import build
+from sordino.kernels import convolution as compiled
+from sordino.kernels.convolution import Convolutions
 from tests.compiled import library as of_these_sources
 from tests.gradients.oracle import same
 

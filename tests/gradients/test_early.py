@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, gather
-from sordino.gradients.taken import Taken
+from sordino.gradients import Captured
+from sordino.gradients.captured import backward as gather
+from sordino.gradients.captured.result import Taken
+from sordino.gradients.physical_batch import activation_bytes, physical_batch
 from sordino.loading import chunks
-from sordino.memory import activation_bytes, physical_batch
 from tests.gradients.oracle import same, square
 from tests.gradients.zoo import GRID, Case
 

@@ -12,7 +12,7 @@ from sordino.accounting import PLD, RDP, Moments, Unsupported
 from sordino.accounting.gaussian import gaussian_delta
 from sordino.events import FixedSize, Gaussian, Poisson, ProjectedClip, Repeat
 from sordino.gradients import JL, Loop
-from sordino.gradients.persample import trainable
+from sordino.gradients.protocol import trainable
 from tests.gradients.oracle import square
 from tests.gradients.zoo import GRID, Case
 

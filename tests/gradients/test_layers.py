@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, tune
-from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.rules import likely
+from sordino.gradients import Captured
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.formulas import by_shape as likely
 from tests.gradients.oracle import same
 from tests.gradients.zoo import GRID, Case
 
@@ -169,7 +170,7 @@ CHOICES = ("last", "native", "unfold", "shift", "gram", "shifted")
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
 def test_every_formula_of_a_convolution_gives_the_same(choice: str, keep: int, monkeypatch: pytest.MonkeyPatch):
-    from sordino.gradients.rules.convolution import Convolution
+    from sordino.gradients.formulas.convolution_weight import Convolution
 
     monkeypatch.setattr(Convolution, "_choice", lambda *_: choice)
     model = nn.Sequential(nn.Conv2d(3, 4, (3, 2), padding=(1, 2), dilation=(2, 1)), nn.Conv2d(4, 5, 2))
@@ -180,7 +181,7 @@ def test_every_formula_of_a_convolution_gives_the_same(choice: str, keep: int, m
 @pytest.mark.parametrize("choice", ["gram", "rows"])
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
 def test_every_formula_of_a_linear_map_gives_the_same(choice: str, keep: int, monkeypatch: pytest.MonkeyPatch):
-    from sordino.gradients.rules.output import Output
+    from sordino.gradients.formulas.output_gradient import Output
 
     monkeypatch.setattr(Output, "formula", lambda *_: choice)
     options = PerformanceOptions(keep_bytes=keep, scratch_bytes=1024)

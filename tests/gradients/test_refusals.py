@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sordino.gradients import Captured
-from sordino.gradients.rules import rule
+from sordino.gradients.layers import rule
 from sordino.refusal import Refusal
 from tests.gradients.models import Net, mlp
 from tests.gradients.oracle import same, square

@@ -9,11 +9,11 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.gradients import Captured, Loop, Vmap
-from sordino.gradients.options import PerformanceOptions
-from sordino.gradients.persample import Materialised, trainable
-from sordino.gradients.rules.convolution import Convolution
-from sordino.gradients.rules.matmul import Matmul
-from sordino.gradients.shifted import Shifted, prepared
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.formulas.convolution_weight import Convolution
+from sordino.gradients.formulas.matrix_product import Matmul
+from sordino.gradients.penalised import Shifted, prepared
+from sordino.gradients.protocol import Materialised, trainable
 from sordino.weigh.weigher import weigh
 from tests.contracts.hunter import hunt
 from tests.contracts.row import EXACT

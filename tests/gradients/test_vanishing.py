@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sordino.gradients import Captured
-from sordino.gradients.plan import forget_plans
+from sordino.gradients.captured.plan import forget_plans
 from sordino.refusal import Refusal
 
 

@@ -12,11 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from sordino.gradients import Captured, PerformanceOptions, tune
-from sordino.gradients.rules import compiled, convolution, correlated, likely, winograd
-from sordino.gradients.rules.patches import Geometry
-from sordino.gradients.rules.winograd import Gradients, Passes
-from sordino.kernels import build
+from sordino.gradients import Captured, PerformanceOptions
+from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.formulas import by_shape as likely
+from sordino.gradients.formulas import convolution_pass as correlated
+from sordino.gradients.formulas import convolution_weight as convolution
+from sordino.gradients.formulas.geometry import Geometry
+from sordino.kernels import build, winograd
+from sordino.kernels import convolution as compiled
+from sordino.kernels.winograd import Gradients, Passes
 from tests.compiled import library as of_these_sources
 from tests.gradients.oracle import same
 

@@ -17,8 +17,8 @@ from sordino.cli.train import Command
 from sordino.events import Gaussian, Poisson, Repeat
 from sordino.nn import MODELS
 from sordino.planner import Setting, answer, curves, parse
-from sordino.recipes import Recipe, event, noise_multiplier
-from sordino.training.settings import settle
+from sordino.runs import Recipe, event, noise_multiplier
+from sordino.runs.settings import settle
 
 USUAL = {"dataset_size": 60_000, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}
 

@@ -8,10 +8,10 @@ import pytest
 
 import sordino as sd
 from sordino.accounting import PLD
-from sordino.claims import rounded_up
 from sordino.cli.main import main
+from sordino.door.claims import rounded_up
 from sordino.report import Statement, read, write
-from sordino.training.run import PRIVACY
+from sordino.runs.directory import PRIVACY
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.gradients.persample import Materialised, Norms
+from sordino.gradients.protocol import Materialised, Norms
 from sordino.weigh.shares import EqualShare, Isotropic, LeastNoise, Multipliers, units
 
 

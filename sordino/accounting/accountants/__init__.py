@@ -1,0 +1,1 @@
+"""From an event to ε and δ."""

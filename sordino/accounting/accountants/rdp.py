@@ -1,0 +1,167 @@
+"""The Rényi accountant, and the moments accountant as it was published.
+
+Mironov 2017; conversion by Canonne, Kamath & Steinke 2020 and Balle et al. 2020. Moments: Abadi et al. 2016, whole
+λ ≤ 32 and δ = min exp(α(λ) − λε). The orders of `RDP` are Opacus' (1.1 … 10.9, 12 … 63), extended on both sides: no
+cap.
+
+**Privacy:** divergences of one order add up under composition; each order gives a valid (ε, δ), the best counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino import validate
+from sordino.accounting.accountant import Unsupported
+from sordino.accounting.losses.allocation import AllocationPair
+from sordino.accounting.losses.pairs import Array
+from sordino.accounting.losses.phases import Collector, is_private, relation_of
+from sordino.accounting.losses.renyi import sampled_curve
+from sordino.accounting.losses.stopping import curve_delta, curve_epsilon, negative_binomial_curve, poisson_curve
+from sordino.events import (
+    Event,
+    Poisson,
+    ProjectedClip,
+    Relation,
+    Repeat,
+    Together,
+    TuneNegativeBinomial,
+    TunePoisson,
+    canonical,
+    walk,
+)
+
+OPACUS_ORDERS = tuple(1 + x / 10 for x in range(1, 100)) + tuple(float(x) for x in range(12, 64))
+ORDERS = (
+    1.005,
+    1.01,
+    1.02,
+    1.03,
+    1.05,
+    1.07,
+    *OPACUS_ORDERS,
+    *(float(round(64 * 1.06**k)) for k in range(88)),
+)
+_MOST = 32
+
+
+@dataclass(frozen=True)
+class RDP:
+    """Rényi accounting; `orders` decide how tight it is, never whether it holds.
+
+    >>> from sordino.events import Gaussian, Poisson, Repeat
+    >>> round(RDP().epsilon(Repeat(Poisson(1 / 240, Gaussian(1.1)), 7200), 1e-5), 3)
+    1.769
+    """
+
+    orders: tuple[float, ...] = ORDERS
+    relation: Relation | None = None
+
+    name = "RDP"
+    is_bound = True
+
+    def curve(self, event: Event, *, relation: Relation | None = None) -> Array:
+        """The Rényi divergence of the event at each of the orders."""
+        event = canonical(event)
+        return _curve(event, np.array(self.orders), relation_of(event, relation or self.relation))
+
+    def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
+        """An upper bound on ε at this δ."""
+        delta = validate.fraction("delta", delta)
+        if not is_private(event):
+            return math.inf
+        return curve_epsilon(np.array(self.orders), self.curve(event, relation=relation), delta)
+
+    def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
+        """An upper bound on δ at this ε."""
+        epsilon = validate.non_negative("epsilon", epsilon)
+        if not is_private(event):
+            return 1.0
+        return curve_delta(np.array(self.orders), self.curve(event, relation=relation), epsilon)
+
+    def profile(self, event: Event) -> Callable[[Array], Array]:
+        """δ(ε) as a function of arrays."""
+        if not is_private(event):
+            return lambda epsilon: np.ones_like(np.asarray(epsilon, dtype=float))
+        orders, curve = np.array(self.orders), self.curve(event)
+        return lambda epsilon: np.vectorize(lambda one: curve_delta(orders, curve, float(one)), otypes=[float])(epsilon)
+
+    def best_order(self, event: Event, delta: float) -> float:
+        """The order at which ε is smallest."""
+        orders, curve = np.array(self.orders), self.curve(event)
+        values = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+        return float(orders[int(np.argmin(values))])
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The moments accountant as published: whole λ ≤ 32 and the classic tail bound.
+
+    >>> from sordino.events import Gaussian, Poisson, Repeat
+    >>> round(Moments().epsilon(Repeat(Poisson(0.01, Gaussian(4.0)), 10_000), 1e-5), 2)
+    1.26
+    """
+
+    most: int = _MOST
+    relation: Relation | None = None
+
+    name = "moments"
+    is_bound = True
+
+    def _log_moments(self, event: Event) -> tuple[Array, Array]:
+        powers = np.arange(1.0, self.most + 1)
+        event = canonical(event)
+        return powers, powers * _curve(event, powers + 1, relation_of(event, self.relation))
+
+    def epsilon(self, event: Event, delta: float) -> float:
+        """Min over λ of (α(λ) + log(1/δ))/λ."""
+        delta = validate.fraction("delta", delta)
+        if not is_private(event):
+            return math.inf
+        powers, moments = self._log_moments(event)
+        return float(((moments - math.log(delta)) / powers).min()) if any(True for _ in _released(event)) else 0.0
+
+    def delta(self, event: Event, epsilon: float) -> float:
+        """Min over λ of exp(α(λ) − λε)."""
+        epsilon = validate.non_negative("epsilon", epsilon)
+        if not is_private(event):
+            return 1.0
+        powers, moments = self._log_moments(event)
+        return math.exp(min(0.0, float((moments - powers * epsilon).min())))
+
+    def profile(self, event: Event) -> Callable[[Array], Array]:
+        """δ(ε) as a function of arrays."""
+        return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
+
+
+def _released(event: Event) -> list[Event]:
+    return [inner for inner in walk(event) if not isinstance(inner, Together | Repeat)]
+
+
+def _curve(event: Event, orders: Array, relation: Relation) -> Array:
+    """Divergences of an event: tuning events by their own theorems, all else phase by phase."""
+    if isinstance(event, TuneNegativeBinomial):
+        return negative_binomial_curve(orders, _curve(event.event, orders, relation), event.shape, event.stop)
+    if isinstance(event, TunePoisson):
+        return poisson_curve(orders, _curve(event.event, orders, relation), event.mean)
+    for inner in walk(event):
+        if isinstance(inner, ProjectedClip):  # a contribution without a bound
+            raise Unsupported(inner, "clipping by estimated norms has no finite Rényi divergence; use PLD")
+    if isinstance(event, Together):
+        return np.asarray(sum((_curve(inner, orders, relation) for inner in event.events), np.zeros(len(orders))))
+    if isinstance(event, Repeat):
+        return event.count * _curve(event.event, orders, relation)
+    if isinstance(event, Poisson) and any(isinstance(i, TunePoisson | TuneNegativeBinomial) for i in walk(event)):
+        raise Unsupported(event, "a search inside a sampled draw has no theorem")
+    collector = Collector(relation, 1e-20, 1)
+    collector.add(event, 1)
+    total = np.zeros(len(orders))
+    for sampled, count in collector.result():
+        if isinstance(sampled.pair, AllocationPair):
+            raise Unsupported(event, "no Rényi curve is known here for passes of balls in bins; use PLD")
+        total += count * sampled_curve(sampled, orders)
+    return total

@@ -1,0 +1,1 @@
+"""Privacy losses: dominating pairs, their lattices, their composition."""

@@ -1,0 +1,1 @@
+"""From a wanted ε to the parameter that meets it."""

@@ -1,0 +1,106 @@
+"""The price of drawing batches again until one scores well: the private form of sorting that source 001 sketches in §4.5.
+
+The sketch: draw a Poisson batch, score it by the median of its gradient lengths, take it if the score is at least a
+quantile of all lengths, otherwise draw again (Liu & Talwar 2019, Algorithm 1, known threshold). What may be drawn again
+must itself be private, score included: a pair (noisy gradient, noisy score), (ε₁, δ₁)-DP.
+
+    one step      (2ε₁ + ε₀, 3 e^{2ε₁+ε₀} δ₁/γ),   γ the chance to give up after a try       theorem 3.1
+    tries         1 / P(median of a random batch ≥ the quantile), at most 1/γ
+    best of K     K pairs are released, whichever is used: K times the steps at σ' = (σ⁻² + σ_s⁻²)^-½
+
+**Privacy:** these are costs, and no sampler here uses them: they are what the sketch would have to pay. Threshold sampling
+(`sordino.Threshold`) buys the same preference for long gradients for a small multiple of the rate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.special import betainc
+
+from sordino import validate
+from sordino.accounting.accountants.pld import PLD
+from sordino.accounting.theorems import advanced_kov
+from sordino.events import Event, Gaussian, Poisson, Repeat
+
+
+def chance_of_acceptance(batch: int, quantile: float) -> float:
+    """P(at least half of a random batch lies at or above the quantile of all), the batch much smaller than the data.
+
+    >>> f"{chance_of_acceptance(250, 0.75):.1e}"
+    '1.8e-17'
+    """
+    batch = validate.count("batch", batch)
+    above = 1 - validate.fraction("quantile", quantile)
+    half = math.ceil(batch / 2)
+    return float(betainc(half, batch - half + 1, above))  # P(Bin(batch, above) ≥ half)
+
+
+def thresholded(epsilon: float, delta: float, give_up: float, slack: float) -> tuple[float, float]:
+    """(ε, δ) of trying an (ε₁, δ₁)-DP pair until its score reaches a known threshold; `slack` is ε₀.
+
+    >>> thresholded(0.5, 0.0, give_up=0.01, slack=0.0)
+    (1.0, 0.0)
+    """
+    epsilon, slack = validate.non_negative("epsilon", epsilon), validate.non_negative("slack", slack)
+    total = 2 * epsilon + slack
+    return total, 3 * math.exp(total) * validate.non_negative("delta", delta) / validate.fraction("give_up", give_up)
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """What T steps of rejection would cost."""
+
+    tries: float  # expected, a step, without giving up
+    epsilon_of_a_try: float
+    epsilon_of_a_step: float
+    epsilon: float  # of all steps, by advanced composition
+    delta: float
+
+
+def rejection(
+    rate: float,
+    multiplier: float,
+    steps: int,
+    batch: int,
+    quantile: float,
+    *,
+    delta: float,
+    delta_of_a_try: float,
+    give_up: float,
+    slack: float,
+) -> Rejection:
+    """The price of the sketch, the score taken to be free: a lower estimate of what it would pay.
+
+    A chance to give up that is much larger than the chance of acceptance means that nothing is ever accepted; a smaller
+    one multiplies delta_of_a_try.
+
+    >>> price = rejection(1 / 240, 1.1, 7200, 250, 0.75, delta=1e-5, delta_of_a_try=1e-11, give_up=0.5, slack=0.02)
+    >>> f"{price.tries:.0e} tries a step, ε = {price.epsilon:.0f}"
+    '6e+16 tries a step, ε = 6240'
+    """
+    one = PLD().epsilon(Poisson(rate, Gaussian(multiplier)), delta_of_a_try)
+    step, step_delta = thresholded(one, delta_of_a_try, give_up, slack)
+    left = delta - steps * step_delta
+    if left <= 0:
+        raise ValueError(
+            f"delta_of_a_try={delta_of_a_try:g}: {steps} steps of it use up delta={delta:g}; give a smaller one"
+        )
+    epsilon, _ = advanced_kov(step, step_delta, steps, left)
+    return Rejection(1 / chance_of_acceptance(batch, quantile), one, step, epsilon, delta)
+
+
+def best_of(batches: int, rate: float, multiplier: float, score_multiplier: float, steps: int) -> Event:
+    """The event of `steps` steps, each with the best of K batches by a noisy score that one record moves by 1.
+
+    All K pairs are charged: which one won was decided by what was released. "K − 1 scores and one pair" is no valid count.
+
+    >>> from sordino.accounting import PLD
+    >>> [round(PLD().epsilon(best_of(k, 1 / 240, 1.1, 5.0, 7200), 1e-5), 2) for k in (1, 2)]
+    [1.68, 2.45]
+    """
+    together = (validate.positive("multiplier", multiplier) ** -2 + score_multiplier**-2) ** -0.5
+    return Repeat(
+        Poisson(rate, Gaussian(together)), validate.count("steps", steps) * validate.count("batches", batches)
+    )

@@ -1,0 +1,150 @@
+"""The only two types that make a privacy statement: `Guarantee`, which has an ε, and `NoGuarantee`, which has none.
+
+A claim is made from an event by an accountant, and by nothing else. Whatever the accountant cannot bound, and whatever
+the ledger holds that no theorem covers, becomes a `NoGuarantee` with its reason.
+
+Privacy: a `Guarantee` is a statement about the event. docs/claims.md lists what it assumes of the world around it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sordino import events, validate
+from sordino.accounting.accountant import Accountant, Unsupported
+from sordino.accounting.losses.phases import relation_of
+from sordino.events import Event, NonPrivate, Relation
+
+DATASET_SIZE = "dataset size"
+SEED = "seed"
+
+_WHY = {
+    DATASET_SIZE: "the step was divided by rate × N; give expected_batch to keep N private",
+    SEED: "the random stream can be repeated by anyone who knows the seed; leave it out for a real release",
+}
+
+_NEIGHBOURS = {
+    Relation.ADD_OR_REMOVE: "one record added or removed",
+    Relation.REPLACE: "one record replaced by another",
+    Relation.ZERO_OUT: "one record's contribution replaced by nothing",
+}
+
+_DIGITS = 3
+_PARTS = 6
+"""Of a run with many phases, how many are printed; all of them are in the event."""
+
+
+def rounded_up(epsilon: float) -> str:
+    """ε with three digits after the point, never below its value."""
+    shift = 10.0**_DIGITS
+    return f"{math.ceil(epsilon * shift) / shift:.{_DIGITS}f}"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(ε, δ)-differential privacy of everything in `event`, for neighbours by `relation`."""
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    accountant: str
+    event: Event
+    not_covered: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [
+            f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy",
+            f"  neighbours   {self.relation}: {_NEIGHBOURS[self.relation]}",
+            f"  accountant   {self.accountant}",
+            f"  event        {describe(self.event)}",
+        ]
+        for name in self.not_covered:
+            why = _WHY.get(name)
+            lines.append(f"  not covered  {name}" + (f": {why}" if why else ""))
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class NoGuarantee:
+    """There is no privacy statement about the run, and why."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no privacy guarantee: {self.reason}"
+
+
+Claim: TypeAlias = Guarantee | NoGuarantee
+
+
+def claim(event: Event, delta: float, accountant: Accountant, not_covered: tuple[str, ...] = ()) -> Claim:
+    """What can truly be said about an event at this δ."""
+    delta = validate.number("delta", delta)
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta={delta!r}: must lie in [0, 1); usual is less than 1 / dataset size")
+    event = events.canonical(event)
+    if isinstance(event, NonPrivate):
+        return NoGuarantee(event.reason)
+    if event == events.Together():
+        return NoGuarantee("nothing was drawn and nothing was released, so there is nothing to make a claim about")
+    if not accountant.is_bound:
+        return NoGuarantee(f"{accountant.name} is an approximation, not a bound")
+    try:
+        relation = relation_of(event)
+        epsilon = accountant.epsilon(event, delta)
+    except Unsupported as error:
+        return NoGuarantee(f"the {accountant.name} accountant has no theorem for {error}")
+    if not math.isfinite(epsilon):
+        return NoGuarantee(f"no finite ε holds at δ={delta:g}")
+    return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered)
+
+
+def table(said: Claim) -> dict[str, Any]:
+    """A claim as JSON can hold it: epsilon, delta, relation, accountant, event, not_covered; or reason alone.
+
+    >>> table(NoGuarantee("nothing was released"))
+    {'reason': 'nothing was released'}
+    """
+    if isinstance(said, NoGuarantee):
+        return {"reason": said.reason}
+    return {
+        "epsilon": said.epsilon,
+        "delta": said.delta,
+        "relation": str(said.relation),
+        "accountant": said.accountant,
+        "event": events.to_json(said.event),
+        "not_covered": list(said.not_covered),
+    }
+
+
+def explain(name: str) -> str | None:
+    """Why something is not covered, where this is known.
+
+    >>> explain(SEED) is None
+    False
+    """
+    return _WHY.get(name)
+
+
+def describe(event: Event) -> str:
+    """An event on one line.
+
+    >>> describe(events.Repeat(events.Poisson(0.01, events.Gaussian(1.1)), 2000))
+    '2000 × Poisson(0.01, Gaussian(1.1))'
+    """
+    if isinstance(event, events.Repeat):
+        return f"{event.count} × {describe(event.event)}"
+    if isinstance(event, events.Together):
+        shown = [describe(part) for part in event.events[:_PARTS]]
+        if len(event.events) > _PARTS:
+            shown.append(f"… {len(event.events) - _PARTS} more")
+        return "(" + " + ".join(shown) + ")"
+    values = []
+    for value in vars(event).values():
+        if isinstance(value, Event):
+            values.append(describe(value))
+        else:
+            values.append(f"{value:.6g}" if isinstance(value, float) else str(value))
+    return f"{type(event).__name__}({', '.join(values)})"

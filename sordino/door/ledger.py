@@ -1,0 +1,185 @@
+"""The append-only record of what was done to the data, run-length coded.
+
+A draw is opened before anything is computed from it and charged from that moment: with what was released on it, or,
+if the loop left before releasing, with what would have been. All releases on one draw are composed first and then
+amplified once, by the sampler that made the draw (rule R4).
+
+Several things may be done to one dataset and be charged here together: each writes on a page of its own, with its own open
+draw and its own passes, so that what is released on one thing's draw is never amplified by another's.
+
+Privacy: nothing is ever removed. `void` records that there is no guarantee, and composition with that stays without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sordino.accounting import PLD, Accountant
+from sordino.door import claims
+from sordino.door.claims import Claim
+from sordino.events import (
+    BallsInBins,
+    Batch,
+    Event,
+    NonPrivate,
+    Repeat,
+    Shuffle,
+    Together,
+    canonical,
+    compose,
+    from_json,
+    to_json,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An event, `count` times in a row; draws of one `cover`, or pass, touch disjoint records.
+
+    A pass in which each record chose one of `bins` draws for itself is balls in bins; without bins, a shuffle.
+    """
+
+    event: Event
+    count: int
+    cover: str | None = None
+    bins: int | None = None
+
+
+@dataclass
+class _Draw:
+    amplify: Callable[[Event], Event]
+    planned: Callable[[], Event]
+    cover: str | None
+    bins: int | None
+    released: list[Event] = field(default_factory=list)
+
+    def entry(self) -> Entry:
+        events = self.released or [self.planned()]
+        return Entry(canonical(self.amplify(compose(events))), 1, self.cover, self.bins)
+
+
+class Ledger:
+    """What was done to one dataset."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._open: dict[str, _Draw] = {}  # by page
+        self._pages = 0
+        self._disclosed: dict[str, None] = {}
+
+    def page(self) -> str:
+        """A new page, for one more thing that will be done to the data."""
+        self._pages += 1
+        return str(self._pages - 1)
+
+    def open(
+        self,
+        amplify: Callable[[Event], Event],
+        planned: Callable[[], Event],
+        cover: str | None = None,
+        bins: int | None = None,
+        page: str = "",
+    ) -> None:
+        """A draw was made; the one before it on this page is closed."""
+        self.close(page)
+        self._open[page] = _Draw(amplify, planned, None if cover is None else f"{page}/{cover}", bins)
+
+    def close(self, page: str = "") -> None:
+        """Nothing more will be released on the page's open draw."""
+        draw = self._open.pop(page, None)
+        if draw is not None:
+            self._append(draw.entry())
+
+    def release(self, event: Event, page: str = "") -> None:
+        """Something was released on the page's open draw; with no draw open there, on the whole data."""
+        if page in self._open:
+            self._open[page].released.append(event)
+        else:
+            self._append(Entry(canonical(event), 1))
+
+    def void(self, reason: str) -> None:
+        """There is no guarantee from here on."""
+        if NonPrivate(reason) not in (entry.event for entry in self._entries):
+            self._append(Entry(NonPrivate(reason), 1))
+
+    def disclose(self, name: str) -> None:
+        """The claim will list this as not covered."""
+        self._disclosed[name] = None
+
+    @property
+    def disclosed(self) -> tuple[str, ...]:
+        """What the claim does not cover, in the order it was said."""
+        return tuple(self._disclosed)
+
+    @property
+    def empty(self) -> bool:
+        """True when nothing was drawn, released or voided."""
+        return not self._entries and not self._open
+
+    def event(self) -> Event:
+        """Everything so far, as one event; open draws included."""
+        passes: dict[str, list[Entry]] = {}
+        parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
+        for entry in self._all():
+            if entry.cover is None:
+                parts.append(Repeat(entry.event, entry.count))
+            elif entry.cover in passes:
+                passes[entry.cover].append(entry)
+            else:
+                passes[entry.cover] = [entry]
+                parts.append(entry.cover)
+        return compose(_pass(passes[part]) if isinstance(part, str) else part for part in parts)
+
+    def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
+        """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason."""
+        return claims.claim(self.event(), delta, PLD() if accountant is None else accountant, self.disclosed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON; open draws are in it as charged."""
+        rows = [[to_json(entry.event), entry.count, entry.cover, entry.bins] for entry in self._all()]
+        return {"entries": rows, "pages": self._pages, "disclosed": list(self._disclosed)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a saved ledger. A ledger that holds something else is never overwritten; one that holds this is left."""
+        loaded = [Entry(from_json(event), *rest) for event, *rest in state["entries"]]
+        if not self.empty and self._all() != loaded:
+            raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
+        if self.empty:
+            self._entries = loaded
+        self._pages = max(self._pages, state["pages"])
+        self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}
+
+    def _all(self) -> list[Entry]:
+        entries = self._entries
+        for draw in self._open.values():
+            entries = _appended(entries, draw.entry())
+        return entries
+
+    def _append(self, entry: Entry) -> None:
+        self._entries = _appended(self._entries, entry, in_place=True)
+
+
+def _pass(entries: list[Entry]) -> Event:
+    """What the draws of one pass amount to; a record meets at most one of them."""
+    bins = entries[0].bins
+    if bins is None:
+        return Shuffle(compose(Repeat(_batch(entry.event), entry.count) for entry in entries))
+    # Lots on which different things were released are charged as if each had all of them.
+    return BallsInBins(bins, compose(dict.fromkeys(entry.event for entry in entries)))
+
+
+def _batch(event: Event) -> Event:
+    """Several releases on one batch, kept together: a record that meets one of them meets all."""
+    return Batch(event) if isinstance(event, Together | Repeat) else event
+
+
+def _appended(entries: list[Entry], entry: Entry, *, in_place: bool = False) -> list[Entry]:
+    result = entries if in_place else list(entries)
+    last = result[-1] if result else None
+    if last is not None and (last.event, last.cover, last.bins) == (entry.event, entry.cover, entry.bins):
+        result[-1] = Entry(entry.event, last.count + entry.count, entry.cover, entry.bins)
+    else:
+        result.append(entry)
+    return result

@@ -1,0 +1,191 @@
+"""The noise that `release` adds: Gaussian for an L2 bound, Laplace for an L1 bound.
+
+Both are named by their multiplier: standard deviation (Gaussian) or scale (Laplace) over the sensitivity. Noise is
+drawn in float32 or better, once, over all tensors of a release as one vector.
+
+Privacy: Gaussian(σ) on a sum whose L2 norm one record moves by ≤ C, at standard deviation σC, is the Gaussian mechanism
+(Dwork et al. 2006; exact curve in Balle & Wang 2018). Laplace at scale bC on an L1 bound C is (1/b)-DP.
+A multiplier of 0 adds nothing, and the event says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sordino import events, validate
+from sordino.events import Event
+from sordino.gradients.protocol import Estimate, Exact, Projected, accumulation_dtype
+from sordino.random.rng import Rng
+
+EXACT = Exact()
+Units = Callable[[Mapping[str, int]], Mapping[str, float]]
+"""From the sizes of tensors to a factor for each."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far one record can move a sum: in L2, and in L1 where a weigher bounds that too.
+
+    An L1 bound that was proved for at most so many coordinates says so in `dimension`; the door refuses a longer sum.
+    """
+
+    l2: float
+    l1: float | None = None
+    dimension: int | None = None
+    units: Units | None = None
+    """Public factors the tensors are multiplied by before noise and divided by after: `l2` is that of the products."""
+    estimate: Estimate = EXACT
+    """How the norms were obtained that the bound was kept by: `l2` is the reach if they are exact."""
+
+
+class Noise(Protocol):
+    """A distribution of noise and the event that adding it amounts to."""
+
+    @property
+    def multiplier(self) -> float:
+        """The noise's scale over the sensitivity."""
+        ...
+
+    def bound(self, sensitivity: Sensitivity) -> float:
+        """The sensitivity in the norm this noise needs; TypeError when it is not bounded."""
+        ...
+
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
+        """Add noise of this scale to every tensor, then multiply by a public factor, in place; only the door calls this."""
+        ...
+
+    def event(self, estimate: Estimate) -> Event:
+        """What was done to the data, given how the norms were obtained."""
+        ...
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """N(0, (multiplier × L2 sensitivity)²) on every coordinate."""
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
+
+    def bound(self, sensitivity: Sensitivity) -> float:
+        """The L2 sensitivity."""
+        return sensitivity.l2
+
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
+        """One vector of normal values, added in one pass by the compiled kernel, or block by block while it is in cache.
+
+        The pass can multiply by a public factor too.
+        """
+        if rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor):
+            return
+        if targets := _targets(value):
+            _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
+            _multiply(targets, factor)
+
+    def event(self, estimate: Estimate) -> Event:
+        """Gaussian(multiplier); with estimated norms, the mixture that this makes of it."""
+        if not self.multiplier:
+            return _no_noise()
+        if isinstance(estimate, Projected):
+            return events.ProjectedClip(self.multiplier, estimate.projections)
+        return self._event
+
+    @cached_property
+    def _event(self) -> Event:
+        return events.Gaussian(self.multiplier)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Lap(multiplier × L1 sensitivity) on every coordinate."""
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
+
+    def bound(self, sensitivity: Sensitivity) -> float:
+        """The L1 sensitivity."""
+        if sensitivity.l1 is None:
+            raise TypeError(
+                "Laplace noise needs an L1 bound on a record's contribution, and this weigher promises only an L2 bound: "
+                "use Gaussian noise, or a weigher that bounds the L1 norm, such as FlatL1"
+            )
+        return sensitivity.l1
+
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
+        """One vector of Laplace values."""
+        if targets := _targets(value):
+            _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
+            _multiply(targets, factor)
+
+    def event(self, estimate: Estimate) -> Event:
+        """Laplace(scale = multiplier)."""
+        if isinstance(estimate, Projected):
+            raise TypeError(
+                "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
+            )
+        return events.Laplace(self.multiplier) if self.multiplier else _no_noise()
+
+
+def _no_noise() -> Event:
+    return events.NonPrivate("the noise multiplier is 0: sums of private gradients were released as they are")
+
+
+def _drawn_in(targets: Sequence[Tensor]) -> torch.dtype:
+    """float32, or float64 if a tensor is."""
+    wide = any(tensor.dtype == torch.float64 for tensor in targets)
+    return torch.float64 if wide else torch.float32
+
+
+def _targets(value: Mapping[str, Tensor]) -> list[Tensor]:
+    return [_flat(tensor) for tensor in value.values() if tensor.numel()]
+
+
+def _multiply(targets: list[Tensor], factor: float) -> None:
+    if factor != 1.0:
+        torch._foreach_mul_(targets, factor)
+
+
+def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
+    """Add consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
+    current, filled = 0, 0
+    for block in blocks:
+        here, noise, taken = [], [], 0
+        while taken < len(block):
+            piece = min(len(block) - taken, len(targets[current]) - filled)
+            here.append(targets[current][filled : filled + piece])
+            noise.append(block[taken : taken + piece].to(here[-1]))
+            taken, filled = taken + piece, filled + piece
+            if filled == len(targets[current]):
+                current, filled = current + 1, 0
+        torch._foreach_add_(here, noise)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor in float32 or better, in a layout that noise can be added to; itself if it is that already."""
+    if tensor.dtype is torch.float32 and tensor.is_contiguous():
+        return tensor
+    tensor = tensor.to(accumulation_dtype(tensor.dtype))
+    return tensor if _is_dense(tensor) else tensor.contiguous()
+
+
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    layout = _LAYOUTS.get(tensor.dim())
+    return tensor.is_contiguous() or (layout is not None and tensor.is_contiguous(memory_format=layout))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The elements of a dense tensor in the order of its memory, sharing it."""
+    assert _is_dense(tensor), "the door makes its sums dense before it adds noise"
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,0 +1,206 @@
+"""The door: the only place where noise is added, and the only place where a choice is made by private scores.
+
+    release(S, Δ, noise)     S + noise of scale multiplier × Δ, and the event that this is
+    choose(u, Δ, ε)          an index, with probability ∝ exp(ε u / 2Δ) (McSherry & Talwar 2007), by Gumbel noise
+    choose_between(u, Δ, ε)  the same on a line: a number, with density ∝ exp(ε u(x) / 2Δ), u a step function
+
+A value brings its event (rule R3): nobody computes the event anywhere else.
+
+Privacy: the declared sensitivity is the caller's proof obligation; the neighbour hunter tries to break it. Norms and sums
+are rounded, so the scale is raised by `ROUNDING`, which is more than float32 loses on the norms of a release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sordino import events, validate
+from sordino.door.noise import Noise, Sensitivity, dense
+from sordino.door.sealed import Sealed, unseal
+from sordino.events import Event
+from sordino.gradients.captured.buffers import divide_
+from sordino.gradients.protocol import Grads
+from sordino.random.rng import Rng
+
+ROUNDING = 1e-5
+"""Relative slack for norms that were rounded low: blockwise float32 sums of squares are good to 1e-7."""
+
+
+@dataclass(frozen=True)
+class Unproven:
+    """No bound is known, and why; noise is added at `scale` all the same, and the event is NonPrivate."""
+
+    reason: str
+    scale: float
+
+
+@dataclass(frozen=True)
+class Release:
+    """A value anyone may see, and what it cost."""
+
+    value: Grads
+    event: Event
+    divided_by: float = 1.0  # the public number that has been taken out of the value
+
+
+class Tap(Protocol):
+    """Sees what passes the door before noise, and may hand out another value instead."""
+
+    def __call__(self, value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
+        """The value to hand out; None lets the door add its noise."""
+        ...
+
+
+TAPPED = "the door was tapped"
+_taps: list[Tap] = []
+_choice_taps: list[ChoiceTap] = []
+
+
+@contextmanager
+def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
+    """Watch the door, for the neighbour hunter and audits. What is released meanwhile has no guarantee."""
+    _taps.append(tap)
+    if choices is not None:
+        _choice_taps.append(choices)
+    try:
+        yield
+    finally:
+        _taps.remove(tap)
+        if choices is not None:
+            _choice_taps.remove(choices)
+
+
+def release(
+    value: Sealed[Grads],
+    sensitivity: Sensitivity | Unproven,
+    noise: Noise,
+    rng: Rng,
+    divide_by: float = 1.0,
+) -> Release:
+    """The value plus noise, and its event. The sealed tensors are consumed: noise is added where they lie.
+
+    What comes out is divided by a public number, if one is given, in the pass that adds the noise.
+    """
+    bare, factors = unseal(value), None
+    if isinstance(sensitivity, Unproven):
+        bound: float = sensitivity.scale
+        event: Event = events.NonPrivate(sensitivity.reason)
+    else:
+        _check_dimension(bare, sensitivity)
+        bound, event = noise.bound(sensitivity), noise.event(sensitivity.estimate)
+        if sensitivity.units is not None:
+            factors = sensitivity.units({name: tensor.numel() for name, tensor in bare.items()})
+            bare = {name: tensor.mul_(factors[name]) for name, tensor in bare.items()}
+    for tap in _taps:
+        seen = tap(bare, sensitivity, noise)
+        if seen is not None:
+            handed = _divided({name: tensor.clone() for name, tensor in seen.items()}, factors)
+            divide_(handed, divide_by)
+            return Release(handed, events.NonPrivate(TAPPED), divide_by)
+    if _taps:
+        event = events.NonPrivate(TAPPED)
+    noised = _noised(bare, noise, bound, rng, divide_by, lost=isinstance(sensitivity, Unproven))
+    return Release(_divided(noised, factors), event, divide_by)
+
+
+def _divided(value: Grads, factors: Mapping[str, float] | None) -> Grads:
+    """The public factors of the sensitivity's units taken out again."""
+    return value if factors is None else {name: tensor.div_(factors[name]) for name, tensor in value.items()}
+
+
+def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:
+    if sensitivity.dimension is None:
+        return
+    coordinates = sum(tensor.numel() for tensor in value.values())  # public: the shape of what is released
+    if coordinates > sensitivity.dimension:
+        raise ValueError(
+            f"dimension={sensitivity.dimension}: the sum has {coordinates} coordinates, and the bound was proved for "
+            "fewer; give the number of trainable parameters"
+        )
+
+
+def _noised(
+    value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng, divide_by: float, *, lost: bool
+) -> Grads:
+    summed = {name: dense(tensor) for name, tensor in value.items()}
+    if noise.multiplier == 0:  # 0 × ∞ is not a scale; an infinite bound is allowed where no noise is asked for
+        divide_(summed, divide_by)
+        return summed
+    if lost and not math.isfinite(bound):  # of no use to anyone, and Private ends the run
+        return {name: torch.full_like(tensor, math.nan) for name, tensor in summed.items()}
+    if not math.isfinite(bound):
+        raise ValueError(f"bound={bound}: noise needs a finite bound; give one, or a multiplier of 0")
+    scale = noise.multiplier * bound * (1 + ROUNDING)
+    noise.add_(summed, scale, rng, 1 / divide_by)
+    return summed
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A step function on a line: `heights[i]` from `edges[i]` to `edges[i + 1]`. The ends of the line are public."""
+
+    edges: Tensor  # (m + 1,), ascending
+    heights: Tensor  # (m,)
+
+
+class ChoiceTap(Protocol):
+    """Sees the scores of a choice, and may decide it."""
+
+    def __call__(self, scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
+        """What to choose; None lets the door choose."""
+        ...
+
+
+def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng) -> tuple[int, Event]:
+    """The index of a high score, ε-DP when one record moves each score by at most `sensitivity`."""
+    epsilon = validate.positive("epsilon", epsilon)
+    sensitivity = validate.positive("sensitivity", sensitivity)
+    bare = unseal(scores).to(torch.float64)
+    decided = _decided(bare, sensitivity, epsilon)
+    chosen = _likely(bare * (epsilon / (2 * sensitivity)), rng) if decided is None else int(decided)
+    return chosen, _exponential(epsilon)
+
+
+GRID = 2.0**-20
+"""A number chosen on a line is rounded to this part of its length: its last bits would tell which interval it is from."""
+
+
+def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, rng: Rng) -> tuple[float, Event]:
+    """A number where the function is high, ε-DP when one record moves it by at most `sensitivity` at every place."""
+    epsilon = validate.positive("epsilon", epsilon)
+    sensitivity = validate.positive("sensitivity", sensitivity)
+    steps = unseal(utility)
+    decided = _decided(steps, sensitivity, epsilon)
+    if decided is not None:
+        return float(decided), _exponential(epsilon)
+    width = steps.edges.diff()  # an interval of width 0 has a weight of log 0 and is never chosen
+    i = _likely(width.log() + steps.heights * (epsilon / (2 * sensitivity)), rng)
+    place = float(steps.edges[i] + width[i] * float(rng.uniform(1)[0]))
+    first, last = float(steps.edges[0]), float(steps.edges[-1])
+    step = (last - first) * GRID
+    return min(last, first + round((place - first) / step) * step), _exponential(epsilon)
+
+
+def _likely(log_weights: Tensor, rng: Rng) -> int:
+    """An index with probability ∝ exp(log_weights): the largest after Gumbel noise."""
+    gumbel = -torch.from_numpy(rng.uniform(log_weights.numel())).log().neg().log()
+    return int(torch.argmax(log_weights + gumbel))
+
+
+def _decided(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
+    for tap in _choice_taps:
+        decided = tap(scores, sensitivity, epsilon)
+        if decided is not None:
+            return decided
+    return None
+
+
+def _exponential(epsilon: float) -> Event:
+    return events.NonPrivate(TAPPED) if _taps or _choice_taps else events.Exponential(epsilon)

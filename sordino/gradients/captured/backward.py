@@ -1,0 +1,122 @@
+"""The pruned backward pass: from recorded uses to one part per parameter.
+
+Most of the memory of a private step would be output gradients that wait for the end of the pass. So a layer with a large
+output is measured as soon as the pass reaches it: a hook takes its gradient, and where per-sample rows are kept for the
+sum they replace the layer's input and output gradient there and then. What remains alive is, as in plain training, the
+activations of layers not reached yet.
+
+A hook fires only on a node that is run, which is so for layers whose input depends on another recorded layer; the others
+are asked for by their edge. Only parameters known to be used once are measured early, because the norm of a sum has cross
+terms. Both are learned from earlier batches, and a batch that does otherwise is run again without either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from sordino.gradients.captured.graph import backward
+from sordino.gradients.captured.keep_budget import Purse
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.captured.plan import Plan
+from sordino.gradients.captured.result import Inner
+from sordino.gradients.captured.use import Use
+from sordino.gradients.formulas.compound import joined
+from sordino.gradients.formulas.part import Exactly, Part
+
+_LARGE = 1 << 21
+"""Bytes of a layer's output from which on its gradient does not wait."""
+
+
+class Surprise(Exception):
+    """A batch that uses the model in another way than those before."""
+
+
+@dataclass
+class Gathered:
+    """What the backward pass gave, by column."""
+
+    plan: Plan
+    purse: Purse
+    parts: list[Part | None]
+    squares: list[Tensor | None]
+    inner: Inner | None  # ⟨g_i, θ⟩, if asked for
+    measured: bool = False  # some squares are known
+    _again: dict[int, list[Part]] = field(default_factory=dict)
+
+    def take(self, use: Use, g: Tensor, *, early: bool) -> None:
+        """One use; `early`: measure it now, if its parameters are used once."""
+        plan, columns = self.plan, self.plan.columns
+        found = use.resolve(g)
+        if self.inner is not None:
+            self.inner.take(columns, found, use.inner(g, found))
+        use.saved, use.output = (), None
+        for p, part in found.items():
+            column = columns[id(p)]
+            if self.parts[column] is None:
+                self.parts[column] = part
+                if early and column in plan.single:
+                    self.squares[column] = self.purse.measure(part)
+                    self.measured = True
+            elif self.squares[column] is None:
+                self._again.setdefault(column, []).append(part)
+            else:
+                plan.repeated |= {column}
+                plan.single -= {column}
+                raise Surprise
+
+    def finish(self) -> None:
+        """Join the uses of one parameter."""
+        for column, others in self._again.items():
+            first = self.parts[column]
+            assert first is not None, "the first use comes first"
+            self.parts[column] = joined([first, *others])
+        plan = self.plan
+        used = frozenset(k for k, part in enumerate(self.parts) if part is not None) if not plan.single else plan.single
+        plan.single = used - self._again.keys() - plan.repeated
+
+
+def gather(
+    plan: Plan,
+    uses: Sequence[Use],
+    losses: Tensor,
+    upstream: Tensor,
+    options: PerformanceOptions,
+    columns: int,
+    inner: Inner | None,
+) -> Gathered:
+    """Run the backward pass."""
+    gathered = Gathered(plan, Purse.holding(options, uses), [None] * columns, [None] * columns, inner)
+    early = [use for use in uses if use.inside and use.bytes >= _LARGE] if plan.single and plan.early else []
+    late = [use for use in uses if not (use.inside and use.bytes >= _LARGE)] if early else list(uses)
+    if not late:
+        early, late = [], list(uses)
+    waiting = set(map(id, early))
+
+    def reached(use: Use) -> Callable[[Any], None]:
+        def hook(grads: Any) -> None:
+            g = grads[use.edge.output_nr]
+            if g is not None:
+                waiting.discard(id(use))
+                with Exactly(g.device):
+                    gathered.take(use, g, early=True)
+
+        return hook
+
+    handles = [use.edge.node.register_prehook(reached(use)) for use in early]
+    try:
+        grads = backward(losses, tuple([use.edge for use in late]), upstream)
+    finally:
+        for handle in handles:  # a hook holds what holds its node
+            handle.remove()
+    if waiting:
+        plan.early = False
+        raise Surprise
+    with Exactly(losses.device):
+        for use, g in zip(late, grads, strict=True):
+            gathered.take(use, g, early=False)
+        gathered.finish()
+    return gathered

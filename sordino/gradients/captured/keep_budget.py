@@ -1,0 +1,43 @@
+"""How much a batch's kept rows may take, all layers together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.captured.use import Use
+from sordino.gradients.formulas.part import Part
+
+_ROWS = 1.25
+"""Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
+
+
+class Purse:
+    """Measures parts, and counts the rows they keep against one allowance for the whole model."""
+
+    __slots__ = ("_taken", "options")
+
+    def __init__(self, options: PerformanceOptions, taken: int | None = None) -> None:
+        """Take the options, and the bytes of what is held, if the allowance is to follow from them."""
+        self.options, self._taken = options, taken
+
+    @classmethod
+    def holding(cls, options: PerformanceOptions, uses: Sequence[Use]) -> Purse:
+        """The allowance given, or one in proportion to what the batch takes anyway, so that B does not decide."""
+        if options.keep_bytes is None:
+            return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in uses]))
+        return cls(options)
+
+    def measure(self, part: Part) -> Tensor:
+        """‖g_i‖², (B,)."""
+        if self._taken is not None:
+            self.options, self._taken = replace(self.options, keep_bytes=int(_ROWS * self._taken)), None
+        squared = part.squared(self.options)
+        kept = getattr(part, "kept", None)
+        if kept is not None:
+            left = max(0, (self.options.keep_bytes or 0) - kept.nbytes)
+            self.options = replace(self.options, keep_bytes=left)
+        return squared

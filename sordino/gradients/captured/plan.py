@@ -1,0 +1,188 @@
+"""What to do with each module of a model, found once and kept for as long as the model stays the same.
+
+A plan is remembered per model and thrown away when a parameter is added, replaced, frozen or thawed. It holds the trained
+parameters and no other reference to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from sordino.gradients.captured.buffers import Pool
+from sordino.gradients.captured.loose_parameters import RawParameters
+from sordino.gradients.captured.tape import Layout, Tape
+from sordino.gradients.inventory import Mark, walked
+from sordino.gradients.layers.fallback import fallback
+from sordino.gradients.layers.registry import Rule, rule_for
+from sordino.gradients.layers.sequential import chain, chains
+from sordino.gradients.protocol import LossFn, trainable
+from sordino.refusal import Refusal
+
+_REWRITTEN = (
+    "weight_g",
+    "weight_v",
+    "_orig",
+)  # what weight_norm, spectral_norm and pruning by hooks leave in place of a weight
+
+
+@dataclass
+class Plan:
+    """One model's modules, parameters and what its first batch taught."""
+
+    mark: Mark
+    names: tuple[str, ...]
+    like: list[nn.Parameter]  # the parameters of those names
+    columns: dict[int, int]  # id of a parameter -> its column
+    trainable: frozenset[int]  # the same ids
+    shapes: tuple[torch.Size, ...]
+    rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
+    raw: bool  # some parameters belong to no layer with a rule
+    has_convolutions: bool
+    layouts: Mapping[Hashable, Sequence[Layout | None]] | None = None
+    trusted: bool = False  # compared with autograd on samples whose gradients were finite
+    channels_last: bool = False
+    stream: bool = False
+    single: frozenset[int] = frozenset()  # columns known to be used once per pass
+    repeated: frozenset[int] = frozenset()  # columns that were used more than once in some pass
+    early: bool = True  # layers are measured during the backward pass
+    sample_bytes: int = 0
+    pool: Pool = field(default_factory=Pool)
+    _ones: Tensor | None = None
+
+    def ones(self, losses: Tensor) -> Tensor:
+        """The gradient of the sum at each of the losses: that of the last batch, if it fits and nobody wrote to it."""
+        held = self._ones
+        fits = held is not None and held.shape == losses.shape and held.dtype is losses.dtype
+        if held is None or not fits or held.device != losses.device or held._version:
+            held = self._ones = torch.ones_like(losses, requires_grad=False)
+        return held
+
+
+_PLANS: WeakKeyDictionary[nn.Module, dict[Hashable, Plan]] = WeakKeyDictionary()
+_MOST = 16  # ways of using one model that are remembered
+
+
+def way_of(model: nn.Module, loss_fn: LossFn, inputs: list[Tensor]) -> Hashable:
+    """What a plan was made for: another loss, mode or kind of input may use the layers in another way."""
+    code = getattr(loss_fn, "__code__", None) or id(loss_fn)  # a lambda written in a loop is a new object every time
+    return code, model.training, tuple([(t.dim(), t.dtype) for t in inputs])
+
+
+def plan_of(model: nn.Module, way: Hashable) -> Plan:
+    """The plan for this way of using the model.
+
+    It is made anew if the parameters are not what they were.
+    """
+    now = walked(model)
+    plans = _PLANS.get(model)
+    plan = None if plans is None else plans.get(way)
+    if plan is None or plan.mark != now.mark:
+        plans = _PLANS.setdefault(model, {})
+        plan = _made(model, now.mark)
+        plans.pop(way, None)
+        plans[way] = plan
+        for old in list(plans)[:-_MOST]:
+            del plans[old]
+    return plan
+
+
+def _made(model: nn.Module, mark: Mark) -> Plan:
+    parameters = trainable(model)
+    rules: list[tuple[int, str, Rule]] = []
+    raw, convolutions, done = False, False, set[int]()
+    for position, (name, module) in enumerate(model.named_modules()):
+        if isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
+            raise Refusal(
+                f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can "
+                "be seen; "
+                "pass the model as it was before torch.compile or torch.jit"
+            )
+        if id(module) in done or not any(p.requires_grad for p in module.parameters()):
+            continue
+        if chains(module):
+            rules.append((position, name, chain))  # its layers have their own rules too, for passes on which it is none
+            continue
+        own = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
+        found = None if is_parametrized(module) else rule_for(module)
+        if found is not None:
+            if any(key.endswith(_REWRITTEN) for key in own):
+                raise Refusal(
+                    f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that "
+                    "is a parameter; "
+                    "use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions"
+                )
+            rules.append((position, name, found))
+            convolutions = convolutions or isinstance(module, nn.Conv2d)
+            continue
+        below = [m for m in module.modules() if m is not module]
+        alone = is_parametrized(module) or not any(
+            p.requires_grad for m in below for p in m._parameters.values() if p is not None
+        )
+        if own or is_parametrized(module):
+            if alone:
+                rules.append((position, name, fallback))
+                done.update(id(m) for m in below)
+            else:
+                raw = True
+    columns = {id(p): column for column, p in enumerate(parameters.values())}
+    return Plan(
+        mark,
+        tuple(parameters),
+        list(parameters.values()),
+        columns,
+        frozenset(columns),
+        tuple(p.shape for p in parameters.values()),
+        tuple(rules),
+        raw,
+        convolutions,
+    )
+
+
+def known_sample_bytes(model: nn.Module) -> int:
+    """The most a sample took in any way the model was used, 0 if it was not."""
+    return max((plan.sample_bytes for plan in _PLANS.get(model, {}).values()), default=0)
+
+
+def forget_plans() -> None:
+    """Look at every model again on its next batch."""
+    _PLANS.clear()
+
+
+@contextmanager
+def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None]:
+    """The model with its layers run by their rules, put back as found whatever happens."""
+    before: list[tuple[nn.Module, Any]] = []
+    tape.rules = places = {}
+    try:
+        for position, name, rule in plan.rules:
+            module = modules[position]
+            places[id(module)] = position, rule
+            before.append((module, module.__dict__.get("forward")))
+            original = module.forward
+            module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
+        if plan.raw:
+            with RawParameters(tape):
+                yield
+        else:
+            yield
+    finally:
+        for module, forward in before:
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = forward
+
+
+def _forward(
+    tape: Tape, position: int, name: str, module: nn.Module, rule: Rule, original: Rule, *args: Any, **kwargs: Any
+) -> Any:
+    return tape.run(position, name, module, rule, original, args, kwargs)

@@ -1,0 +1,157 @@
+"""The gradients of a batch as parts, one per parameter: measured and summed, never all written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sordino.gradients.captured.buffers import Pool
+from sordino.gradients.captured.keep_budget import Purse
+from sordino.gradients.captured.small_layers import AtOnce, at_once
+from sordino.gradients.formulas.part import Exactly, Part, full_precision
+from sordino.gradients.protocol import Grads, Norms, accumulation_dtype
+
+_SMALL = 1 << 20
+"""Elements of a sum up to which its memory does not cost page faults."""
+
+
+@dataclass
+class Inner:
+    """⟨g_i, θ⟩ of the parameters all of whose uses gave it away; None for the others."""
+
+    columns: list[Tensor | None]
+    _unknown: set[int] = field(default_factory=set)
+
+    def take(self, columns: Mapping[int, int], parts: Mapping[Tensor, Part], found: Mapping[Tensor, Tensor]) -> None:
+        """One more use: its parameters, and the products that came with it."""
+        for p in parts:
+            column = columns[id(p)]
+            before = self.columns[column]
+            if p not in found or column in self._unknown:
+                self._unknown.add(column)
+                self.columns[column] = None
+            else:
+                self.columns[column] = found[p] if before is None else before + found[p]
+
+
+class Taken:
+    """A `PerSample` over parts."""
+
+    def __init__(
+        self,
+        losses: Tensor,
+        parts: Sequence[Part | None],
+        names: tuple[str, ...],
+        like: Sequence[Tensor],
+        purse: Purse,
+        pool: Pool,
+        inner: Inner | None = None,
+        squares: Sequence[Tensor | None] | None = None,
+    ) -> None:
+        """Take one part per parameter, None for a parameter the losses do not use.
+
+        `inner` if ⟨g_i, θ⟩ is asked for, `squares` are the squared norms that are known already.
+        """
+        self.losses = losses
+        self._parts = list(parts)
+        self._names = names
+        self._like = like
+        self._purse = purse
+        self._pool = pool
+        self._norms: Norms | None = None
+        self._squares = squares
+        self._inner = inner
+
+    def norms(self) -> Norms:
+        """Squared norms, (B, P), each layer by its fastest formula."""
+        if self._norms is None:
+            with Exactly(self.losses.device):
+                if self._squares is None and self._at_once is not None:
+                    self._norms = self._at_once.norms(self._names)
+                else:
+                    self._norms = Norms(self._one_by_one(), self._names)
+        return self._norms
+
+    @cached_property
+    def _at_once(self) -> AtOnce | None:
+        return at_once(self._parts)
+
+    def _one_by_one(self) -> Tensor:
+        columns, b = [], self.losses.shape[0]
+        for part, p, known in zip(self._parts, self._like, self._squares or [None] * len(self._parts), strict=True):
+            if known is not None:
+                columns.append(known)
+            elif part is None:
+                columns.append(p.new_zeros(b, dtype=accumulation_dtype(p.dtype)))
+            else:
+                columns.append(self._purse.measure(part))
+        return torch.stack(columns, dim=1)
+
+    @property
+    def inner(self) -> Tensor | None:
+        """⟨g_i, θ⟩, (B, P) in float64, if it was asked for: from outputs, else from parts, which keep rows by now."""
+        if self._inner is None:
+            return None
+        self.norms()
+        columns = []
+        with Exactly(self.losses.device):
+            for known, part, p in zip(self._inner.columns, self._parts, self._like, strict=True):
+                if part is None:
+                    columns.append(self.losses.new_zeros(len(self.losses), dtype=torch.float64))
+                else:
+                    columns.append(part.dot(p.detach()).double() if known is None else known)
+        return torch.stack(columns, dim=1)
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """⟨g_i, u⟩, (B, P)."""
+        columns = []
+        for name, part, p in zip(self._names, self._parts, self._like, strict=True):
+            if part is None or name not in u:
+                columns.append(p.new_zeros(self.losses.shape[0], dtype=accumulation_dtype(p.dtype)))
+            else:
+                with full_precision(p.device):
+                    columns.append(part.dot(u[name].detach()))
+        return torch.stack(columns, dim=1)
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Σ_i w_i g_i, in large models views of one buffer (see `flat`); `into` adds to an earlier result."""
+        with Exactly(weights.device):
+            return self._weighted_sum(weights, into)
+
+    def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
+        total = buffers(self._names, self._like, self._pool) if into is None else into
+        norms, beta = self.norms(), 0 if into is None else 1
+        finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
+        together = self._at_once if finite is None else None
+        if together is not None and together.add_to([total[name] for name in self._names], weights, beta):
+            return total
+        columns = weights.unbind(1)
+        for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
+            if part is None:
+                if into is None:
+                    total[name].zero_()
+                continue
+            w = columns[k if len(columns) > 1 else 0]
+            kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
+            kept.add_to(total[name], w, beta)
+        return total
+
+
+def buffers(names: tuple[str, ...], like: Sequence[Tensor], pool: Pool) -> Grads:
+    """Room for a sum, not cleared: one flat buffer where all parameters share a dtype and a device.
+
+    Small models have a tensor for each: the allocator hands the same memory out again, at half the price of a view.
+    """
+    if sum([p.numel() for p in like]) > _SMALL:
+        kinds = {(p.dtype, p.device) for p in like}
+        if len(kinds) == 1:
+            dtype, device = kinds.pop()
+            return dict(zip(names, pool.views([p.shape for p in like], accumulation_dtype(dtype), device), strict=True))
+    return {
+        name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
+        for name, p in zip(names, like, strict=True)
+    }

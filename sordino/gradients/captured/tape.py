@@ -1,0 +1,261 @@
+"""The tape of one forward pass: every use of a trainable parameter, with the place in the graph to ask for its
+gradient.
+
+A rule runs its layer on detached parameters, so the graph holds no parameter that the tape has not recorded, and
+autograd computes no parameter gradients. What is kept is a graph edge, never the output tensor: an in-place operation
+after the layer replaces the tensor, and an edge still names the value the layer returned. Inputs are kept with their
+version, and a changed version raises: a mutated input would give a wrong norm.
+
+A tape works in one of three ways: `Keep` holds inputs until the backward pass is over; `Stream` saves them through
+autograd (so activation checkpointing may forget them) and hands each use over during the backward pass; `Probe` only
+logs shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+
+from sordino.gradients.captured.use import Parts, Use
+from sordino.gradients.formulas.parameter_product import Euler
+from sordino.gradients.layers.registry import Rule
+from sordino.refusal import Refusal
+
+_EXACT = (torch.float32, torch.float64)
+"""In half precision an output has lost more than an inner product may; the product with θ is taken in float32."""
+
+
+class Mode(Enum):
+    """What a tape does with a use."""
+
+    KEEP = auto()
+    STREAM = auto()
+    PROBE = auto()
+
+
+class Checkpointed(Exception):
+    """Raised where saved tensors are rerouted (activation checkpointing): the forward must run as a stream."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a layer's input has its samples: dimension `dim`, `k` rows for each."""
+
+    dim: int
+    k: int = 1
+
+
+_ROW_EACH = (Layout(0),)
+
+
+class _Carry(torch.autograd.Function):
+    """The identity, with a gradient path where the input has none."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, path: Tensor) -> Tensor:
+        ctx.mark_dirty(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
+        return None, g.new_zeros(())
+
+
+class _Probe(torch.autograd.Function):
+    """The identity; its backward hands what was saved and the gradient to a sink, one use at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, path: Tensor, sink: Callable[..., None], *saved: Tensor) -> Tensor:
+        ctx.mark_dirty(y)
+        ctx.save_for_backward(*saved)
+        ctx.sink = sink
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # read once: a checkpoint gives them only once
+        ctx.sink(tuple(t.detach() for t in saved), g)
+        return g, g.new_zeros(()), None, *[None] * len(saved)
+
+
+@dataclass
+class Tape:
+    """What one forward pass used."""
+
+    size: int  # B
+    mode: Mode
+    trainable: frozenset[int]  # ids of the parameters wanted
+    layouts: Mapping[Hashable, Sequence[Layout | None]] = field(default_factory=dict)  # by module, by call
+    channels_last: bool = False
+    outputs: bool = False  # Keep: hold the outputs too, for inner products with the parameters
+    uses: list[Use] = field(default_factory=list)
+    shapes: list[tuple[Hashable, torch.Size]] = field(default_factory=list)  # Probe: (module, shape of its input)
+    sink: Callable[[Use, Tensor], None] | None = None  # Stream: called during the backward pass
+    closed: bool = False
+    sharing: bool = False  # inside a layer whose input no sample owns
+    idle: bool = False  # layers run by their own code, as inside a part's computation
+    _path: Tensor | None = None
+    name: str = ""
+    index: int = -1
+    original: Rule = field(default=lambda: None)
+    rules: Mapping[int, tuple[int, Rule]] = field(
+        default_factory=dict
+    )  # by the identity of a module: its place, its rule
+    _calls: dict[Hashable, int] = field(default_factory=dict)
+    _layout: Layout = Layout(0)
+
+    def run(self, index: int, name: str, module: nn.Module, rule: Rule, original: Rule, args: Any, kwargs: Any) -> Any:
+        """A layer's forward, by its rule; by its own code where nothing is to be recorded."""
+        if self.idle or not torch.is_grad_enabled():
+            return original(*args, **kwargs)
+        outer = self.index, self.name, self._layout, self.original
+        if index in self.layouts:  # a fallback leaf asks for each of its tensors instead
+            layout = self._layout_of(index, name)
+            if layout is None:
+                return self._shared(original, args, kwargs)
+            self._layout = layout
+        self.index, self.name, self.original = index, name, original
+        try:
+            return rule(self, module, *args, **kwargs)
+        finally:
+            self.index, self.name, self._layout, self.original = outer
+
+    def _shared(self, original: Rule, args: Any, kwargs: Any) -> Any:
+        outer, self.sharing = self.sharing, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.sharing = outer
+
+    @property
+    def path(self) -> Tensor:
+        """A leaf to which gradients can flow where a layer's input has none; made when first asked for."""
+        if self._path is None:
+            self._path = torch.zeros((), requires_grad=True)
+        return self._path
+
+    @property
+    def probing(self) -> bool:
+        """Is this a pass for shapes only?"""
+        return self.mode is Mode.PROBE
+
+    @property
+    def keeps(self) -> bool:
+        """Does it hold inputs, and nothing else, until the backward pass?"""
+        return self.mode is Mode.KEEP and not self.outputs
+
+    def one_row_each(self, module: nn.Module, rule: Rule) -> bool:
+        """Is this a layer run by that rule, whose inputs all have one row per sample, in their first dimension?"""
+        position, found = self.rules.get(id(module), (-1, None))
+        return found is rule and tuple(self.layouts.get(position, ())) == _ROW_EACH
+
+    def _layout_of(self, key: Hashable, name: str) -> Layout | None:
+        layouts = self.layouts.get(key, ())
+        if len(layouts) == 1:
+            return layouts[0]
+        call = self._calls.get(key, 0)
+        self._calls[key] = call + 1
+        if call >= len(layouts):
+            raise Refusal(
+                f"layer '{name}': it was called in another way than on the model's first batch, so its batch dimension "
+                "is not known; need the same inputs' layout every time; give the new use its own module, or use Loop()"
+            )
+        return layouts[call]
+
+    def batch_dim(self, x: Tensor, *, only: int | None = None, frames: bool = True) -> int:
+        """The dimension of x that counts samples; rules call it once per use, and never guess it from sizes.
+
+        `only`: the one the rule can do with. `frames`: may a sample have several rows there?
+        """
+        if self.mode is Mode.PROBE:
+            self.shapes.append((self.index, x.shape))
+            return 0
+        layout = self._layout
+        if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.k:
+            raise Refusal(
+                f"layer '{self.name}': its input of {x.dim()} dimensions does not have the samples where the "
+                "first batch "
+                "had them; need one layout for all batches; keep the batch dimension first, or use Loop()"
+            )
+        if (only is not None and layout.dim != only) or (layout.k != 1 and (layout.dim or not frames)):
+            raise Refusal(
+                f"layer '{self.name}': its input has the samples in dimension {layout.dim} ({layout.k} rows "
+                "each); need "
+                f"one row per sample in dimension {only or 0}; reshape the input, or use Loop()"
+            )
+        return layout.dim
+
+    def argument_dim(self, which: tuple[Hashable, ...], x: Tensor) -> int | None:
+        """The same for one of several tensors a layer takes or returns; None: it is shared by all samples."""
+        key = (self.index, *which)
+        if self.mode is Mode.PROBE:
+            self.shapes.append((key, x.shape))
+            return 0
+        layout = self._layout_of(key, self.name)
+        if layout is None:
+            return None
+        if layout.k != 1 or layout.dim >= x.dim() or x.shape[layout.dim] != self.size:
+            raise Refusal(
+                f"layer '{self.name}': a tensor it takes or returns has several rows per sample; need one; keep "
+                "the batch "
+                "dimension on its own, or write a rule for the layer (sordino.gradients.layers.rule)"
+            )
+        return layout.dim
+
+    def wants(self, p: Tensor | None) -> bool:
+        """Is this parameter's gradient asked for?"""
+        return p is not None and id(p) in self.trainable
+
+    def leaf(self, p: Tensor, x: Tensor | None = None) -> Tensor:
+        """The parameter for the graph: detached, and with a gradient path only where the input has none."""
+        proxy = p.detach()
+        if x is None or not x.requires_grad:
+            proxy.requires_grad_()
+        return proxy
+
+    def record(
+        self,
+        y: Tensor,
+        saved: tuple[Tensor, ...],
+        parts: Parts,
+        *,
+        frames: int | None = None,
+        euler: Euler | None = None,
+        more: int = 0,
+    ) -> Tensor:
+        """Take down a use; y comes back, and is what the layer must return (or compute on).
+
+        `more`: the bytes of outputs before y, in a use that stands for several layers.
+        """
+        if self.mode is Mode.PROBE:
+            return y
+        k = self._layout.k if frames is None else frames
+        if self.mode is Mode.KEEP:
+            if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+                raise Checkpointed
+            if not y.requires_grad:
+                y = _Carry.apply(y, self.path)  # type: ignore[no-untyped-call]
+            held = tuple([t.detach() for t in saved])
+            versions = tuple([t._version for t in held])
+            inside = any([t.requires_grad for t in saved])  # noqa: C419 — a generator costs more
+            use = Use(self.name, get_gradient_edge(y), held, versions, parts, k, y.nbytes + more, inside)
+            if self.outputs and euler is not None and y.dtype in _EXACT and euler.pays(y.numel() // self.size):
+                use.output, use.version, use.euler = y.detach(), y._version, euler
+            self.uses.append(use)
+            return y
+        use = Use(self.name, get_gradient_edge(self.path), (), (), parts, k)
+        if not self.closed:  # a checkpoint's second forward only provides saved tensors
+            self.uses.append(use)
+
+        def sink(tensors: tuple[Tensor, ...], g: Tensor) -> None:
+            if self.sink is not None:
+                self.sink(Use(use.name, use.edge, tensors, tuple(t._version for t in tensors), parts, k), g)
+
+        out: Tensor = _Probe.apply(y, self.path, sink, *[t.detach() for t in saved])  # type: ignore[no-untyped-call]
+        return out

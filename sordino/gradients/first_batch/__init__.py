@@ -1,0 +1,1 @@
+"""What a model's first batch teaches the engine."""

@@ -1,0 +1,79 @@
+"""Where the layers of a model have their samples: found on its first batch.
+
+Sizes lie: with 128 tokens and 128 samples, position ids look like a batch. So the model runs on two and on three
+samples, and the dimension that changed is the one that counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sordino.gradients.batch import arguments, take
+from sordino.gradients.captured.graph import one_loss_each, reachable, refuse_reentrant, unrecorded
+from sordino.gradients.captured.plan import Plan, installed
+from sordino.gradients.captured.tape import Layout, Mode, Tape
+from sordino.gradients.first_batch.trial import FEW, MORE
+from sordino.gradients.protocol import LossFn
+from sordino.refusal import Refusal
+
+
+def layouts_of(
+    plan: Plan, model: nn.Module, modules: list[nn.Module], loss_fn: LossFn, more: Any
+) -> dict[Hashable, Sequence[Layout | None]]:
+    """First the layers; then, if parameters are used outside them, those uses, knowing which layers are shared."""
+    needed, plan.raw = plan.raw, False
+    found, loose = _compared(plan, model, modules, loss_fn, more, {})
+    shared = any(layout is None for layouts in found.values() for layout in layouts)
+    plan.raw = needed or loose or shared
+    if plan.raw:
+        found, _ = _compared(plan, model, modules, loss_fn, more, found)
+    return found
+
+
+def _compared(
+    plan: Plan,
+    model: nn.Module,
+    modules: list[nn.Module],
+    loss_fn: LossFn,
+    more: Any,
+    known: dict[Hashable, Sequence[Layout | None]],
+) -> tuple[dict[Hashable, Sequence[Layout | None]], bool]:
+    names = {position: name for position, name, _ in plan.rules}
+    logs, loose = [], False
+    for n in (FEW, MORE):
+        tape = Tape(n, Mode.PROBE, plan.trainable, known)
+        with torch.enable_grad(), installed(plan, modules, tape):
+            losses = one_loss_each(loss_fn(model, *arguments(take(more, slice(0, n)))), n)
+        nodes = reachable(losses)
+        refuse_reentrant(nodes)
+        loose = loose or unrecorded(nodes, plan.columns)
+        logs.append(tape.shapes)
+    if [key for key, _ in logs[0]] != [key for key, _ in logs[1]]:
+        raise Refusal(
+            "the model calls other layers on two samples than on three; need a forward pass that does not "
+            "depend on the number of samples; loop over something else, or use Loop()"
+        )
+    found: dict[Hashable, list[Layout | None]] = {key: [None] for key, each in known.items() if None in each}
+    for (key, few), (_, many) in zip(*logs, strict=True):
+        position = key[0] if isinstance(key, tuple) else key
+        found.setdefault(key, []).append(_layout(few, many, names.get(position, "")))
+    return {key: layouts[:1] if len(set(layouts)) == 1 else layouts for key, layouts in found.items()}, loose
+
+
+def _layout(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
+    """Where two shapes differ; None where they do not."""
+    different = [j for j, (a, b) in enumerate(zip(few, many, strict=False)) if a != b]
+    if len(few) == len(many) and not different:
+        return None
+    dim = different[0] if len(different) == 1 and len(few) == len(many) else -1
+    k = few[dim] // FEW
+    if dim < 0 or few[dim] != FEW * k or many[dim] != MORE * k:
+        raise Refusal(
+            f"layer '{name}': its input does not grow by whole rows with the number of samples; need one "
+            "dimension that counts samples; do not mix samples inside the model"
+        )
+    return Layout(dim, k)

@@ -1,0 +1,143 @@
+"""y_t = W a_t + b for any number T of positions: Linear, and what attention and recurrent layers are made of.
+
+With a: input (B, T, d) and g: gradient at the output (B, T, p), sample i's gradient is Σ_t g_it a_itᵀ.
+
+    T = 1:  ‖g_i‖²·‖a_i‖²
+    Gram:   Σ_ts (a_t·a_s)(g_t·g_s)          no (p, d) matrix per sample; torch's products, or a compiled kernel
+    rows:   ‖gᵀa‖²                           kept, they serve the sum as well
+    sum:    one product (c·g)ᵀ a             (Lee & Kifer 2021; Bu et al. 2023, book-keeping)
+
+Privacy: a Gram sum cancels where token gradients do, and then reads low. Samples whose squared norm is a small part
+of its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.formulas.compound import joiner
+from sordino.gradients.formulas.output_gradient import Output, add_product, gram_of, gram_with, rows_of
+from sordino.gradients.formulas.part import Part, Squares, blank, may_keep, per_pass, pieces, square_sum
+
+_CANCELLED = 0.05
+"""Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
+
+
+def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
+    """Which samples' Gram sums have cancelled, as an index."""
+    return (squared < _CANCELLED * diagonal).nonzero().flatten()
+
+
+class Matmul:
+    """The weight of a linear map."""
+
+    __slots__ = ("a", "g", "kept", "number", "output", "squares", "start")
+
+    def __init__(
+        self, a: Tensor, g: Tensor, output: Output | None = None, squares: Squares | None = None, start: int = 0
+    ) -> None:
+        """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both, and then `squares` may give ‖g‖².
+
+        `output` is given where other weights share g, and `start` is the column of what they read where a begins.
+        """
+        if a.dim() == 3 and a.shape[1] == 1:
+            a, g = a[:, 0], g[:, 0]
+        self.a = a
+        self.g = g
+        self.output = None if a.dim() == 2 else output or Output(g)
+        self.number = 0 if self.output is None else self.output.joins(a)
+        self.squares = squares
+        self.start = start
+        self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """By whichever formula was fastest for this shape."""
+        if self.kept is not None:
+            return square_sum(self.kept)
+        if self.a.dim() == 2:
+            return square_sum(self.a) * (square_sum(self.g) if self.squares is None else self.squares())
+        b, t, d = self.a.shape
+        p = self.g.shape[2]
+        if not b or not t:
+            return self.a.new_zeros(b)
+        keep = may_keep(p * d, t * (p + d), b, options, self.a.element_size())
+        assert self.output is not None, "there are positions"
+        choice = self.output.formula(options, keep)
+        if choice == "compiled":
+            return self._guarded(*self.output.compiled(self.number), options)
+        if choice == "gram":
+            return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
+        if keep:
+            self.kept, squared = rows_of(self.a, self.g)
+            self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
+            self.output = None
+            return squared
+        step = per_pass(p * d, options, self.a.element_size())
+        return torch.cat([rows_of(a, g)[1] for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)])
+
+    def _gram(self, output: Output, step: int, options: PerformanceOptions) -> Tensor:
+        b, t, _ = self.a.shape
+        if len(output.inputs) > 1 and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
+            shared = pieces(output.product(), step)
+            found = [gram_with(a, gram) for a, gram in zip(pieces(self.a, step), shared, strict=True)]
+        else:  # passes small enough for the cache
+            found = [gram_of(a, g) for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)]
+        return self._guarded(torch.cat([s for s, _ in found]), torch.cat([d for _, d in found]), options)
+
+    def _guarded(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
+        again = diagonal_guard(squared, diagonal)
+        step = per_pass(self.a.shape[2] * self.g.shape[2], options, self.a.element_size())
+        for index in pieces(again, step):
+            squared[index] = square_sum(self.rows(index))
+        return squared
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Σ_t g_t · (U a_t): the layer's own forward product, with U in place of the weight."""
+        if self.kept is not None:
+            return (self.kept.flatten(1) * u.flatten().to(self.kept.dtype)).sum(1)
+        return (torch.nn.functional.linear(self.a, u.to(self.a.dtype)) * self.g).flatten(1).sum(1)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """One product over all samples and positions."""
+        w = weights.to(out.dtype)
+        if self.kept is not None:
+            out.view(-1).addmv_(self.kept.flatten(1).t(), w, beta=beta)
+            return
+        total = None if self.output is None else self.output.summed(w)
+        if total is None:
+            add_product(self.a, self.g, w, out, beta)
+        else:
+            mine = total[:, self.start : self.start + self.a.shape[2]]
+            out.copy_(mine) if not beta else out.add_(mine)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """gᵀa per sample."""
+        if self.kept is not None:
+            return self.kept[where]
+        a, g = self.a[where], self.g[where]
+        return g.unsqueeze(2) * a.unsqueeze(1) if a.dim() == 2 else torch.bmm(g.transpose(1, 2), a)
+
+    def without(self, gone: Tensor) -> Matmul:
+        """Masked in both factors."""
+        masked = Matmul(blank(self.a, gone), blank(self.g, gone))
+        masked.kept = None if self.kept is None else blank(self.kept, gone)
+        return masked
+
+
+def _positions(tensor: Tensor) -> Tensor:
+    return tensor.unsqueeze(1) if tensor.dim() == 2 else tensor
+
+
+@joiner
+def _along_positions(parts: Sequence[Part]) -> Part | None:
+    """A layer used twice is a layer with more positions."""
+    same = [part for part in parts if isinstance(part, Matmul)]
+    if len(same) < len(parts):
+        return None
+    return Matmul(
+        torch.cat([_positions(part.a) for part in same], 1), torch.cat([_positions(part.g) for part in same], 1)
+    )

@@ -1,0 +1,151 @@
+"""The gradient at the output of a linear map, what its weights' norms share, and which formula finds them.
+
+Gram:      Σ_ts (a_t·a_s)(g_t·g_s) by torch, a T × T matrix per sample at a time
+compiled:  the same by tiles, half the products (kernels/gram.c)
+rows:      gᵀa per sample, by torch or compiled (kernels/product.c)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sordino.gradients.captured.buffers import room
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.formulas.part import square_sum
+from sordino.kernels.gram import Grams, grams, usable
+from sordino.kernels.product import products
+
+
+def gram_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_ts (a_t·a_s)(g_t·g_s) and its diagonal part, each (b,)."""
+    return gram_with(a, torch.bmm(g, g.transpose(1, 2)))
+
+
+def gram_with(a: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with ggᵀ given, (b, T, T)."""
+    product = torch.bmm(a, a.transpose(1, 2)).mul_(gram)  # (b, T, T)
+    return product.sum(2).sum(1), product.diagonal(dim1=1, dim2=2).sum(1)
+
+
+def add_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None:
+    """Out = β out + Σ_it w_i g_it a_itᵀ, for a (B, T, d) and g (B, T, p), or both without T."""
+    turned = a.dim() == 3 and a.stride(0) < a.stride(1) and g.stride(0) < g.stride(1)  # positions come first in memory
+    if turned:
+        a, g = a.transpose(0, 1), g.transpose(0, 1)
+    rows, kernel = (g.flatten(0, -2), a.flatten(0, -2)), products()
+    if kernel is not None and kernel.takes(*rows, out):
+        if a.dim() == 3:
+            w = w.repeat(len(a)) if turned else w.repeat_interleave(a.shape[1])
+        kernel.add(*rows, w, out, beta, torch.get_num_threads())
+        return
+    spread = w.unsqueeze(1) if turned or a.dim() == 2 else w.view(-1, 1, 1)
+    a, g = (a * spread, g) if a.shape[-1] < g.shape[-1] else (a, g * spread)  # scale the narrower factor
+    out.addmm_(g.flatten(0, -2).t(), a.flatten(0, -2), beta=beta)
+
+
+def rows_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """gᵀa of every sample, (B, p, d), in room that is used again, and their squared norms, (B,)."""
+    held, kernel = room((len(a), g.shape[2], a.shape[2]), a), products()
+    if kernel is not None and kernel.takes_rows(g, a):
+        return held, kernel.rows(g, a, held, torch.get_num_threads())
+    torch.bmm(g.transpose(1, 2), a, out=held)
+    return held, square_sum(held)
+
+
+class Output:
+    """The gradient at an output, and the inputs that met in it: one, or two in a recurrent layer."""
+
+    __slots__ = ("choice", "g", "gram", "inputs", "read", "sums", "total", "weights")
+
+    def __init__(self, g: Tensor, read: Tensor | None = None) -> None:
+        """Take g (B, T, p), and a tensor (B, T, d) of which the inputs are columns, if there is one."""
+        self.g = g
+        self.read = read
+        self.weights: Tensor | None = None
+        self.total: Tensor | None = None
+        self.inputs: list[Tensor] = []
+        self.choice: str | None = None
+        self.gram: Tensor | None = None
+        self.sums: Tensor | None = None
+
+    def joins(self, a: Tensor) -> int:
+        """One more input, (B, T, d); its number."""
+        self.inputs.append(a)
+        return len(self.inputs) - 1
+
+    def product(self) -> Tensor:
+        """ggᵀ of every sample, (B, T, T)."""
+        if self.gram is None:
+            self.gram = torch.bmm(self.g, self.g.transpose(1, 2))
+        return self.gram
+
+    def compiled(self, number: int) -> tuple[Tensor, Tensor]:
+        """The Gram sums of one input and their diagonal parts, each (B,), by the compiled kernel."""
+        if self.sums is None:
+            kernel = grams()
+            assert kernel is not None, "it was chosen"
+            self.sums = kernel(self.g, self.inputs, torch.get_num_threads()).to(self.g.dtype)
+        squared, diagonal = self.sums[:, number].unbind(1)
+        return squared.clone(), diagonal
+
+    def summed(self, w: Tensor) -> Tensor | None:
+        """Σ_it w_i g_it readᵀ_it, (p, d), kept for the next weight that asks with the same w; None without `read`."""
+        if self.read is None or len(self.inputs) == 1:
+            return None
+        if self.total is None or self.weights is not w:
+            shape = (self.g.shape[2], self.read.shape[2])
+            self.total, self.weights = self.g.new_empty(shape) if self.total is None else self.total, w
+            add_product(self.read, self.g, w, self.total, 0)
+        return self.total
+
+    def formula(self, options: PerformanceOptions, keep: bool) -> str:
+        """How the norms of all its weights are found: `keep` says whether rows may be kept for the sum."""
+        if self.choice is None:
+            kernel = grams() if usable(self.g, *self.inputs) else None
+            self.choice = self._measured(keep, kernel) if options.measure else self._counted(kernel)
+        return self.choice
+
+    def _counted(self, kernel: Grams | None) -> str:
+        t, p, d = *self.g.shape[1:], sum(a.shape[2] for a in self.inputs)
+        if t * (d + p) >= p * d:
+            return "rows"
+        return "gram" if kernel is None or not kernel.level else "compiled"
+
+    def _measured(self, keep: bool, kernel: Grams | None) -> str:
+        (_, t, p), widths, threads = self.g.shape, tuple(a.shape[2] for a in self.inputs), torch.get_num_threads()
+        key = ("matmul", t, widths, p, self.g.dtype, self.g.device, threads, keep, kernel is None)
+        choice = tune.known(key)
+        if choice is not None:
+            return choice
+        few = tune.samples(p * sum(widths))
+        g, inputs = self.g[:few], [a[:few] for a in self.inputs]
+        read = None if self.read is None else self.read[:few]
+        w = torch.ones(len(g), device=g.device, dtype=g.dtype)
+
+        def total() -> None:
+            for a in inputs if read is None else (read,):
+                add_product(a, g, w, a.new_empty(p, a.shape[2]), 0)
+
+        def gram() -> None:
+            product = torch.bmm(g, g.transpose(1, 2))
+            for a in inputs:
+                gram_with(a, product)
+            total()
+
+        def compiled() -> None:
+            assert kernel is not None, "else it is no candidate"
+            kernel(g, inputs, threads)
+            total()
+
+        def rows() -> None:
+            for a in inputs:
+                held, _ = rows_of(a, g)
+                if keep:
+                    held.flatten(1).t() @ w
+            if not keep:
+                total()
+
+        candidates = {"gram": gram, "rows": rows} | ({} if kernel is None else {"compiled": compiled})
+        return tune.fastest(key, g.device, candidates)

@@ -1,0 +1,208 @@
+"""The gradient of one parameter at one use, for B samples: three functions, and the rows they agree with.
+
+A layer rule hands over one part per trainable parameter. `squared`, `dot` and `add_to` are what a training step needs;
+`rows` is the plain per-sample gradient, from which the other three follow and against which they are tested. `compound`
+joins the parts of a parameter that is used more than once.
+
+    squared_i = ‖Σ_uses g_i‖²    dot_i = Σ_uses ⟨g_i, u⟩    add_to: out += Σ_i w_i Σ_uses g_i
+
+Only the norm has cross terms, so only the norm needs the uses together.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.protocol import accumulation_dtype
+
+_RUN = 1024
+"""Elements the fused norm takes at once; its error there is below 3e-7."""
+
+
+class Part(Protocol):
+    """The gradients of B samples with respect to one parameter, through one use of it."""
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """‖g_i‖², shape (B,)."""
+        ...
+
+    def dot(self, u: Tensor) -> Tensor:
+        """⟨g_i, u⟩, shape (B,), for u of the parameter's shape."""
+        ...
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Out = β out + Σ_i w_i g_i, for weights of shape (B,); β = 0 overwrites whatever was there."""
+        ...
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """The gradients of some samples, (b, *shape)."""
+        ...
+
+    def without(self, gone: Tensor) -> Part:
+        """The same part with the samples of this mask (B,) set to zero, whatever they held."""
+        ...
+
+
+_AS_IT_IS = nullcontext()
+_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # a quick no; not promised to stay there
+
+
+def autocasting(device: torch.device) -> bool:
+    """Is autocast on?"""
+    return bool(_any_autocast()) and torch.is_autocast_enabled(device.type)
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
+    if autocasting(device):
+        return torch.autocast(device.type, enabled=False)
+    return _AS_IT_IS
+
+
+class Exactly:
+    """Nothing recorded by autograd, and autocast off: `torch.no_grad` and `full_precision` in one, at half the price."""
+
+    __slots__ = ("_device", "_precision", "_recording")
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._recording = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        self._precision = full_precision(self._device)
+        self._precision.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._precision.__exit__(None, None, None)
+        finally:
+            torch._C._set_grad_enabled(self._recording)
+
+
+def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+    """To the precision of accumulation; `like` first rounds to the precision the layer computed in (autocast)."""
+    if like is not None and tensor.dtype != like.dtype:
+        tensor = tensor.to(like.dtype)
+    dtype = accumulation_dtype(tensor.dtype)
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def _length(x: Tensor, dim: int) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=dim)
+    return found
+
+
+def pieces(x: Tensor, n: int) -> tuple[Tensor, ...]:
+    """Consecutive stretches of n rows; none of nothing."""
+    return torch.split(x, n) if len(x) else ()
+
+
+def two_dimensional(rows: Tensor) -> Tensor:
+    """(B, …) to (B, n); the gradient of a scalar has n = 1."""
+    return rows.unsqueeze(1) if rows.dim() == 1 else rows.flatten(1)
+
+
+def square_sum(rows: Tensor) -> Tensor:
+    """Σ x² per row of (B, …), one read and no copy.
+
+    The fused norm reads low over long rows (1e-5 at 2.4M elements), so they go in short runs whose squares are added.
+    """
+    flat = rows if rows.dim() == 2 else two_dimensional(rows)
+    n = flat.shape[1]
+    if n <= _RUN:
+        return _length(flat, 1).square_()
+    whole = n // _RUN * _RUN
+    runs = flat[:, :whole].view(flat.shape[0], -1, _RUN)
+    total = _length(runs, 2).square_().sum(1)
+    return total if whole == n else total + _length(flat[:, whole:], 1).square_()
+
+
+class Squares:
+    """Σ x² per row, computed once for all parameters whose norms contain it."""
+
+    __slots__ = ("found", "rows")
+
+    def __init__(self, rows: Tensor) -> None:
+        """Take rows (B, …)."""
+        self.rows = rows
+        self.found: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        """(B,)."""
+        if self.found is None:
+            self.found = square_sum(self.rows)
+        return self.found
+
+
+def blank(tensor: Tensor, gone: Tensor) -> Tensor:
+    """Rows of the mask become zero; 0 · nan would not."""
+    return tensor.masked_fill(gone.view(-1, *[1] * (tensor.dim() - 1)), 0)
+
+
+_SCRATCH = threading.local()
+
+
+def scratch(elements: int, like: Tensor) -> Tensor:
+    """A flat buffer that is used again and again: fresh memory of this size costs its page faults every time."""
+    key = f"{like.dtype}{like.device}"
+    held: Tensor | None = _SCRATCH.__dict__.get(key)
+    if held is None or held.numel() < elements:
+        held = _SCRATCH.__dict__[key] = torch.empty(elements, dtype=like.dtype, device=like.device)
+    return held[:elements]
+
+
+def per_pass(sample_elements: int, options: PerformanceOptions, itemsize: int = 4) -> int:
+    """How many samples fit the scratch memory, at least one."""
+    return max(1, options.scratch_bytes // max(1, sample_elements * itemsize))
+
+
+_DEAR = 4
+"""Rows so many times as large as a layer's own input and gradient cost more in memory than they save in the sum."""
+
+
+def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize: int) -> bool:
+    """Whether the rows of b samples may stay until the sum; `rows` and `own` are elements of one sample.
+
+    They may always take the place of the layer's own input and output gradient.
+    """
+    return rows <= own or (rows <= _DEAR * own and b * rows * itemsize <= (options.keep_bytes or 0))
+
+
+class Rows:
+    """Gradients held in full: biases, norm layers, small or unusual parameters."""
+
+    __slots__ = ("grads", "squares")
+
+    def __init__(self, grads: Tensor, squares: Squares | None = None) -> None:
+        """Take (B, *shape), and its squared norms, where another parameter needs them too."""
+        self.grads = grads
+        self.squares = squares
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """Σ of squares."""
+        return square_sum(self.grads) if self.squares is None else self.squares()
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Rows times a vector."""
+        flat = two_dimensional(self.grads)
+        return (flat * u.flatten().to(flat.dtype)).sum(1)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """A vector times rows."""
+        flat = two_dimensional(self.grads)
+        out.view(-1).addmv_(flat.t(), weights.to(flat.dtype), beta=beta)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """As held."""
+        return self.grads[where]
+
+    def without(self, gone: Tensor) -> Rows:
+        """Masked."""
+        return Rows(blank(self.grads, gone))

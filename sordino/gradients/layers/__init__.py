@@ -1,0 +1,22 @@
+"""Layer rules: how per-sample gradients follow from a layer's input and the gradient at its output."""
+
+from sordino.gradients.formulas.compound import Block
+from sordino.gradients.formulas.part import Part, Rows
+from sordino.gradients.layers import attention, embedding, linear, recurrent
+from sordino.gradients.layers import conv as convolutional
+from sordino.gradients.layers import norm as normalisation
+from sordino.gradients.layers.registry import rule, rule_for
+
+__all__ = [
+    "Block",
+    "Part",
+    "Rows",
+    "attention",
+    "convolutional",
+    "embedding",
+    "linear",
+    "normalisation",
+    "recurrent",
+    "rule",
+    "rule_for",
+]

@@ -1,0 +1,115 @@
+"""nn.Conv1d/2d/3d and nn.ConvTranspose1d/2d/3d: their forward passes, with every padding and memory format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.gradients.formulas.convolution_pass import convolve
+from sordino.gradients.formulas.convolution_weight import Convolution
+from sordino.gradients.formulas.geometry import Geometry
+from sordino.gradients.formulas.parameter_product import Euler, each
+from sordino.gradients.formulas.part import Part, lift
+from sordino.gradients.layers.registry import rule
+
+if TYPE_CHECKING:
+    from sordino.gradients.captured.tape import Tape
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """With one channel both formats look alike and the choice is silently lost: a copy has the strides that say it."""
+    if x.shape[1] == 1 and x.stride(1) != 1:
+        return x.clone(memory_format=torch.channels_last)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
+    """Forward as torch does it; padding other than zeros first, as its own operation."""
+    tape.batch_dim(input, only=0)
+    x, weight, bias, rank = input, module.weight, module.bias, len(module.kernel_size)
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        x = nn.functional.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
+        padding = (0,) * rank
+    elif padding == "valid":
+        padding = (0,) * rank
+    elif isinstance(padding, str):  # "same", possibly uneven
+        x = nn.functional.pad(x, module._reversed_padding_repeated_twice)
+        padding = (0,) * rank
+    geometry = Geometry(
+        tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
+    )
+    w = tape.leaf(weight, x)
+    b = None if bias is None else bias.detach()
+    if tape.channels_last and rank == 2 and not tape.probing:
+        x = _channels_last(x)
+        w = _channels_last(w.detach()).requires_grad_(w.requires_grad)
+        y = convolve(x, w, b, geometry)
+    else:
+        plain = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
+        y = plain(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        found: dict[Tensor, Part | Tensor] = {}
+        g32 = lift(g)
+        if tape.wants(weight):
+            found[weight] = Convolution(lift(saved[0], g), g32, geometry)
+        if bias is not None and tape.wants(bias):
+            found[bias] = g32.flatten(2).sum(2)
+        return found
+
+    return tape.record(y, (x,), parts, euler=Euler((weight, bias), each))
+
+
+@rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def transposed(
+    tape: Tape,
+    module: nn.ConvTranspose2d,
+    input: Tensor,
+    output_size: list[int] | None = None,
+) -> Tensor:
+    """A convolution with input and output gradient exchanged."""
+    tape.batch_dim(input, only=0)
+    rank = len(module.kernel_size)
+    weight, bias = module.weight, module.bias
+    padding: Any = module.padding  # a transposed convolution knows no other than numbers
+    extra = module._output_padding(
+        input,
+        output_size,
+        list(module.stride),
+        list(padding),
+        list(module.kernel_size),
+        rank,
+        list(module.dilation),
+    )
+    geometry = Geometry(
+        tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
+    )
+    convolve = (nn.functional.conv_transpose1d, nn.functional.conv_transpose2d, nn.functional.conv_transpose3d)[
+        rank - 1
+    ]
+    b = None if bias is None else bias.detach()
+    y = convolve(
+        input,
+        tape.leaf(weight, input),
+        b,
+        geometry.stride,
+        geometry.padding,
+        tuple(extra),
+        module.groups,
+        geometry.dilation,
+    )
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        found: dict[Tensor, Part | Tensor] = {}
+        g32 = lift(g)
+        if tape.wants(weight):
+            found[weight] = Convolution(g32, lift(saved[0], g), geometry)
+        if bias is not None and tape.wants(bias):
+            found[bias] = g32.flatten(2).sum(2)
+        return found
+
+    return tape.record(y, (input,), parts, euler=Euler((weight, bias), each))

@@ -1,0 +1,117 @@
+"""Any other leaf: its vector-Jacobian product, one sample at a time under `torch.func.vmap`.
+
+The leaf's own code runs on batches of one, so whatever it computes is right by construction; the price is a gradient
+per sample in memory and whatever vmap costs. Modules that torch cannot vmap, or that draw random numbers, are
+refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from sordino.gradients.formulas.part import Part, lift
+from sordino.refusal import Refusal
+
+if TYPE_CHECKING:
+    from sordino.gradients.captured.tape import Tape
+
+_CHUNK = 16  # samples per vmap
+
+
+def slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
+    """Where each trainable parameter of a module sits."""
+    found = {}
+    for prefix, owner in module.named_modules():
+        for key, p in owner._parameters.items():
+            if p is not None and p.requires_grad:
+                found[f"{prefix}.{key}" if prefix else key] = (owner, key, p)
+    return found
+
+
+@contextmanager
+def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """The module with other tensors in its parameters' places, for as long as the context lasts."""
+    places = {name: place for name, place in slots(module).items() if name in tensors}
+    try:
+        for name, (owner, key, _) in places.items():
+            owner._parameters[key] = tensors[name]  # type: ignore[assignment]
+        yield
+    finally:
+        for owner, key, p in places.values():
+            owner._parameters[key] = p
+
+
+def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run the leaf's own forward, and its per-sample gradients under vmap."""
+    original = tape.original
+    wanted = {name: p for name, (_, _, p) in slots(module).items() if tape.wants(p)}
+    inputs, spec = tree_flatten((args, kwargs))
+    where = [j for j, leaf in enumerate(inputs) if isinstance(leaf, Tensor)]
+    dims = [tape.argument_dim(("in", j), inputs[j]) for j in where]
+    free = not any(inputs[j].requires_grad for j in where)
+    with swapped(module, {name: tape.leaf(p, None if free else inputs[where[0]]) for name, p in wanted.items()}):
+        output = original(*args, **kwargs)
+    outputs, outspec = tree_flatten(output)
+    if not all(isinstance(y, Tensor) for y in outputs):
+        raise Refusal(
+            f"layer '{tape.name}': {type(module).__name__} returns something that is not a tensor; need "
+            "tensors; write a rule "
+            "for it (sordino.gradients.layers.rule)"
+        )
+    name, kind = tape.name, type(module).__name__
+    recorded = []
+    for number, y in enumerate(outputs):
+        dim = tape.argument_dim(("out", number), y)
+        if dim is None and y.is_floating_point() and y.requires_grad:
+            raise Refusal(
+                f"layer '{name}': {kind} returns a tensor without a batch dimension; need one row per sample; expand it"
+            )
+        if not y.is_floating_point() or dim is None:
+            recorded.append(y)
+            continue
+
+        def parts(
+            saved: tuple[Tensor, ...], g: Tensor, number: int = number, dim: int = dim
+        ) -> dict[Tensor, Part | Tensor]:
+            def gradient(own: tuple[Tensor, ...], one: Tensor) -> dict[str, Tensor]:
+                leaves = list(inputs)
+                for j, tensor, at in zip(where, own, dims, strict=True):
+                    leaves[j] = tensor if at is None else tensor.unsqueeze(at)
+                both: Any = tree_unflatten(leaves, spec)
+                given, named = both[0], both[1]
+
+                def run(values: dict[str, Tensor]) -> Tensor:
+                    with swapped(module, values):
+                        out: Tensor = tree_flatten(original(*given, **named))[0][number]
+                    return out.squeeze(dim)
+
+                pull: Any = torch.func.vjp(run, {n: p.detach() for n, p in wanted.items()})[1]
+                found: dict[str, Tensor] = pull(one)[0]
+                return found
+
+            try:
+                with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
+                    warnings.filterwarnings("ignore", message="There is a performance drop")
+                    rows = torch.func.vmap(gradient, in_dims=(tuple(dims), dim), randomness="error", chunk_size=_CHUNK)(
+                        saved, g
+                    )
+            except RuntimeError as error:
+                raise Refusal(
+                    f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need "
+                    "per-sample "
+                    "gradients of its parameters; write a rule for it (sordino.gradients.layers.rule), move its "
+                    "raw parameters "
+                    "into a small module of their own, or use Loop()"
+                ) from error
+            return {wanted[n]: lift(t) for n, t in rows.items()}
+
+        y = y.clone() if y._is_view() or any(y is leaf for leaf in inputs) else y
+        recorded.append(tape.record(y, tuple(inputs[j] for j in where), parts, frames=1))
+    return tree_unflatten(recorded, outspec)

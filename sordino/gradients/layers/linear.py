@@ -1,0 +1,86 @@
+"""nn.Linear with any number of middle dimensions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from sordino.gradients.formulas.compound import Block
+from sordino.gradients.formulas.linear_map import mapped
+from sordino.gradients.formulas.matrix_product import Matmul
+from sordino.gradients.formulas.parameter_product import Euler
+from sordino.gradients.formulas.part import Part, Rows, Squares, lift
+from sordino.gradients.layers.registry import rule
+
+if TYPE_CHECKING:
+    from sordino.gradients.captured.tape import Tape
+
+
+def samples_first(x: Tensor, dim: int, size: int) -> Tensor:
+    """(…, B, …, d) to (B, T, d); k rows per sample become positions."""
+    if dim:
+        x = x.movedim(dim, 0)
+    return x.reshape(size, -1, x.shape[-1])
+
+
+def _one_position(tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None) -> dict[Tensor, Part | Tensor]:
+    """The parts of y_i = W a_i + b: both norms contain ‖g_i‖²."""
+    squares = Squares(g)
+    found: dict[Tensor, Part | Tensor] = {}
+    if tape.wants(weight):
+        found[weight] = Matmul(a, g, None, squares)
+    if bias is not None and tape.wants(bias):
+        found[bias] = Rows(g, squares)
+    return found
+
+
+def affine(
+    tape: Tape,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dim: int,
+    block: tuple[int, int] | None = None,
+) -> Tensor:
+    """Y = x Wᵀ + b, recorded; `block` takes some rows of both."""
+    w = tape.leaf(weight, x)
+    b = None if bias is None else tape.leaf(bias, x)
+    if block is not None:
+        w = w[slice(*block)]
+        b = None if b is None else b[slice(*block)]
+    # On the CPU a Linear on more than two dimensions returns a view, and in-place operations bypass a view's node in
+    # the
+    # graph. So the recorded value is the two-dimensional product, which every later in-place operation still goes
+    # through.
+    y, lead, size = mapped(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), w, b, tape.size), x.shape[:-1], tape.size
+    plain = x.dim() == 2 and lead[0] == size and block is None  # one position each: nothing to arrange
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        if plain:
+            return _one_position(tape, lift(saved[0], g), lift(g), weight, bias)
+        rows = samples_first(lift(g).view(*lead, -1), dim, size)  # (B, T, p)
+        found: dict[Tensor, Part] = {}
+        if tape.wants(weight):
+            found[weight] = Matmul(samples_first(lift(saved[0], g), dim, size), rows)
+        if bias is not None and tape.wants(bias):
+            found[bias] = Rows(rows[:, 0] if rows.shape[1] == 1 else rows.sum(1))
+        if block is None:
+            return dict(found)
+        return {p: Block(part, *block, p.shape) for p, part in found.items()}
+
+    euler = None
+    if tape.outputs:
+
+        def rows(g: Tensor, y: Tensor) -> Tensor:
+            return samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
+
+        euler = Euler((weight, bias), rows)
+    y = tape.record(y, (x,), parts, frames=1, euler=euler)
+    return y if x.dim() == 2 else y.view(*lead, -1)
+
+
+@rule(nn.Linear)
+def linear(tape: Tape, module: nn.Linear, input: Tensor) -> Tensor:
+    """A matrix product."""
+    return affine(tape, input, module.weight, module.bias, tape.batch_dim(input))

@@ -1,0 +1,177 @@
+"""The compiled LSTM layer, if it is there: all steps of one direction, forward and backward (kernels/lstm.c).
+
+One product of [x_t, h_{t-1}] with both weights per step, and one pass over the gates. torch gives the same up to rounding
+(lstm_layer.py), and is compared with on a small case before the library is used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from sordino.gradients.captured.buffers import room
+from sordino.kernels import build
+from sordino.kernels.library import trusted
+from sordino.kernels.threads import in_parts
+
+LEVELS = ("portable", "AVX2")
+_SPLIT = 1 << 20  # multiplications; fewer are not worth a second thread
+_ROUNDING = 1e-5  # relative, of a small case
+
+_SIZES = ("steps", "batch", "width", "hidden")
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *[(name, ctypes.c_uint64) for name in _SIZES],
+        ("x", ctypes.c_void_p),
+        ("x_step", ctypes.c_int64),
+        ("x_sample", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "bias", "h0", "c0", "read", "gates", "cells", "out")],
+        ("dout", ctypes.c_void_p),
+        ("dout_step", ctypes.c_int64),
+        ("dout_sample", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("dlast", "dx", "dh0", "dc0", "sums")],
+    )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Of one direction: (4H, d), (4H, H), and the sum of both biases (4H), all dense."""
+
+    w_ih: Tensor
+    w_hh: Tensor
+    bias: Tensor
+
+    def fill(self, layer: _Layer) -> None:
+        """Their addresses."""
+        layer.w_ih, layer.w_hh, layer.bias = self.w_ih.data_ptr(), self.w_hh.data_ptr(), self.bias.data_ptr()
+        layer.width, layer.hidden = self.w_ih.shape[1], self.w_hh.shape[1]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a forward pass leaves for the backward one."""
+
+    read: Tensor  # (T, B, d + H): x_t and h_{t-1}
+    gates: Tensor  # (T, B, 4H): i, f, z, o; the backward pass overwrites it with the gradients at their inputs
+    cells: Tensor  # (T + 1, B, H)
+
+
+@dataclass(frozen=True)
+class Back:
+    """What a backward pass gives."""
+
+    dx: Tensor | None  # (T, B, d)
+    dh0: Tensor  # (B, H)
+    dc0: Tensor
+    sums: Tensor  # (B, 4H): gradients at the gates' inputs, added up over time
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The library's functions at one level of the processor's abilities."""
+
+    library: ctypes.CDLL
+    level: int
+
+    def forward(self, x: Tensor, h0: Tensor, c0: Tensor, weights: Weights, threads: int = 1) -> tuple[Tensor, Trace]:
+        """From x (T, B, d), h0 and c0 (B, H) to the hidden states (T, B, H)."""
+        x, h0, c0 = _rows(x), h0.contiguous(), c0.contiguous()
+        (steps, b, d), n = x.shape, h0.shape[1]
+        trace = Trace(room((steps, b, d + n), x), room((steps, b, 4 * n), x), room((steps + 1, b, n), x))
+        out = x.new_empty((steps, b, n))
+        layer = _Layer(steps, b)
+        weights.fill(layer)
+        layer.x, layer.x_step, layer.x_sample = x.data_ptr(), x.stride(0), x.stride(1)
+        layer.h0, layer.c0, layer.out = h0.data_ptr(), c0.data_ptr(), out.data_ptr()
+        self._run(self.library.sordino_lstm_forward, layer, trace, threads)
+        return out, trace
+
+    def backward(
+        self, trace: Trace, weights: Weights, dout: Tensor, dlast: Tensor, threads: int = 1, *, inner: bool = True
+    ) -> Back:
+        """From gradients at the hidden states (T, B, H) and the last cell state (B, H); `inner`: at x too."""
+        dout, dlast = _rows(dout), dlast.contiguous()
+        (steps, b, n), d = dout.shape, weights.w_ih.shape[1]
+        dx = room((steps, b, d), dout) if inner else None
+        back = Back(dx, dlast.new_empty((b, n)), dlast.new_empty((b, n)), dlast.new_empty((b, 4 * n)))
+        layer = _Layer(steps, b)
+        weights.fill(layer)
+        layer.dout, layer.dout_step, layer.dout_sample = dout.data_ptr(), dout.stride(0), dout.stride(1)
+        layer.dlast, layer.dx = dlast.data_ptr(), None if dx is None else dx.data_ptr()
+        layer.dh0, layer.dc0, layer.sums = back.dh0.data_ptr(), back.dc0.data_ptr(), back.sums.data_ptr()
+        self._run(self.library.sordino_lstm_backward, layer, trace, threads)
+        return back
+
+    def _run(self, function: Callable[..., int], layer: _Layer, trace: Trace, threads: int) -> None:
+        layer.read, layer.gates, layer.cells = trace.read.data_ptr(), trace.gates.data_ptr(), trace.cells.data_ptr()
+        short: list[int] = []
+
+        def part(begin: int, end: int) -> None:
+            if function(self.level, ctypes.addressof(layer), begin, end):
+                short.append(begin)
+
+        work = trace.gates.numel() * trace.read.shape[2]
+        in_parts(part, layer.batch, 1 if work < _SPLIT else threads)
+        if short:
+            raise MemoryError("no memory for a copy of an LSTM's weights")
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Float32 on the CPU, and not to be cast to anything else."""
+    plain = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
+    return plain and not torch.is_autocast_enabled("cpu")
+
+
+@cache
+def recurrence() -> Recurrence | None:
+    """What is used, or None: without vector instructions torch's products are faster."""
+    best = len(LEVELS) - 1
+    return trusted(
+        build.LSTM,
+        lambda library: Recurrence(typed(library), library.sordino_level(best)),
+        lambda made: made.level > 0 and agrees(made),
+    )
+
+
+def typed(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The library with the types of its functions."""
+    for function in (library.sordino_lstm_forward, library.sordino_lstm_backward):
+        function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
+        function.restype = ctypes.c_int
+    library.sordino_level.restype = ctypes.c_int
+    return library
+
+
+def agrees(made: Recurrence) -> bool:
+    """Whether it gives the values and gradients of torch's own layer."""
+    rng = torch.Generator().manual_seed(0)
+    steps, b, d, n = 3, 7, 5, 9
+    given = [(steps, b, d), (b, n), (b, n), (4 * n, d), (4 * n, n), (4 * n,), (steps, b, n), (b, n)]
+    x, h0, c0, w_ih, w_hh, bias, dout, dlast = (torch.randn(shape, generator=rng) for shape in given)
+    weights = Weights(w_ih, w_hh, bias)
+    out, trace = made.forward(x, h0, c0, weights)
+    back = made.backward(trace, weights, dout, dlast)
+    with torch.enable_grad():
+        leaves = [t.clone().requires_grad_() for t in (x, h0, c0, bias)]
+        h, c, wanted = leaves[1], leaves[2], []
+        for t in range(steps):
+            i, f, z, o = (leaves[0][t] @ w_ih.t() + h @ w_hh.t() + leaves[3]).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * z.tanh()
+            h = o.sigmoid() * c.tanh()
+            wanted.append(h)
+        slopes = torch.autograd.grad([torch.stack(wanted), c], leaves, [dout, dlast])
+    assert back.dx is not None, "asked for"
+    found = (out, back.dx, back.dh0, back.dc0, back.sums.sum(0))
+    pairs = zip(found, (torch.stack(wanted).detach(), *slopes), strict=True)
+    return all(bool((ours - theirs).norm() <= _ROUNDING * theirs.norm()) for ours, theirs in pairs)

@@ -1,0 +1,103 @@
+"""A pass over a lot: its batches, one after the other, as per-sample gradients at the model of the moment.
+
+The engine is asked for each batch, a penalty joins the gradients, and the model can be moved for a pass and is put back.
+
+Privacy: nothing leaves here but gradients and losses of single records, to callers that weigh and seal them. What is drawn
+at random for all records of a pass is drawn once for it, not once for a batch: one record more moves others into another
+batch, and must not change anything for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.gradients import batch as batches
+from sordino.gradients.chunked import nothing
+from sordino.gradients.displaced import displaced
+from sordino.gradients.inventory import Names, Walked
+from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
+from sordino.gradients.seeded import Seeded
+from sordino.lot import Lot
+from sordino.penalty import L2
+from sordino.random.rng import Rng
+from sordino.refusal import Refusal
+
+
+class Passes:
+    """Passes over lots with one model, loss, engine and penalty."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, backend: Backend, penalty: L2 | None) -> None:
+        self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
+        self.device = torch.device("cpu")  # where the model is
+        self._names = Names(model)
+        self.look()
+
+    def look(self, now: Walked | None = None) -> None:
+        """Look at the model once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
+        self._names.look(Walked(self.model) if now is None else now)
+        for p in self.named.values():
+            self.device = p.device
+            return
+
+    @property
+    def named(self) -> dict[str, nn.Parameter]:
+        """The parameters by name; the same dict for as long as they and what is trained of them are the same."""
+        return self._names.named
+
+    def own_randomness(self, stream: Rng) -> AbstractContextManager[None]:
+        """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
+        return Seeded(stream.seed(), self.device)
+
+    def gradients(self, batch: Any) -> PerSample:
+        """Of one batch that is a whole pass."""
+        return self._part(_drawn(self.backend), batch, self._names.trained)[0]
+
+    def parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
+        """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way."""
+        losses.clear()
+        parameters = self._names.trained
+        if not parameters:
+            raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
+        backend = _drawn(self.backend)
+        for batch in lot.batches():
+            part, loss = self._part(backend, batch, parameters)
+            losses.append(loss)
+            yield part
+            del part  # or it would live on beside the next one
+        if not losses:
+            part = nothing(parameters, estimate_of(backend))
+            losses.append(part.losses)
+            yield part
+
+    def parts_at(
+        self, lot: Lot, losses: list[Tensor], put_back: ExitStack, by: Mapping[str, Tensor]
+    ) -> Iterator[PerSample]:
+        """The same with the parameters moved; they are put back after the last part, or when the query is left.
+
+        The losses handed to the user are those of the first pass, wherever it was made.
+        """
+
+        def parts() -> Generator[PerSample, None, None]:
+            with displaced(self.model, by):
+                yield from self.parts(lot, [] if losses else losses)
+
+        made = parts()
+        put_back.callback(made.close)
+        return made
+
+    def _part(self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
+        """A batch's per-sample gradients, the penalty in them, and its losses."""
+        part = backend.per_sample(self.model, self.loss_fn, batches.to(batch, self.device))
+        losses = part.losses
+        return part if self.penalty is None else self.penalty.shifted(part, parameters), losses
+
+
+def _drawn(backend: Backend) -> Backend:
+    """What a `PerPass` backend draws for one pass; another is itself. `isinstance` is slow where it is asked every step."""
+    drawn: Callable[[], Backend] | None = getattr(backend, "drawn", None)
+    return backend if drawn is None else drawn()

@@ -1,0 +1,1 @@
+"""Randomness as an argument: keys, key streams, normal values."""

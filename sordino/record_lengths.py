@@ -1,0 +1,60 @@
+"""What informed samplers and diagnostics ask of records: gradient lengths at the model of the moment, and labels.
+
+Privacy: bare values of private records. They stay inside `Records`, which keeps count of who looked, or are sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.gradients.batch import arguments, size
+from sordino.gradients.protocol import Exact, PerSample
+from sordino.loading import Load, chunks
+from sordino.refusal import Refusal
+from sordino.sampling.records import Label, Lengths, Records, Rows
+
+_KIND = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def asked(n: int, load: Load, chunk: int, gradients: Callable[[Any], PerSample]) -> Records:
+    """The records of a dataset, as a sampler may ask them; `gradients` makes those of a batch, at the current model."""
+
+    def lengths(rows: Rows) -> Lengths:
+        return lengths_of(gradients(load(part)) for part in chunks(rows, chunk)).cpu().numpy()
+
+    def labels(rows: Rows, label: Label | None) -> Rows:
+        found = [labels_of(load(part), label) for part in chunks(rows, chunk)]
+        return torch.cat(found).cpu().numpy().astype(np.int64)
+
+    return Records(n, lengths, labels)
+
+
+def lengths_of(parts: Iterable[PerSample]) -> Tensor:
+    """The norm of every sample's gradient; one part in memory at a time, and of it nothing but the norms is computed."""
+    found = []
+    for part in parts:
+        norms = part.norms()
+        if norms.estimate != Exact():  # the estimates of all records hang together, and with them who is drawn
+            raise Refusal(
+                f"lengths were asked for and norms are {norms.estimate!r}: need exact ones; use the default backend"
+            )
+        found.append(norms.total())
+    return torch.cat(found) if found else torch.zeros(0)
+
+
+def labels_of(batch: Any, label: Label | None) -> Tensor:
+    """The class of every record of a batch: what `label` makes of its columns, or the last column."""
+    columns = arguments(batch)
+    found = columns[-1] if label is None else label(*columns)
+    if not isinstance(found, Tensor) or found.dim() != 1 or found.dtype not in _KIND or len(found) != size(batch):
+        what = "the last column of a batch" if label is None else "what `label` returned"
+        raise Refusal(
+            f"{what} is not a class per record: need whole numbers, one for each; give label=, a function of the "
+            "batch's columns, such as label=lambda x, y: y.argmax(1)"
+        )
+    return found

@@ -1,0 +1,54 @@
+"""Recipes: whole training runs as flat tables of fields, tuned and measured, and what is needed to run one.
+
+The table of recipes needs no torch; what prepares and builds a run is imported on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sordino.runs.known import NAMES, RECIPES, find
+from sordino.runs.recipe import Recipe, from_table
+
+if TYPE_CHECKING:
+    from sordino.runs.cost import event, noise_multiplier
+    from sordino.runs.prepared import Prepared, prepare
+    from sordino.runs.principal import project
+    from sordino.runs.problem import Problem, build
+    from sordino.runs.standard import Standardise, standardise
+
+_HOME = {
+    "event": "cost",
+    "noise_multiplier": "cost",
+    "Prepared": "prepared",
+    "prepare": "prepared",
+    "project": "principal",
+    "Problem": "problem",
+    "build": "problem",
+    "Standardise": "standard",
+    "standardise": "standard",
+}
+
+__all__ = [
+    "NAMES",
+    "RECIPES",
+    "Prepared",
+    "Problem",
+    "Recipe",
+    "Standardise",
+    "build",
+    "event",
+    "find",
+    "from_table",
+    "noise_multiplier",
+    "prepare",
+    "project",
+    "standardise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sordino.runs' has no attribute {name!r}")
+    return getattr(import_module(f"sordino.runs.{_HOME[name]}"), name)

@@ -1,0 +1,164 @@
+"""The run directory: all that is left of a training run, for people, for `sordino report` and for `sordino resume`.
+
+    config.toml          what was run: [recipe] every field; [options] how; [parameters] of the method; [resolved] what was
+                         calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,
+                         sampler, trainable, classes, started; [versions]
+    metrics.jsonl        one object per evaluation, oldest first: step, epoch, epsilon (null: no guarantee), delta,
+                         test_accuracy, test_loss, learning_rate, seconds
+    privacy.json         the claim as data, see `statement`
+    initial.safetensors  the network before training, a function of a public seed
+    model.safetensors    the trained network; where the recipe averages, the average
+    trace/               with the option `trace`: the network of each evaluation, STEP.safetensors
+    ledger.jsonl         steps entered before they were released, see ahead.py
+    checkpoints/         the last two, see checkpoint.py; as secret as the data
+    report.html, PRIVACY.md    written at the end, from the above
+
+Only released and public quantities are in these files, the checkpoints excepted. The last line of a .jsonl file may be cut
+short while the run is going on, or after it was killed.
+
+Privacy: `privacy.json` is there from the beginning, with the claim of the whole plan, and is replaced by what was really
+done when the run stops. So a run that was killed reports at least what it spent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import nn
+
+from sordino.accounting import PLD, gaussian_mu
+from sordino.door import claims
+from sordino.door.claims import Claim, Guarantee
+from sordino.runs import files, toml
+
+FORMAT = 1
+CONFIG, METRICS, PRIVACY = "config.toml", "metrics.jsonl", "privacy.json"
+INITIAL, MODEL, TRACE, CHECKPOINTS = "initial.safetensors", "model.safetensors", "trace", "checkpoints"
+
+RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
+
+_DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One evaluation; everything here is released or public."""
+
+    step: int
+    epoch: float
+    epsilon: float | None
+    delta: float
+    test_accuracy: float
+    test_loss: float
+    learning_rate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory."""
+
+    folder: Path
+
+    @staticmethod
+    def create(folder: Path) -> Run:
+        """A new one; a folder that holds something already is refused."""
+        try:
+            if folder.exists() and not folder.is_dir():
+                raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
+            if folder.is_dir() and any(path.name != CHECKPOINTS or any(path.iterdir()) for path in folder.iterdir()):
+                raise ValueError(
+                    f"out={str(folder)!r}: holds something already; need an empty folder, or `sordino resume {folder}`"
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / CHECKPOINTS).mkdir(exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ValueError(f"out={str(folder)!r}: cannot be written to ({error.strerror})") from error
+        return Run(folder)
+
+    @staticmethod
+    def open(folder: Path) -> Run:
+        """One that is there."""
+        if not (folder / CONFIG).is_file():
+            raise ValueError(f"{str(folder)!r}: not a run directory (it has no {CONFIG})")
+        return Run(folder)
+
+    def discard(self) -> None:
+        """Nothing was begun: leave no trace of it."""
+        with suppress(OSError):
+            self.checkpoints.rmdir()
+            self.folder.rmdir()
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.folder / CHECKPOINTS
+
+    def write_config(self, table: Mapping[str, Any]) -> None:
+        """Once, at the beginning."""
+        files.write(self.folder / CONFIG, toml.dumps({"format": FORMAT, **table}))
+
+    def write_model(self, name: str, model: nn.Module) -> None:
+        """Parameters and buffers, under the names of the model's own state dict."""
+        state = {key: value.detach().contiguous().clone() for key, value in model.state_dict().items()}
+        files.write(self.folder / name, safetensors.torch.save(state))
+
+    def write_trace(self, step: int, model: nn.Module) -> None:
+        """The network as it is at an evaluation; released, like the last one."""
+        (self.folder / TRACE).mkdir(exist_ok=True)
+        self.write_model(f"{TRACE}/{step:08d}.safetensors", model)
+
+    def trace(self) -> dict[int, Path]:
+        """Where the networks of the evaluations are, by step; empty when they were not kept."""
+        return {int(path.stem): path for path in sorted((self.folder / TRACE).glob("[0-9]*.safetensors"))}
+
+    def append(self, row: Row) -> None:
+        """One more evaluation."""
+        with open(self.folder / METRICS, "a", encoding="utf-8") as file:
+            file.write(_line(row))
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """All evaluations, anew: those after the checkpoint that a run resumes from come again."""
+        files.write(self.folder / METRICS, "".join(map(_line, rows)))
+
+    def rows(self) -> list[Row]:
+        """The evaluations; a last line cut short is left out."""
+        path = self.folder / METRICS
+        whole = path.read_text("utf-8").rpartition("\n")[0] if path.exists() else ""
+        return [Row(**json.loads(line)) for line in whole.splitlines()]
+
+    def write_privacy(self, claim: Claim, status: str, steps: int, budget: float | None) -> None:
+        """The claim, as data."""
+        files.write(self.folder / PRIVACY, json.dumps(statement(claim, status, steps, budget), indent=1) + "\n")
+
+
+def statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
+    """privacy.json: `claim` (epsilon, delta, relation, accountant, event, not_covered, or reason) and what follows.
+
+    `status` is running, stopped, finished or failed; `steps` is how many lots the claim speaks about, `budget` the ε that
+    was asked for, `words` the printed claim, `at_delta` ε at other δ, `mu` the Gaussian mechanism's with the same (ε, δ).
+    """
+    table: dict[str, Any] = {
+        "format": FORMAT,
+        "status": status,
+        "steps": steps,
+        "budget": budget,
+        "unit": "one record of the training set",
+        "claim": claims.table(claim),
+        "words": str(claim),
+    }
+    if isinstance(claim, Guarantee):
+        deltas = sorted({*_DELTAS, claim.delta}, reverse=True)
+        table["at_delta"] = [{"delta": d, "epsilon": PLD().epsilon(claim.event, d)} for d in deltas]
+        table["mu"] = gaussian_mu(claim.epsilon, claim.delta) if claim.epsilon > 0 and claim.delta > 0 else None
+    return table
+
+
+def _line(row: Row) -> str:
+    return json.dumps(asdict(row), allow_nan=False) + "\n"

@@ -1,0 +1,183 @@
+"""`fit`: a recipe carried out from beginning to end, the loop for those who have none. `resume`: the rest of one.
+
+history = sordino.fit("mnist", epsilon=3.0)
+print(history.test_accuracy, history.claim)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sordino import report
+from sordino.door.claims import Claim
+from sordino.runs import Recipe, checkpoint
+from sordino.runs.directory import CONFIG, FAILED, FINISHED, INITIAL, MODEL, RUNNING, STOPPED, Row, Run
+from sordino.runs.job import Job, assemble
+from sordino.runs.loop import Diverged, Training
+from sordino.runs.settings import Settings, read, settle
+from sordino.runs.signals import signals
+from sordino.runs.view import Silent, View
+from sordino.runs.write_ahead import Ahead
+
+
+class Failed(RuntimeError):
+    """A run that could not go on, why, and what is kept of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """What a run came to."""
+
+    rows: tuple[Row, ...]
+    claim: Claim
+    model: nn.Module
+    run: Path
+    seconds: float
+    status: str
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """Of the last evaluation."""
+        return self.rows[-1].test_accuracy if self.rows else None
+
+    @property
+    def finished(self) -> bool:
+        """False when it was asked to stop before its last step."""
+        return self.status == FINISHED
+
+
+def fit(
+    recipe: str | Recipe,
+    *,
+    out: str | Path | None = None,
+    parameters: Mapping[str, float] | None = None,
+    budget_stop: bool = False,
+    view: View | None = None,
+    **given: Any,
+) -> History:
+    """Train by a recipe, or its name, with any of the fields of `Recipe` and `settings.Options` in place of its own.
+
+    `out` is the run directory, new or empty; without it, one is made in `runs`. `parameters` are the method's own. With
+    `budget_stop` and both epsilon and noise_multiplier the run stops before it exceeds ε.
+
+    >>> import sordino, tempfile
+    >>> history = sordino.fit("spiral", steps=20, records=500, seed=0, out=tempfile.mkdtemp())
+    >>> history.finished, history.claim.delta
+    (True, 1e-05)
+    """
+    return carry_out(settle(recipe, given, parameters, budget_stop=budget_stop), out, view or Silent())
+
+
+def carry_out(settings: Settings, out: str | Path | None, view: View) -> History:
+    """A new run."""
+    folder = Path(out) if out is not None else _named(settings.recipe.name)
+    run = Run.create(folder)  # refused before the data is read, if it must be
+    try:
+        job = assemble(settings, view.say)
+    except BaseException:
+        run.discard()
+        raise
+    return _begun(job, run, view)
+
+
+def resume(folder: str | Path, view: View | None = None) -> History:
+    """The rest of a run that was stopped, killed or failed; of a finished one, what it came to."""
+    seen = view or Silent()
+    run = Run.open(Path(folder))
+    config = read(run.folder / CONFIG)
+    settings = config.settings()
+    if not checkpoint.found(run.checkpoints) and not _entered(run):
+        return _begun(assemble(settings, seen.say), run, seen)  # killed before anything was released
+    with Ahead(run.folder) as ahead:
+        found, passed = checkpoint.latest(run.checkpoints)
+        for why in passed:
+            seen.say(f"passed over {why}")
+        _same_threads(ahead)
+        job = assemble(settings, seen.say, config.resolved)
+        training = Training(job, run, ahead, seen)
+        try:
+            training.resume(found)
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"{run.folder}: the checkpoint of step {found.step} does not fit this version or this model ({error})"
+            ) from error
+        return _trained(training)
+
+
+def _begun(job: Job, run: Run, view: View) -> History:
+    run.write_config(job.config())
+    run.write_model(INITIAL, job.problem.model)
+    run.write_privacy(job.planned(), RUNNING, job.steps, job.settings.budget)
+    with Ahead(run.folder, new=True) as ahead:
+        training = Training(job, run, ahead, view)
+        training.begin()
+        return _trained(training)
+
+
+def _trained(training: Training) -> History:
+    """Train, and leave the run directory in order however it ends."""
+    job, run, view = training.job, training.run, training.view
+    view.begin(job, training.private.steps)
+    try:
+        with signals() as wish:
+            done = training.loop(wish)
+        if done:
+            with training.tested() as model:
+                run.write_model(MODEL, model)
+    except (Diverged, OSError, MemoryError) as error:
+        view.end()
+        _leave(training, FAILED)
+        raise Failed(
+            f"{_said(error)}; the state after step {training.saved} is kept: `sordino resume {run.folder}`"
+        ) from error
+    except BaseException:
+        view.end()
+        raise
+    view.end()
+    status, seconds = FINISHED if done else STOPPED, training.elapsed()
+    claim = _leave(training, status)
+    try:
+        if training.job.settings.options.report:
+            report.write(run.folder)
+    except OSError as error:  # the run itself is whole
+        view.say(f"no report: {_said(error)}; `sordino report {run.folder}` writes it")
+    if training.average is not None:
+        training.average.swap()
+    return History(tuple(training.rows), claim, training.model, run.folder, seconds, status)
+
+
+def _leave(training: Training, status: str) -> Claim:
+    claim = training.claim()
+    try:
+        training.run.write_privacy(claim, status, training.private.steps, training.job.settings.budget)
+    except OSError:
+        if status != FAILED:  # the plan's claim, which is no smaller, stays
+            raise
+    return claim
+
+
+def _named(name: str) -> Path:
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _entered(run: Run) -> bool:
+    path = run.folder / "ledger.jsonl"
+    return path.exists() and path.stat().st_size > 0
+
+
+def _same_threads(ahead: Ahead) -> None:
+    """Sums are split by threads: a replay needs as many as there were."""
+    threads = ahead.environment.get("threads")
+    if isinstance(threads, int) and threads > 0:
+        torch.set_num_threads(threads)
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,220 @@
+"""Everything a run needs, made from its settings: data, model, sampler, noise, number of steps. Nothing is released yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino import events, validate
+from sordino.accounting import PLD
+from sordino.algorithms.dpsgd import Query
+from sordino.door import claims
+from sordino.door.claims import Claim
+from sordino.door.dry_run import dry_run
+from sordino.events import Event
+from sordino.gradients import Backend, Captured, PerformanceOptions
+from sordino.penalty import L2
+from sordino.runs import Problem, build
+from sordino.runs.cost import before, noise_for, steps_for
+from sordino.runs.environment import here
+from sordino.runs.methods import Setting, method, plain
+from sordino.runs.problem import tell_noise
+from sordino.runs.records import Records, Say, records
+from sordino.runs.samplers import sampler
+from sordino.runs.settings import Settings
+from sordino.sampling import Sampler
+
+_MEMORY = 1 << 25  # more than the caches hold, and fresh memory costs more than what is computed in it
+_HELD = 4
+"""Activations, their gradients and two temporaries, each about as large as the outputs of the layers."""
+_LEAST, _MOST = 16, 4096
+_TIMES = 20
+"""Evaluations and checkpoints in a run, unless asked otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run that could begin."""
+
+    settings: Settings
+    records: Records
+    problem: Problem
+    sampler: Sampler
+    multiplier: float
+    steps: int
+    physical_batch: int
+    started: str
+
+    @property
+    def expected_batch(self) -> float:
+        """The public number that sums are divided by."""
+        return self.sampler.expected(len(self.records.prepared.train))
+
+    @property
+    def evaluate_every(self) -> int:
+        """Steps."""
+        return self.settings.options.evaluate_every or max(1, self.steps // _TIMES)
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps."""
+        return self.settings.options.checkpoint_every or max(1, self.steps // _TIMES)
+
+    def query(self) -> Query:
+        """What is asked of each lot."""
+        return _query(self.settings, self.problem, self.multiplier, len(self.records.prepared.train))
+
+    def backend(self) -> Backend:
+        """How per-sample gradients are computed; nothing is measured, so that a replay computes the same bits."""
+        return _backend(self.settings, self.problem, len(self.records.prepared.train))
+
+    def penalty(self) -> L2 | None:
+        """The L2 penalty inside each record's gradient, if there is one."""
+        strength = self.settings.recipe.penalty
+        return L2(strength) if strength else None
+
+    def event(self) -> Event:
+        """What the whole run will have done to the data."""
+        return _event(self.settings, self.records, self.sampler, self.query(), self.steps, self.backend())
+
+    def planned(self) -> Claim:
+        """What can be claimed when all of it is done."""
+        return claims.claim(self.event(), self.settings.recipe.delta, PLD())
+
+    def resolved(self) -> dict[str, Any]:
+        """What was calibrated and counted, for config.toml."""
+        prepared = self.records.prepared
+        return {
+            "noise_multiplier": self.multiplier,
+            "steps": self.steps,
+            "dataset_size": len(prepared.train),
+            "test_size": len(prepared.test),
+            "generated": self.records.generated,
+            "expected_batch": self.expected_batch,
+            "physical_batch": self.physical_batch,
+            "sampler": str(self.sampler),
+            "trainable": sum(p.numel() for p in self.problem.model.parameters() if p.requires_grad),
+            "classes": prepared.classes,
+            "query": repr(self.query()),
+            "started": self.started,
+        }
+
+    def config(self) -> dict[str, Any]:
+        """config.toml."""
+        versions = {name: value for name, value in here().items() if name in ("sordino", "python", "torch", "numpy")}
+        return {**self.settings.table(), "resolved": self.resolved(), "versions": versions}
+
+
+def assemble(settings: Settings, say: Say, earlier: Mapping[str, Any] | None = None) -> Job:
+    """The job; `earlier` is what an earlier process resolved, which is then not calibrated again."""
+    job = _assembled(settings, say, earlier)
+    tell_noise(job.problem.optimizer, job.query(), job.expected_batch)
+    return job
+
+
+def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) -> Job:
+    recipe, options = settings.recipe, settings.options
+    loaded = records(recipe, options.records, say)
+    problem = build(recipe, loaded.prepared, options.init_seed)
+    n = len(loaded.prepared.train)
+    drawn = _sampler(settings, problem, n)
+    drawn.expected(n)  # refuses what cannot be drawn
+
+    backend = _backend(settings, problem, n)
+
+    def event_of(multiplier: float, steps: int) -> Event:
+        return _event(settings, loaded, drawn, _query(settings, problem, multiplier, n), steps, backend)
+
+    if earlier is not None:
+        multiplier = validate.non_negative("noise_multiplier", earlier.get("noise_multiplier"))
+        steps = validate.count("steps", earlier.get("steps"))
+        physical = validate.count("physical_batch", earlier.get("physical_batch"))
+        return Job(settings, loaded, problem, drawn, multiplier, steps, physical, str(earlier.get("started")))
+    if recipe.noise_multiplier is not None:
+        multiplier = recipe.noise_multiplier
+    else:
+        assert recipe.epsilon is not None  # a recipe has one of the two
+        say(f"calibrating the noise to ε = {recipe.epsilon:g}")
+        multiplier = noise_for(lambda s: event_of(s, recipe.steps), recipe.epsilon, recipe.delta)
+    steps = recipe.steps
+    if options.budget is not None:
+        steps = steps_for(lambda count: event_of(multiplier, count), steps, options.budget, recipe.delta)
+    physical = options.physical_batch or fitting(problem.model, loaded.prepared.train.tensors[0], drawn.expected(n))
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
+
+
+def _setting(settings: Settings, problem: Problem, multiplier: float, records: int) -> tuple[Setting, dict[str, float]]:
+    recipe = settings.recipe
+    sizes = [p.numel() for p in problem.model.parameters() if p.requires_grad]
+    setting = Setting(
+        bound=recipe.bound,
+        multiplier=multiplier,
+        rate=recipe.rate,
+        steps=recipe.steps,
+        records=records,
+        tensors=len(sizes),
+        numbers=sum(sizes),
+        learning_rate=problem.learning_rate,
+    )
+    return setting, method(recipe.method).complete(setting, settings.parameters)
+
+
+def _query(settings: Settings, problem: Problem, multiplier: float, records: int) -> Query:
+    if settings.options.non_private:
+        return plain()
+    return method(settings.recipe.method).query(*_setting(settings, problem, multiplier, records))
+
+
+def _sampler(settings: Settings, problem: Problem, records: int) -> Sampler:
+    own, asked = method(settings.recipe.method).sampler, settings.options.sampler
+    if own is None:
+        return sampler(asked or "poisson", settings.recipe.rate, records)
+    if asked is not None:
+        raise ValueError(
+            f"sampler={asked!r}: the method {settings.recipe.method} draws its lots in its own way; leave it out"
+        )
+    return own(*_setting(settings, problem, 1.0, records))
+
+
+def _backend(settings: Settings, problem: Problem, records: int) -> Backend:
+    own = method(settings.recipe.method).backend
+    if own is None or settings.options.non_private:
+        return Captured(PerformanceOptions(measure=False))
+    return own(*_setting(settings, problem, 1.0, records))
+
+
+def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, steps: int, backend: Backend) -> Event:
+    n = len(loaded.prepared.train)
+    return events.compose([*before(settings.recipe), dry_run(query, drawn, n, steps, drawn.expected(n), backend)])
+
+
+def fitting(model: nn.Module, inputs: Tensor, lot: float) -> int:
+    """Records processed at once: by the size of the layers' outputs, so that it is the same in every process.
+
+    Lots are cut into parts of one size: a small last part costs nearly as much as a full one. Poisson lots are seldom
+    larger than `lot` by more than four of their deviations.
+    """
+    total = 0
+
+    def count(module: nn.Module, given: Any, output: Any) -> None:
+        nonlocal total
+        total += output.numel() * output.element_size() if isinstance(output, Tensor) else 0
+
+    hooks = [module.register_forward_hook(count) for module in model.modules()]
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros_like(inputs[:1]))
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    fits = min(_MOST, max(_LEAST, _MEMORY // max(1, _HELD * total)))
+    return min(_MOST, math.ceil((lot + 4 * math.sqrt(lot)) / max(1, round(lot / fits))))

@@ -1,0 +1,285 @@
+"""One run in progress: draws, steps, evaluations, checkpoints, and the entries that go to the disk before each of them.
+
+    save checkpoint t  →  reserve steps t … t+k on the disk  →  draw, release, step, k times  →  save checkpoint t+k  → …
+
+A process that dies anywhere in this leaves a checkpoint and a mark above all that it may have released. The next one goes
+on from the checkpoint and releases the same values again, from the same key, parameters and data, which tells nobody
+anything new; where it cannot be sure to compute the same bits, the steps up to the mark are charged and left out, and new
+noise is used from there on.
+
+Privacy: the claim is the ledger's. Only evaluations on the public test set are shown and written; the training loss is
+disclosed by name when it is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from sordino.accounting import Live
+from sordino.door import claims
+from sordino.door.claims import Claim, Guarantee
+from sordino.door.ledger import Ledger
+from sordino.gradients.first_batch import stopwatch as tune
+from sordino.lot import Lot
+from sordino.optim import Average
+from sordino.private import Private
+from sordino.random.rng import Rng
+from sordino.runs import checkpoint, project, standardise
+from sordino.runs.checkpoint import Checkpoint
+from sordino.runs.cost import before
+from sordino.runs.directory import Row, Run
+from sordino.runs.environment import difference, here
+from sordino.runs.evaluate import evaluate
+from sordino.runs.job import Job
+from sordino.runs.view import View
+from sordino.runs.write_ahead import Ahead
+
+TRAINING_LOSS = "training loss, shown while training"
+REPLAY = "steps replayed after a crash did not give the same parameters, so their noise was used twice"
+
+
+class Diverged(RuntimeError):
+    """The parameters or the test loss are no numbers any more."""
+
+
+class Training:
+    """A run in progress."""
+
+    def __init__(self, job: Job, run: Run, ahead: Ahead, view: View) -> None:
+        self.job, self.run, self.ahead, self.view = job, run, ahead, view
+        recipe, options, problem = job.settings.recipe, job.settings.options, job.problem
+        self.ledger = Ledger()
+        self.private = Private(
+            problem.model,
+            problem.loss_fn,
+            job.query(),
+            penalty=job.penalty(),
+            backend=job.backend(),
+            seed=options.seed,
+            ledger=self.ledger,
+        )
+        self.model, self.optimizer = problem.model, problem.optimizer
+        self.average = Average(self.model, recipe.ema) if recipe.ema else None
+        self.prepared = not before(recipe)
+        self.preparation = Rng.from_entropy() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
+        self.rows: list[Row] = []
+        self.seconds = 0.0
+        self.saved = -1
+        self._live, self._since = Live(), time.perf_counter()
+        self._lots: Iterator[Lot] | None = None
+        self._digests: dict[str, str] = {}
+
+    @contextmanager
+    def tested(self) -> Iterator[nn.Module]:
+        """What is evaluated and kept: the model, or the model with its average weights."""
+        with nullcontext() if self.average is None else self.average.swapped():
+            yield self.model
+
+    def claim(self) -> Claim:
+        """What can truly be said so far."""
+        return self.private.claim(self.job.settings.recipe.delta)
+
+    def begin(self) -> None:
+        """From nothing: the first checkpoint is on the disk before anything is released."""
+        self.save()
+        self.ahead.reserve(self._block(), here())
+
+    def resume(self, found: Checkpoint) -> None:
+        """From a checkpoint, by replay where that repeats every bit, else past the steps that may have been released."""
+        self._load(found.state)
+        self.saved = found.step
+        lost = self.ahead.upto - self.private.steps
+        changed = difference(self.ahead.environment, here())
+        if lost > 0 and changed:
+            if not self.prepared:
+                raise ValueError(
+                    f"{self.run.folder}: stopped before its first step, and a replay would not be the same ({changed}); "
+                    "start the run anew"
+                )
+            self._leave_out(lost, changed)
+        elif lost > 0:
+            self.view.say(
+                f"replaying up to {lost} steps that were released before: same noise, same result, no new cost"
+            )
+        self.run.write_rows(self.rows)
+        self.ahead.reserve(self._block(), here())
+
+    def loop(self, stop: Callable[[], bool]) -> bool:
+        """Train until the last step, or until asked to stop; True when all steps are done."""
+        job = self.job
+        self._prepare()
+        while self.private.steps < job.steps:
+            if self.private.steps >= self.ahead.upto:
+                self.save()
+                self.ahead.reserve(self._block())
+            self._step()
+            if self.private.steps % job.evaluate_every == 0 or self.private.steps == job.steps:
+                self._evaluate()
+            self.view.step(self.private.steps, self._spent)
+            if stop():
+                break
+        self.save()
+        self.ahead.close_at(self.private.steps)
+        return self.private.steps >= job.steps
+
+    def save(self) -> None:
+        """A checkpoint of this moment, unless there is one."""
+        if self.saved == self.private.steps:
+            return
+        self._note()
+        checkpoint.save(self.run.checkpoints, Checkpoint(self.private.steps, self.state()))
+        self.saved = self.private.steps
+
+    def state(self) -> dict[str, Any]:
+        """Everything that is needed to go on; as secret as the data."""
+        private = self.private.state_dict()
+        return {
+            "private": private,
+            "model": dict(self.model.state_dict()),
+            "average": None if self.average is None else self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "prepared": self.prepared,
+            "preparation": self.preparation.state_dict(),
+            "rows": [asdict(row) for row in self.rows],
+            "seconds": self.elapsed(),
+            "data": self._recognised(private["root"]["key"]),
+            "resolved": self.job.resolved(),
+        }
+
+    def _load(self, state: Any) -> None:
+        if state["data"] != self._recognised(state["private"]["root"]["key"]):
+            raise ValueError(
+                f"{self.run.folder}: the training records are not those the run began with; "
+                "its claim is about those; start a new run"
+            )
+        if state["resolved"] != self.job.resolved():
+            raise ValueError(f"{self.run.folder}: config.toml is not what the run began with; put it back")
+        self.ledger = Ledger()
+        self.private = Private(
+            self.model,
+            self.job.problem.loss_fn,
+            self.job.query(),
+            penalty=self.job.penalty(),
+            backend=self.job.backend(),
+            ledger=self.ledger,
+        )
+        self.private.load_state_dict(state["private"])
+        self.model.load_state_dict(state["model"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.prepared, self.preparation = state["prepared"], Rng.from_state_dict(state["preparation"])
+        self.rows = [Row(**row) for row in state["rows"]]
+        self.seconds = float(state["seconds"])
+
+    def _prepare(self) -> None:
+        """The private normalisation and PCA, once."""
+        recipe, train = self.job.settings.recipe, self.job.records.prepared.train
+        if not self.prepared and recipe.normalise is not None:
+            standardise(self.model, train, recipe.normalise, self.ledger, self.preparation)
+        if not self.prepared and recipe.pca is not None:
+            assert isinstance(self.model, nn.Sequential)  # as `build` makes it
+            project(self.model, train, recipe.pca, self.ledger, self.preparation.child("pca"))
+        self.prepared = True
+
+    def _leave_out(self, lost: int, changed: str) -> None:
+        """Charge the steps that may have been released, do without them, and never use their noise again."""
+        self.view.say(
+            f"{lost} steps after the checkpoint are charged and left out: a replay would not be the same ({changed})"
+        )
+        for _ in range(min(lost, self.job.steps - self.private.steps)):
+            next(self._draws())
+        self.ahead.branch()
+        self.private.renew_noise(self.ahead.lineage)
+        self.save()
+
+    def _step(self) -> None:
+        with tune.fixed():  # some samplers measure gradients to draw
+            lot = next(self._draws(), None)
+        if lot is None:
+            raise Diverged(f"{self.private.diverged}; lower learning_rate")
+        rate = self.job.problem.learning_rate(lot.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        with tune.fixed():
+            losses = self.private.backward(lot)
+        if self.private.diverged is not None:
+            raise Diverged(f"{self.private.diverged}; lower learning_rate")
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
+            raise Diverged(f"step {self.private.steps}: the parameters are no longer finite; lower learning_rate")
+        if self.job.settings.options.show_private:
+            self.view.private("training loss", float(losses.map(lambda each: each.mean()).disclose(TRAINING_LOSS)))
+
+    def _draws(self) -> Iterator[Lot]:
+        if self._lots is None:
+            self._lots = self.private.draws(
+                self.job.records.prepared.train,
+                self.job.sampler,
+                self.job.steps - self.private.steps,
+                physical_batch=self.job.physical_batch,
+            )
+        return self._lots
+
+    def _evaluate(self) -> None:
+        with self.tested() as model:
+            accuracy, loss = evaluate(model, self.job.records.prepared.test)
+            if self.job.settings.options.trace:
+                self.run.write_trace(self.private.steps, model)
+        step = self.private.steps
+        if not math.isfinite(loss):
+            raise Diverged(f"step {step}: the test loss is {loss}; lower learning_rate")
+        delta = self.job.settings.recipe.delta
+        rate = self.job.problem.learning_rate(max(0, step - 1))
+        epoch = step * self.job.expected_batch / len(self.job.records.prepared.train)
+        said = self.claim()
+        epsilon = said.epsilon if isinstance(said, Guarantee) else None
+        row = Row(step, epoch, epsilon, delta, accuracy, loss, rate, self.elapsed())
+        self._note()
+        self.rows.append(row)
+        self.run.append(row)
+        self.view.evaluated(row)
+
+    def _spent(self) -> float | None:
+        """ε so far, if there is one."""
+        said = claims.claim(self.private.event, self.job.settings.recipe.delta, self._live)
+        return said.epsilon if isinstance(said, Guarantee) else None
+
+    def _note(self) -> None:
+        if not self.ahead.note(self.private.steps, _digest(self.model)):
+            self.ledger.void(REPLAY)
+
+    def _block(self) -> int:
+        """Where the next checkpoint is due."""
+        every = self.job.checkpoint_every
+        return min(self.job.steps, (self.private.steps // every + 1) * every)
+
+    def _recognised(self, key: str) -> str:
+        """The digest of the training records under the run's key, computed once."""
+        if key not in self._digests:
+            self._digests[key] = self.job.records.digest(bytes.fromhex(key))
+        return self._digests[key]
+
+    def elapsed(self) -> float:
+        """Seconds of training, those of earlier processes included."""
+        return self.seconds + time.perf_counter() - self._since
+
+
+def _digest(model: nn.Module) -> str:
+    """Of the parameters, bit by bit."""
+    found = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        found.update(name.encode())
+        found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()[:32]

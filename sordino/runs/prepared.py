@@ -1,0 +1,52 @@
+"""A data set as the frozen features of a recipe, computed once and kept beside the data.
+
+**Privacy:** a feature map looks at one record at a time and has learnt nothing from this data set, so a neighbouring
+data set has the same features but for one row. The cache holds private records in another form: it is as private as the
+data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from sordino.data import Data, Images
+from sordino.runs.features import MAPS, features
+from sordino.runs.recipe import Recipe
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Features (N, C, …) with labels; half precision where the map is expensive, so that they fit in memory."""
+
+    train: TensorDataset
+    test: TensorDataset
+    classes: int
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of one record's features, channels first."""
+        return self.train.tensors[0].shape[1:]
+
+
+def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: None) -> Prepared:
+    """The data through the recipe's feature map."""
+    chosen = _chosen(recipe)
+    return Prepared(chosen(data.train, say), chosen(data.test, say), len(data.classes))
+
+
+def _chosen(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
+    if recipe.features == "none":
+        mean, deviation = recipe.pixel_mean, recipe.pixel_deviation
+        return lambda images, say: TensorDataset(pixels(images.images, mean, deviation), images.labels)
+    chosen = MAPS[recipe.features]
+    return lambda images, say: TensorDataset(features(chosen, images.images, say), images.labels)
+
+
+def pixels(images: Tensor, mean: float, deviation: float) -> Tensor:
+    """Bytes to [0, 1], centred and scaled by public numbers; ½ and ½ make [−1, 1] of them."""
+    return images.to(torch.float32).div_(255 * deviation).sub_(mean / deviation)

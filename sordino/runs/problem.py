@@ -1,0 +1,103 @@
+"""A recipe's model, loss, optimizer and learning rate, made and ready to be trained.
+
+**Privacy:** the initial weights come from a public seed; nothing here has seen a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sordino import schedules, validate
+from sordino.algorithms import Microbatches, NoisySum, OptimisticLookahead
+from sordino.nn import MODELS
+from sordino.optim import AdamCorrected, noise_scale
+from sordino.runs.features import MAPS
+from sordino.runs.prepared import Prepared
+from sordino.runs.principal import unfitted
+from sordino.runs.recipe import Recipe
+from sordino.runs.standard import Standardise
+from sordino.schedules import Schedule
+from sordino.weigh import AdaptiveLayerwise, AdaptiveQuantile, Scheduled
+
+_MOVING = (AdaptiveLayerwise, AdaptiveQuantile, Scheduled)  # their bound changes, and the noise with it
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a training loop needs besides the data and the query."""
+
+    model: nn.Module
+    loss_fn: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    optimizer: torch.optim.Optimizer
+    learning_rate: Schedule
+    """Of the step, counted from 0; set it on the optimizer's groups before each step."""
+
+
+def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
+    """The run's parts; torch's global generator is left as it was."""
+    shape = prepared.shape if recipe.pca is None else torch.Size([recipe.components])
+    first: list[nn.Module] = []
+    if recipe.features in MAPS or recipe.normalise is not None:
+        typical = MAPS[recipe.features].typical if recipe.features in MAPS else (1.0,)
+        first.append(Standardise(prepared.shape[0], typical))
+    if recipe.pca is not None:
+        first.append(unfitted(prepared.shape.numel(), recipe.components))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(validate.count("seed", seed, least=0))
+        if recipe.model not in MODELS:
+            raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}")
+        model = MODELS[recipe.model](shape, prepared.classes)
+    model = nn.Sequential(*first, model) if first else model
+    return Problem(model, cross_entropy, _optimizer(recipe, model), _schedule(recipe))
+
+
+def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """One loss per record."""
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    parameters, lr = model.parameters(), recipe.learning_rate
+    if recipe.optimizer == "sgd":
+        if recipe.weight_decay:
+            raise ValueError(
+                f"weight_decay={recipe.weight_decay}: decoupled decay is AdamW's; with SGD use `penalty`, which decays "
+                "inside the clip"
+            )
+        return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum)
+    betas = (recipe.momentum or 0.9, 0.999)
+    if recipe.optimizer == "adam-corrected":
+        return AdamCorrected(parameters, lr, noise=_untold, betas=betas, weight_decay=recipe.weight_decay)
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=lr, betas=betas)
+    return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=recipe.weight_decay)
+
+
+def tell_noise(optimizer: torch.optim.Optimizer, query: object, expected_batch: float) -> None:
+    """Give an optimizer that corrects for the noise the scale of it, which is public; the others need nothing."""
+    if not isinstance(optimizer, AdamCorrected):
+        return
+    if not isinstance(query, NoisySum | Microbatches | OptimisticLookahead) or isinstance(query.weigher, _MOVING):
+        raise ValueError(
+            f"optimizer='adam-corrected': needs noise of one scale throughout, which {query!r} does not add; use 'adam'"
+        )
+    try:
+        optimizer.noise = schedules.Constant(noise_scale(query, expected_batch))
+    except TypeError as error:
+        raise ValueError(f"optimizer='adam-corrected': {error}") from error
+
+
+def _untold(step: int) -> float:
+    raise RuntimeError("AdamCorrected was not told the noise: call tell_noise(optimizer, query, expected_batch) first")
+
+
+def _schedule(recipe: Recipe) -> Schedule:
+    if recipe.schedule == "constant":
+        return schedules.Constant(recipe.learning_rate)
+    falling = schedules.Linear if recipe.schedule == "linear" else schedules.Cosine
+    return falling(recipe.learning_rate, 0.0, recipe.steps)

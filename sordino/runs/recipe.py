@@ -1,0 +1,183 @@
+"""A recipe: every choice of a private training run as flat fields, so that a run is a file of ten lines.
+
+    recipe   = find("mnist", epsilon=3.0)             one of RECIPES, at this ε
+    recipe   = recipe.but(steps=100)                  any field; what was measured is then forgotten
+    recipe   = from_table(tomllib.load(file))         and back: recipe.table()
+    prepared = prepare(recipe, sordino.data.load(recipe.dataset))     frozen features, cached on disk
+    problem  = build(recipe, prepared, seed=0)        model, loss, optimizer, schedule of the learning rate
+    σ        = noise_multiplier(recipe)               calibrated with PLD so that all of the run fits ε
+    event(recipe, σ)                                  what the whole run is going to release
+
+`prepare` and `build` touch no label and release nothing. On frozen features the model begins with a `Standardise` layer,
+which divides channels by their typical sizes, public numbers. With `normalise` set,
+`standardise(problem.model, prepared.train, multiplier, ledger, rng)` fits it once, before the first step, and charges the
+ledger; with `pca`, `project` does the same for the projection that follows it. A run's own query is made from `method`,
+`bound` and the multiplier by whoever runs it; `tell_noise` then tells it to an optimizer that wants to know.
+
+**Privacy:** feature maps are frozen and act on each record alone, so they cost nothing. Fields are public; how they
+were found is said in `tuned`, because tuning on the private data is a release that no ledger here has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from sordino import validate
+
+FEATURES = ("none", "scattering", "scattering-folded", "scattering-log", "efficientnet-lite0")
+OPTIMIZERS = ("sgd", "adam", "adamw", "adam-corrected")
+SCHEDULES = ("constant", "linear", "cosine")
+
+MEASURED = ("accuracy", "spread", "seeds", "seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training run, before it is run."""
+
+    name: str
+    dataset: str
+    """Of `sordino.data`."""
+    features: str
+    """A frozen feature map: one of FEATURES."""
+    pixel_mean: float = 0.5
+    """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, both."""
+    pixel_deviation: float = 0.5
+    normalise: float | None = None
+    """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
+    pca: float | None = None
+    """Noise multiplier of a private PCA of the features, the directions of which are then fixed; None: no PCA."""
+    components: int = 60
+    """How many principal directions the model sees, if there is a PCA."""
+    model: str
+    """A name of `sordino.nn.MODELS`."""
+    method: str = "dpsgd"
+    """The private gradient: DP-SGD, or another variant of the library by its name."""
+    rate: float
+    """Poisson rate: the chance of each record to be in a lot."""
+    steps: int
+    bound: float
+    """Clip bound on each record's gradient."""
+    epsilon: float | None = None
+    """The whole run's, everything that touches the data counted; the noise is calibrated to it."""
+    noise_multiplier: float | None = None
+    """Instead of epsilon; 0 trains without noise, and without a guarantee."""
+    delta: float
+    optimizer: str = "sgd"
+    learning_rate: float
+    momentum: float = 0.0
+    """SGD's; Adam's first moment if it is not 0."""
+    weight_decay: float = 0.0
+    """Decoupled: θ ← (1 − ηλ)θ, after the noise."""
+    penalty: float = 0.0
+    """λ of an L2 penalty inside each record's gradient, before it is clipped."""
+    schedule: str = "constant"
+    """Of the learning rate over the run."""
+    ema: float = 0.0
+    """Decay of an average of the parameters, which is then what is tested; 0 tests the last ones."""
+    tuned: str = ""
+    """How the fields were found."""
+    accuracy: float | None = None
+    """Measured: mean test accuracy over `seeds` runs, as a fraction."""
+    spread: float | None = None
+    """Measured: standard deviation over the seeds."""
+    seeds: int | None = None
+    seconds: float | None = None
+    """Measured: CPU time of one run on one core, features cached."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            object.__setattr__(self, name, _typed(name, getattr(self, name), kind))
+        for name in ("name", "dataset", "model", "method"):
+            if not getattr(self, name).strip():
+                raise ValueError(f"{name}='': must not be empty")
+        for name, known in (("features", FEATURES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}: there is {', '.join(known)}")
+        validate.rate("rate", self.rate)
+        validate.count("steps", self.steps)
+        validate.fraction("delta", self.delta)
+        for name in ("bound", "learning_rate", "pixel_deviation"):
+            validate.positive(name, getattr(self, name))
+        for name in ("weight_decay", "penalty"):
+            validate.non_negative(name, getattr(self, name))
+        for name in ("momentum", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must lie in [0, 1)")
+        for name in ("normalise", "pca"):
+            if getattr(self, name) is not None:
+                validate.positive(name, getattr(self, name))
+        validate.count("components", self.components)
+        self._check_target()
+
+    def _check_target(self) -> None:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            given = "both" if self.epsilon is not None else "neither"
+            raise ValueError(f"epsilon and noise_multiplier: {given} given; need one, the other follows from it")
+        if self.epsilon is not None:
+            validate.positive("epsilon", self.epsilon)
+        if self.noise_multiplier is not None:
+            validate.non_negative("noise_multiplier", self.noise_multiplier)
+
+    def but(self, **changes: Any) -> Recipe:
+        """Another recipe with some fields changed; unless nothing changes, it has not been measured.
+
+        Giving epsilon drops noise_multiplier and the other way round.
+        """
+        _refuse_unknown(changes)
+        for given, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
+            if changes.get(given) is not None and other not in changes:
+                changes[other] = None
+        changed = replace(self, **changes)
+        if changed == self or any(name in changes for name in MEASURED):
+            return changed
+        return replace(changed, accuracy=None, spread=None, seeds=None, seconds=None)
+
+    def table(self) -> dict[str, str | int | float]:
+        """The fields that are set, as TOML and JSON can hold them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def from_table(table: Mapping[str, Any]) -> Recipe:
+    """A recipe from the fields of a TOML or JSON file; unknown, missing and misspelt fields are refused.
+
+    >>> from sordino.runs import RECIPES, from_table
+    >>> all(from_table(recipe.table()) == recipe for recipe in RECIPES)
+    True
+    """
+    if not isinstance(table, Mapping):
+        raise TypeError(f"a recipe of type {type(table).__name__}: need a table of fields")
+    _refuse_unknown(table)
+    missing = [name for name in _NEEDED if name not in table]
+    if missing:
+        raise ValueError(f"the recipe lacks {', '.join(missing)}: begin from a known one, or give all of its fields")
+    return Recipe(**dict(table))
+
+
+def _refuse_unknown(table: Mapping[str, Any]) -> None:
+    unknown = [str(name) for name in table if name not in _KINDS]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(_KINDS)}")
+
+
+def _typed(name: str, value: object, kind: Any) -> Any:
+    """The value as the field's type; a whole number is a fine float, a boolean is not."""
+    allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if value is None and NoneType in allowed:
+        return None
+    if str in allowed:
+        if not isinstance(value, str):
+            raise TypeError(f"{name}={value!r}: must be text, not {type(value).__name__}")
+        return value
+    return validate.count(name, value) if int in allowed else validate.number(name, value)
+
+
+_KINDS: dict[str, Any] = get_type_hints(Recipe)
+_NEEDED = tuple(
+    field.name
+    for field in fields(Recipe)
+    if field.name in ("name", "dataset", "features", "model", "rate", "steps", "bound", "delta", "learning_rate")
+)

@@ -1,0 +1,92 @@
+"""The records of a recipe: a real data set through its feature map, or one that is made here in a moment.
+
+`digits` and `spiral` are generated: for tests, for a first look, for a machine without a network.
+
+Privacy: the digest that recognises the training records is keyed with the run's own secret, because a plain digest of
+private data is itself a release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from sordino import data as known
+from sordino.data import Data, Images, NotFetched
+from sordino.runs import Prepared, Recipe, prepare
+
+Say = Callable[[str], None]
+
+_SPIRAL_ARMS = 3
+_SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """What a run trains and tests on."""
+
+    prepared: Prepared
+    private: tuple[Tensor, ...]  # the training records as they were before the feature map
+    generated: bool
+
+    def digest(self, key: bytes) -> str:
+        """Recognises the training records, for whoever has the key."""
+        found = hashlib.blake2b(key=key, digest_size=16)
+        for tensor in self.private:
+            found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            found.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+        return found.hexdigest()
+
+
+def records(recipe: Recipe, limit: int | None, say: Say) -> Records:
+    """The recipe's data, at most `limit` training records of it."""
+    if recipe.dataset == "spiral":
+        if recipe.features != "none":
+            raise ValueError(f"features={recipe.features!r}: the spiral's points are no images; need 'none'")
+        train, test = spiral(_SPIRAL_TRAIN), spiral(_SPIRAL_TEST, seed=1)
+        return _limited(Prepared(train, test, _SPIRAL_ARMS), train.tensors, True, limit)
+    whole = _data(recipe.dataset, say)
+    raw = (whole.train.images, whole.train.labels)
+    return _limited(prepare(recipe, whole, say), raw, whole.generated, limit)
+
+
+def _data(name: str, say: Say) -> Data:
+    if name == "digits":
+        return known.digits()
+    try:
+        return known.load(name)
+    except NotFetched as error:
+        first, *_ = str(error).splitlines()
+        raise ValueError(
+            f"{first.rstrip(':')}; put its files into a folder and set SORDINO_DATA to it, or try generated data with "
+            f"`sordino train digits`; `sordino data fetch {name}` says what each source answered"
+        ) from error
+
+
+def _limited(prepared: Prepared, raw: tuple[Tensor, ...], generated: bool, limit: int | None) -> Records:
+    n = len(prepared.train)
+    if limit is None:
+        return Records(prepared, raw, generated)
+    if limit > n:
+        raise ValueError(f"records={limit}: the training set has {n}")
+    some = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
+    return Records(Prepared(some, prepared.test, prepared.classes), tuple(t[:limit] for t in raw), generated)
+
+
+def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:
+    """Points on the arms of a spiral, with some noise."""
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.randint(classes, (n,), generator=generator)
+    radius = torch.rand(n, generator=generator).sqrt()
+    angle = 2 * math.pi * (label / classes + 0.6 * radius) + 0.15 * torch.randn(n, generator=generator)
+    return TensorDataset(torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1) * 2, label)
+
+
+__all__ = ["Images", "Records", "records", "spiral"]

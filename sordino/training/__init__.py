@@ -1,1 +1,0 @@
-"""Training runs: recipes carried out, watched, kept and resumed."""

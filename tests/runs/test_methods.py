@@ -1,0 +1,144 @@
+"""Every method trains by its name, releases what its plan says, and has a guarantee exactly where a proof is."""
+
+import pytest
+import torch
+
+import sordino
+from sordino.data import digits
+from sordino.door.claims import Guarantee, NoGuarantee
+from sordino.events import Gaussian, NonPrivate, compose
+from sordino.random.rng import Rng
+from sordino.runs import build, find, prepare, project, standardise
+from sordino.runs.fit import carry_out
+from sordino.runs.job import assemble
+from sordino.runs.methods import METHODS
+from sordino.runs.records import records
+from sordino.runs.samplers import SAMPLERS
+from sordino.runs.settings import settle
+from sordino.runs.view import Silent
+
+WITHOUT = {
+    "batch-median",
+    "batch-minimum",
+    "microbatches-by-position",
+    "projected",
+    "sorted-top-k",
+    "sorted-quantile",
+    "sorted-class-diverse",
+    "sorted-similar-length",
+}
+TINY = {"steps": 4, "records": 120, "seed": 3, "report": False, "noise_multiplier": 1.5, "evaluate_every": 4}
+
+
+def test_those_without_a_proof_are_known_by_name():
+    assert set(METHODS) >= WITHOUT
+    assert all(("no guarantee" in METHODS[name].about) == (name in WITHOUT) for name in METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_releases_what_its_plan_says(name, tmp_path):
+    settings = settle("spiral", {**TINY, "method": name})
+    planned = assemble(settings, lambda text: None).event()
+    history = carry_out(settings, tmp_path, Silent())
+    assert history.finished
+    if name in WITHOUT:
+        assert isinstance(planned, NonPrivate)
+        assert isinstance(history.claim, NoGuarantee)
+        assert all(row.epsilon is None for row in history.rows)
+    else:
+        assert isinstance(history.claim, Guarantee)
+        assert history.claim.event == planned
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_releases_what_its_plan_says(name, tmp_path):
+    settings = settle("spiral", {**TINY, "sampler": name})
+    assert carry_out(settings, tmp_path, Silent()).claim.event == assemble(settings, lambda text: None).event()
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - WITHOUT))
+def test_the_noise_is_calibrated_to_the_whole_run(name):
+    given = {"epsilon": 4.0, "steps": 6, "method": name, "normalise": 30.0}
+    planned = assemble(settle("spiral", given), lambda text: None).planned()
+    assert 3.95 < planned.epsilon <= 4.0
+
+
+def test_no_noise_meets_an_epsilon_where_there_is_no_proof(tmp_path):
+    with pytest.raises(ValueError, match=r"epsilon=3: no noise meets it, .*; give noise_multiplier instead"):
+        sordino.fit("spiral", method="projected", records=100, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_l2_penalty_changes_the_network_and_not_the_claim(tmp_path):
+    plain = sordino.fit("spiral", out=tmp_path / "plain", **TINY)
+    other = sordino.fit("spiral", out=tmp_path / "penalty", penalty=0.5, **TINY)
+    assert plain.claim == other.claim
+    assert plain.rows[-1].test_loss != other.rows[-1].test_loss
+
+
+def test_a_corrected_adam_knows_the_noise_and_costs_nothing(tmp_path):
+    plain = sordino.fit("spiral", out=tmp_path / "plain", **TINY)
+    settings = settle("spiral", {**TINY, "optimizer": "adam-corrected"})
+    job = assemble(settings, lambda text: None)
+    assert job.problem.optimizer.noise(0) == pytest.approx(1.5 * 1.0 / (0.05 * 120))
+    other = carry_out(settings, tmp_path / "corrected", Silent())
+    assert other.claim == plain.claim
+    assert other.rows[-1].test_loss != plain.rows[-1].test_loss
+
+
+@pytest.mark.parametrize("name", ["scheduled", "adaptive-quantile", "adaptive-layerwise", "noisy-lookahead"])
+def test_a_corrected_adam_is_refused_where_the_noise_changes(name, tmp_path):
+    with pytest.raises(ValueError, match="optimizer='adam-corrected': needs noise of one scale throughout"):
+        sordino.fit("spiral", method=name, optimizer="adam-corrected", out=tmp_path / "run", **TINY)
+
+
+def test_a_corrected_adam_that_was_not_told_the_noise_does_not_step():
+    problem = build(find("spiral").but(optimizer="adam-corrected"), records(find("spiral"), 50, print).prepared, seed=0)
+    for p in problem.model.parameters():
+        p.grad = torch.zeros_like(p)
+    with pytest.raises(RuntimeError, match="was not told the noise"):
+        problem.optimizer.step()
+
+
+def test_directions_and_moments_are_in_the_claim_and_the_noise_makes_room_for_them(tmp_path):
+    given = {"epsilon": 2.0, "steps": 6, "records": 400, "normalise": 30.0, "pca": 15.0, "components": 1, "seed": 3}
+    settings = settle("spiral", {**given, "report": False, "model": "hidden-1000"})
+    job = assemble(settings, lambda text: None)
+    history = carry_out(settings, tmp_path, Silent())
+    assert history.claim.event == job.event()
+    assert [Gaussian(30.0), Gaussian(15.0)] == list(history.claim.event.events[:2])
+    assert 1.99 < history.claim.epsilon <= 2.0
+    assert job.resolved()["trainable"] == 1 * 1000 + 1000 + 1000 * 3 + 3
+
+
+def test_the_model_sees_the_principal_directions_of_what_was_standardised():
+    """With next to no noise they are those of the exact matrix, whatever comes before the projection."""
+    recipe = find("digits").but(pca=1e-6, components=5)
+    prepared = prepare(recipe, digits(300, 20))
+    model, ledger = build(recipe, prepared, seed=0).model, sordino.Ledger()
+    standardise(model, prepared.train, 20.0, ledger, Rng.from_seed(0))
+    project(model, prepared.train, 1e-6, ledger, Rng.from_seed(1))
+    rows = model[0](prepared.train.tensors[0]).flatten(1).double()
+    rows /= rows.norm(dim=1, keepdim=True)
+    true = torch.linalg.eigh(rows.T @ rows)[1].flip(1)[:, :5]
+    assert (true.T @ model[1].basis.double()).abs().diagonal().min() > 1 - 1e-6
+    assert ledger.event() == compose([Gaussian(20.0), Gaussian(1e-6)])
+
+
+def test_more_directions_than_numbers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="components=60: the records have only 2 numbers each"):
+        sordino.fit("spiral", pca=5.0, out=tmp_path / "run", **TINY)
+
+
+def test_the_run_stops_before_it_exceeds_its_budget(tmp_path):
+    given = {"records": 200, "steps": 300, "report": False, "noise_multiplier": 1.0}
+    history = sordino.fit("spiral", out=tmp_path, epsilon=2.0, budget_stop=True, **given)
+    assert history.finished
+    assert 1 <= history.rows[-1].step < 300
+    one_more = sordino.fit("spiral", out=tmp_path / "more", **{**given, "steps": history.rows[-1].step + 1})
+    assert history.claim.epsilon <= 2.0 < one_more.claim.epsilon
+
+
+def test_what_is_shown_of_private_quantities_is_said_in_the_claim(tmp_path):
+    history = sordino.fit("spiral", out=tmp_path, show_private=True, **TINY)
+    assert "training loss, shown while training" in history.claim.not_covered

@@ -1,0 +1,374 @@
+"""A run that is cut off goes on: the same bits where they can be repeated, charged and left out where not."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import sordino
+from bench.resilience import digest, disturbed, reached, same, undisturbed
+from sordino.door.claims import NoGuarantee
+from sordino.gradients.first_batch import stopwatch as tune
+from sordino.random.rng import Rng
+from sordino.runs import checkpoint
+from sordino.runs import records as data
+from sordino.runs.directory import Run
+from sordino.runs.fit import Failed, resume
+from sordino.runs.job import fitting
+from sordino.runs.loop import REPLAY
+from sordino.runs.problem import cross_entropy
+from sordino.runs.view import Silent
+from sordino.runs.write_ahead import Ahead, Busy
+
+STEPS = 20
+TINY = {"steps": STEPS, "records": 300, "seed": 5, "checkpoint_every": 5, "evaluate_every": 4, "report": False}
+FLAGS = ["--no-report"] + [
+    text for key, value in TINY.items() if key != "report" for text in (f"--{key.replace('_', '-')}", str(value))
+]
+COMMAND = [sys.executable, "-m", "sordino.cli.main"]
+
+
+class Crash(BaseException):
+    """As if the process died: nothing is put in order."""
+
+
+class CrashesAt(Silent):
+    def __init__(self, step):
+        self.at, self.said = step, []
+
+    def say(self, text):
+        self.said.append(text)
+
+    def step(self, step, spent):
+        if step == self.at:
+            raise Crash
+
+
+def crashed(folder, step, **given):
+    with pytest.raises(Crash):
+        sordino.fit("spiral", out=folder, view=CrashesAt(step), **{**TINY, **given})
+
+
+def resumed(folder):
+    view = CrashesAt(-1)
+    return resume(folder, view), view.said
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calm")
+    return sordino.fit("spiral", out=folder, **TINY)
+
+
+def edited(path, change):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        change(line)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("step", [1, 5, 7, 16, STEPS])
+def test_a_replay_gives_the_same_bits_and_the_same_claim(tmp_path, calm, step):
+    crashed(tmp_path, step)
+    after, _ = resumed(tmp_path)
+    assert all(same(calm.run, tmp_path).values())
+    assert after.claim == calm.claim
+    assert [row.test_accuracy for row in after.rows] == [row.test_accuracy for row in calm.rows]
+    assert Run(tmp_path).rows() == list(after.rows)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampler": "shuffle"},
+        {"sampler": "balls-in-bins"},
+        {"method": "adaptive-quantile"},
+        {"method": "scheduled", "ema": 0.9, "schedule": "cosine"},
+        {"non_private": True},
+        {"method": "jl"},
+        {"optimizer": "adam-corrected"},
+        {"normalise": 20.0, "pca": 10.0, "components": 2},
+    ],
+    ids=str,
+)
+def test_what_a_run_has_besides_resumes_too(tmp_path, given):
+    whole = sordino.fit("spiral", out=tmp_path / "whole", **{**TINY, **given})
+    crashed(tmp_path / "cut", 13, **given)
+    after, _ = resumed(tmp_path / "cut")
+    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+    assert after.claim == whole.claim
+
+
+PICTURES = {"features": "none", "normalise": None, "rate": 0.3, "steps": 6, "checkpoint_every": 2}
+
+
+@pytest.mark.parametrize("model", ["mnist-cnn", "cifar-net"])
+def test_convolutions_resume_bit_equal_whatever_the_process_measured_before(tmp_path, monkeypatch, model):
+    """Formulas differ in rounding: a run takes none from a stopwatch, its own or anybody's."""
+    few = sordino.data.digits(120, 20)
+    monkeypatch.setattr(sordino.data, "digits", lambda: few)
+    given = {"model": model, "seed": 5, "learning_rate": 0.1, "report": False, "evaluate_every": 6, **PICTURES}
+    before = tune.choices()
+    try:
+        tune.forget()
+        whole = sordino.fit("digits", out=tmp_path / "whole", **given)
+        assert not tune.choices()
+        pictures = torch.zeros(4, 1, 28, 28), torch.zeros(4, dtype=torch.long)
+        sordino.gradients.Captured().per_sample(whole.model, cross_entropy, pictures).norms()
+        slowest = {"unfold": "native", "last": "native", "channels last": "default", "native": "product"}
+        tune.restore({key: slowest.get(choice, choice) for key, choice in tune.choices().items()})
+        with pytest.raises(Crash):
+            sordino.fit("digits", out=tmp_path / "cut", view=CrashesAt(5), **given)
+        resumed(tmp_path / "cut")
+    finally:
+        tune.restore(before)
+    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+
+
+@pytest.mark.parametrize(("lot", "most"), [(10.0, 23), (240.0, 302), (4000.0, 400), (1e7, 4096)])
+def test_lots_are_cut_into_parts_of_one_size(lot, most):
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.Linear(4000, 1000))  # 24 kB a record
+    assert fitting(model, torch.zeros(1, 1000), lot) <= most
+    assert fitting(model, torch.zeros(1, 1000), lot) * max(1, round(lot / 200)) >= min(lot, 4096)
+
+
+def test_the_private_normalisation_is_replayed_and_charged_once(tmp_path):
+    given = {**TINY, "normalise": 20.0}
+    whole = sordino.fit("spiral", out=tmp_path / "whole", **given)
+    crashed(tmp_path / "cut", 2, **given)
+    after, _ = resumed(tmp_path / "cut")
+    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+    assert after.claim == whole.claim
+    assert sordino.events.to_json(after.claim.event)["events"][0] == {"type": "Gaussian", "multiplier": 20.0}
+
+
+def test_steps_are_entered_before_they_are_released(tmp_path):
+    class Looks(Silent):
+        def step(self, step, spent):
+            with open(tmp_path / "ledger.jsonl") as file:
+                marks = [json.loads(line) for line in file]
+            assert next(mark["upto"] for mark in reversed(marks) if "upto" in mark) >= step
+
+    assert sordino.fit("spiral", out=tmp_path, view=Looks(), **TINY).finished
+
+
+def test_where_a_replay_would_not_be_the_same_the_steps_are_charged_and_left_out(tmp_path, calm):
+    crashed(tmp_path, 13)
+    edited(tmp_path / "ledger.jsonl", lambda line: line.get("environment", {}).update(torch="1.0"))
+    after, said = resumed(tmp_path)
+    assert "5 steps after the checkpoint are charged and left out" in said[0]
+    assert "torch was 1.0" in said[0]
+    assert after.claim == calm.claim  # the plan's: what was lost was charged, not done again
+    assert not same(calm.run, tmp_path)["parameters"]
+    assert [row.step for row in after.rows] == [4, 8, 16, 20]
+
+
+def test_the_noise_of_steps_that_were_left_out_is_never_used_again(tmp_path):
+    crashed(tmp_path, 13)
+    before = checkpoint.latest(tmp_path / "checkpoints")[0].state["private"]
+    edited(tmp_path / "ledger.jsonl", lambda line: line.get("environment", {}).update(code="other"))
+    resumed(tmp_path)
+    after = checkpoint.latest(tmp_path / "checkpoints")[0].state["private"]
+    assert before["noise"]["key"] == Rng.from_state_dict(before["root"]).child("noise").state_dict()["key"]
+    assert after["root"] == before["root"]
+    assert after["noise"]["key"] != before["noise"]["key"]
+    assert after["steps"] == STEPS
+
+
+def test_a_run_stopped_in_good_order_has_nothing_to_leave_out(tmp_path, calm):
+    crashed(tmp_path, 13)
+    resumed(tmp_path)
+    edited(tmp_path / "ledger.jsonl", lambda line: line.get("environment", {}).update(torch="1.0"))
+    after, said = resumed(tmp_path)
+    assert said == []
+    assert after.claim == calm.claim
+
+
+def test_a_replay_that_comes_out_otherwise_has_no_guarantee(tmp_path):
+    crashed(tmp_path, 13)
+
+    def other(line):
+        if line.get("step") == 12:
+            line["parameters"] = "0" * 32
+
+    edited(tmp_path / "ledger.jsonl", other)
+    after, _ = resumed(tmp_path)
+    assert after.claim == NoGuarantee(REPLAY)
+    assert json.loads((tmp_path / "privacy.json").read_text())["claim"] == {"reason": REPLAY}
+
+
+def test_a_killed_run_reports_at_least_what_it_spent(tmp_path, calm):
+    crashed(tmp_path, 13)
+    left = json.loads((tmp_path / "privacy.json").read_text())
+    assert left["status"] == "running"
+    assert left["claim"]["epsilon"] == calm.claim.epsilon
+
+
+def test_a_damaged_checkpoint_costs_its_steps_and_not_the_run(tmp_path, calm):
+    crashed(tmp_path, 13)
+    last = checkpoint.found(tmp_path / "checkpoints")[0]
+    os.truncate(last / "tensors.safetensors", 100)
+    _, said = resumed(tmp_path)
+    assert said[0].startswith("passed over step-00000010: tensors.safetensors is not what was written")
+    assert all(same(calm.run, tmp_path).values())
+
+
+def test_a_line_of_the_ledger_cut_short_was_never_acted_on(tmp_path, calm):
+    crashed(tmp_path, 13)
+    with open(tmp_path / "ledger.jsonl", "a") as file:
+        file.write('{"lineage": 0, "up')
+    resumed(tmp_path)
+    assert all(same(calm.run, tmp_path).values())
+
+
+@pytest.mark.parametrize("broken", ["not json\n", '{"lineage": 0, "upto": -1}\n', "[]\n", '{"lineage": 0}\n'])
+def test_a_ledger_that_cannot_be_read_stops_everything(tmp_path, broken):
+    crashed(tmp_path, 13)
+    with open(tmp_path / "ledger.jsonl", "a") as file:
+        file.write(broken)
+    with pytest.raises(ValueError, match="may have been released, so the run cannot go on"):
+        resume(tmp_path)
+
+
+def test_a_missing_ledger_stops_everything(tmp_path):
+    crashed(tmp_path, 13)
+    (tmp_path / "ledger.jsonl").unlink()
+    with pytest.raises(ValueError, match="what was released is not known"):
+        resume(tmp_path)
+
+
+def test_other_data_of_the_same_size_is_refused(tmp_path, monkeypatch):
+    crashed(tmp_path, 13)
+    spiral = data.spiral
+    monkeypatch.setattr(data, "spiral", lambda n, seed=0: spiral(n, seed=seed + 10))
+    with pytest.raises(ValueError, match="the training records are not those the run began with"):
+        resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("records = 300", "records = 299"), ("steps = 20", "steps = 21"), ("bound = 1.0", "bound = 2.0")],
+)
+def test_a_changed_configuration_is_refused(tmp_path, before, after):
+    crashed(tmp_path, 13)
+    path = tmp_path / "config.toml"
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(ValueError, match=r"not (those|what) the run began with"):
+        resume(tmp_path)
+
+
+def test_one_process_at_a_time(tmp_path):
+    crashed(tmp_path, 13)
+    with Ahead(tmp_path), pytest.raises(Busy, match="another process is training this run"):
+        resume(tmp_path)
+
+
+def test_a_finished_run_says_what_it_came_to(calm):
+    again, _ = resumed(calm.run)
+    assert again.claim == calm.claim
+    assert again.finished
+
+
+def test_killed_before_anything_was_released_a_run_begins_anew(tmp_path, calm):
+    crashed(tmp_path, 1)
+    for path in (*(tmp_path / "checkpoints").iterdir(), tmp_path / "ledger.jsonl"):
+        os.rename(path, tmp_path.parent / f"{tmp_path.name}-{path.name}")
+    resumed(tmp_path)
+    assert all(same(calm.run, tmp_path).values())
+
+
+def test_parameters_that_are_no_numbers_stop_the_run_and_the_last_state_is_kept(tmp_path):
+    with pytest.raises(Failed, match=r"lower learning_rate; the state after step \d+ is kept: `sordino resume"):
+        sordino.fit("spiral", out=tmp_path, optimizer="sgd", learning_rate=1e38, **TINY)
+    found, _ = checkpoint.latest(tmp_path / "checkpoints")
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in found.state["model"].values())
+    left = json.loads((tmp_path / "privacy.json").read_text())
+    assert left["status"] == "failed"
+    assert left["claim"]["epsilon"] > 0
+
+
+def test_ctrl_c_saves_and_prints_the_claim_so_far(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, "train", "spiral", *FLAGS, "--steps", "2000", "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while reached(tmp_path) < 20 and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert ")-differential privacy" in out
+    assert f"go on with: sordino resume {tmp_path}" in err
+    left = json.loads((tmp_path / "privacy.json").read_text())
+    assert left["status"] == "stopped"
+    assert left["steps"] == checkpoint.latest(tmp_path / "checkpoints")[0].step
+    assert left["steps"] == sordino.events.from_json(left["claim"]["event"]).count
+
+
+class Asks(Silent):
+    """Sends this process a real signal."""
+
+    def __init__(self, number, times):
+        self.number, self.times = number, times
+
+    def step(self, step, spent):
+        if step == 7:
+            for _ in range(self.times):
+                os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_signal_stops_after_the_step_and_the_rest_is_the_same(tmp_path, calm, number):
+    before = signal.getsignal(number)
+    part = sordino.fit("spiral", out=tmp_path, view=Asks(number, 1), **TINY)
+    assert part.status == "stopped"
+    assert part.claim.event.count == 7
+    assert signal.getsignal(number) is before
+    resumed(tmp_path)
+    assert all(same(calm.run, tmp_path).values())
+
+
+def test_asked_a_second_time_the_run_ends_at_once_and_can_be_resumed(tmp_path, calm):
+    with pytest.raises(KeyboardInterrupt):
+        sordino.fit("spiral", out=tmp_path, view=Asks(signal.SIGINT, 2), **TINY)
+    resumed(tmp_path)
+    assert all(same(calm.run, tmp_path).values())
+
+
+def test_a_full_disk_stops_the_run_and_the_last_state_is_kept(tmp_path, calm):
+    def little_room():
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (40_000, 40_000)
+        )  # of one file; a checkpoint with Adam's state has 57 kB
+
+    done = subprocess.run(
+        [*COMMAND, "train", "spiral", *FLAGS, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=little_room,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "File too large" in line
+    assert f"the state after step 0 is kept: `sordino resume {tmp_path}`" in line
+    resumed(tmp_path)
+    assert all(same(calm.run, tmp_path).values())
+
+
+def test_kill_nine_at_random_moments_changes_no_bit(tmp_path):
+    arguments = ["spiral", *FLAGS, "--steps", "400"]
+    calm = undisturbed(arguments, tmp_path / "calm")
+    end, marks = disturbed(arguments, tmp_path / "killed", steps=400, kills=3, seed=int(time.time()), linger=0.05)
+    assert all(mark["running"] for mark in marks)
+    assert all(same(tmp_path / "calm", tmp_path / "killed").values())
+    assert digest(tmp_path / "calm" / "initial.safetensors") == digest(tmp_path / "killed" / "initial.safetensors")
+    assert end["claim"] == calm["claim"]
