@@ -32,9 +32,9 @@ if TYPE_CHECKING:
         PrivateQuantile,
         Projected,
     )
+    from sordino.algorithms.dry_run import dry_run
     from sordino.door.claims import Claim, Guarantee, NoGuarantee
     from sordino.door.diverged import Diverged
-    from sordino.door.dry_run import dry_run
     from sordino.door.ledger import Ledger
     from sordino.door.noise import Gaussian, Laplace
     from sordino.door.sealed import Sealed
@@ -80,7 +80,7 @@ _HOME = {
     "Gaussian": "door.noise",
     "Laplace": "door.noise",
     "L2": "penalty",
-    "dry_run": "door.dry_run",
+    "dry_run": "algorithms.dry_run",
     "fit": "runs.fit",
     "Ledger": "door.ledger",
     "Lot": "lot",

@@ -25,19 +25,19 @@ from torch import Tensor, nn
 from sordino import validate
 from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
+from sordino.algorithms.dry_run import dry_step
 from sordino.door import claims
 from sordino.door.claims import Claim
 from sordino.door.diverged import Diverged, finite, not_finite
-from sordino.door.dry_run import dry_step
 from sordino.door.ledger import Ledger
 from sordino.door.release import Release
 from sordino.door.sealed import Sealed
 from sordino.door.tripwire import Tripwire
+from sordino.door.vectors import divide_
 from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
 from sordino.gradients import check
 from sordino.gradients import penalised as shifted
-from sordino.gradients.captured.buffers import divide_
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.inventory import Walked, modules_of, parameters_in

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.door.sensitivity import Exact
 from sordino.gradients.batch import arguments, size
-from sordino.gradients.protocol import Exact, PerSample
+from sordino.gradients.protocol import PerSample
 from sordino.loading import Load, chunks
 from sordino.refusal import Refusal
 from sordino.sampling.records import Label, Lengths, Records, Rows

@@ -13,9 +13,9 @@ import torch
 import sordino
 import sordino as sd
 from sordino import kernels
-from sordino.door.noise import Sensitivity
 from sordino.door.release import release
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Sensitivity
 from sordino.kernels import build
 from sordino.random import normals
 from sordino.random.keystream import KeyStream

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 
 import sordino as sd
-from sordino.door.noise import Sensitivity
 from sordino.door.release import choose, release
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Sensitivity
 from sordino.random import normals
 from sordino.random.keystream import KeyStream
 from sordino.random.rng import Rng

@@ -17,12 +17,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sordino.door.noise import Gaussian, Noise, Sensitivity
-from sordino.door.release import Release, Unproven, release
+from sordino.door.noise import Gaussian, Noise
+from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Sensitivity, Unproven
+from sordino.door.vectors import Grads
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.protocol import Grads, Norms, PerSample
+from sordino.gradients.protocol import Norms, PerSample
 from sordino.random.rng import Rng
 from sordino.weigh.layerwise import Layerwise
 from sordino.weigh.shares import Multipliers

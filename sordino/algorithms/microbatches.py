@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino import validate
-from sordino.door.noise import Gaussian, Sensitivity
-from sordino.door.release import Release, Unproven, release
+from sordino.door.noise import Gaussian
+from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Sensitivity, Unproven
+from sordino.door.vectors import Grads
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.protocol import Grads, Norms, PerSample, squared_norms
+from sordino.gradients.protocol import Norms, PerSample, squared_norms
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.weigh.weigher import Rule, State, Weigher

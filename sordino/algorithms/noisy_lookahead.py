@@ -20,9 +20,10 @@ from sordino.algorithms.virtual_steps import add, checked_rate, proportions, rat
 from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
+from sordino.door.vectors import Grads
 from sordino.events import Event, compose
 from sordino.gradients.chunked import moved
-from sordino.gradients.protocol import Grads, PerSample
+from sordino.gradients.protocol import PerSample
 from sordino.random.rng import Rng
 from sordino.schedules import Schedule
 from sordino.weigh.weigher import State, Weigher

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from sordino.algorithms.dpsgd import NoisySum, weighed
 from sordino.algorithms.virtual_steps import add, checked_rate, proportions, rate
-from sordino.door.noise import Noise, Sensitivity
-from sordino.door.release import Release, Unproven, release
+from sordino.door.noise import Noise
+from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Sensitivity, Unproven
 from sordino.events import compose
 from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.gradients.protocol import Grads
+from sordino.door.vectors import Grads
 from sordino.schedules import Schedule
 
 

@@ -10,7 +10,7 @@ A multiplier of 0 adds nothing, and the event says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -19,29 +19,10 @@ import torch
 from torch import Tensor
 
 from sordino import events, validate
+from sordino.door.sensitivity import Estimate, FromProjections, Sensitivity
+from sordino.door.vectors import accumulation_dtype
 from sordino.events import Event
-from sordino.gradients.protocol import Estimate, Exact, Projected, accumulation_dtype
 from sordino.random.rng import Rng
-
-EXACT = Exact()
-Units = Callable[[Mapping[str, int]], Mapping[str, float]]
-"""From the sizes of tensors to a factor for each."""
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """How far one record can move a sum: in L2, and in L1 where a weigher bounds that too.
-
-    An L1 bound that was proved for at most so many coordinates says so in `dimension`; the door refuses a longer sum.
-    """
-
-    l2: float
-    l1: float | None = None
-    dimension: int | None = None
-    units: Units | None = None
-    """Public factors the tensors are multiplied by before noise and divided by after: `l2` is that of the products."""
-    estimate: Estimate = EXACT
-    """How the norms were obtained that the bound was kept by: `l2` is the reach if they are exact."""
 
 
 class Noise(Protocol):
@@ -93,7 +74,7 @@ class Gaussian:
         """Gaussian(multiplier); with estimated norms, the mixture that this makes of it."""
         if not self.multiplier:
             return _no_noise()
-        if isinstance(estimate, Projected):
+        if isinstance(estimate, FromProjections):
             return events.ProjectedClip(self.multiplier, estimate.projections)
         return self._event
 
@@ -128,7 +109,7 @@ class Laplace:
 
     def event(self, estimate: Estimate) -> Event:
         """Laplace(scale = multiplier)."""
-        if isinstance(estimate, Projected):
+        if isinstance(estimate, FromProjections):
             raise TypeError(
                 "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
             )

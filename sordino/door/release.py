@@ -22,23 +22,15 @@ import torch
 from torch import Tensor
 
 from sordino import events, validate
-from sordino.door.noise import Noise, Sensitivity, dense
+from sordino.door.noise import Noise, dense
 from sordino.door.sealed import Sealed, unseal
+from sordino.door.sensitivity import Sensitivity, Unproven
+from sordino.door.vectors import Grads, divide_
 from sordino.events import Event
-from sordino.gradients.captured.buffers import divide_
-from sordino.gradients.protocol import Grads
 from sordino.random.rng import Rng
 
 ROUNDING = 1e-5
 """Relative slack for norms that were rounded low: blockwise float32 sums of squares are good to 1e-7."""
-
-
-@dataclass(frozen=True)
-class Unproven:
-    """No bound is known, and why; noise is added at `scale` all the same, and the event is NonPrivate."""
-
-    reason: str
-    scale: float
 
 
 @dataclass(frozen=True)

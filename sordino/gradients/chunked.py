@@ -15,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.gradients.protocol import Estimate, Exact, Grads, Materialised, Norms, PerSample
+from sordino.door.sensitivity import Estimate, Exact
+from sordino.door.vectors import Grads
+from sordino.gradients.protocol import Materialised, Norms, PerSample
 from sordino.refusal import Refusal
 
 EXACT = Exact()

@@ -26,11 +26,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
 from sordino import validate
+from sordino.door.sensitivity import FromProjections
+from sordino.door.vectors import Grads, accumulation_dtype
 from sordino.gradients import check
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.captured.graph import one_loss_each
 from sordino.gradients.chunked import nothing
-from sordino.gradients.protocol import Grads, LossFn, Norms, PerSample, Projected, accumulation_dtype, trainable, zeros
+from sordino.gradients.protocol import LossFn, Norms, PerSample, trainable, zeros
 from sordino.gradients.seeded import Seeded
 from sordino.gradients.vmap import Loss
 from sordino.refusal import Refusal
@@ -64,9 +66,9 @@ class JL:
             )
 
     @property
-    def estimate(self) -> Projected:
+    def estimate(self) -> FromProjections:
         """What the norms are."""
-        return Projected(self.projections)
+        return FromProjections(self.projections)
 
     def drawn(self) -> JL:
         """With directions for one pass."""

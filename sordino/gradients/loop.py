@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sordino.door.vectors import Grads
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.check import one_loss
-from sordino.gradients.protocol import Grads, LossFn, Materialised, trainable
+from sordino.gradients.protocol import LossFn, Materialised, trainable
 
 
 @dataclass(frozen=True)

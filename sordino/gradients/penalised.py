@@ -19,10 +19,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from sordino.door.sensitivity import Exact
+from sordino.door.vectors import Grads
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.captured.result import Taken
 from sordino.gradients.captured.two_pass import Streamed
-from sordino.gradients.protocol import Backend, Exact, Grads, Norms, PerSample, estimate_of, squared_norms
+from sordino.gradients.protocol import Backend, Norms, PerSample, estimate_of, squared_norms
 from sordino.refusal import Refusal
 
 KAPPA = 16.0

@@ -13,32 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-Grads = dict[str, Tensor]
-"""One tensor per trainable parameter, by the parameter's name."""
+from sordino.door.sensitivity import EXACT, Estimate
+from sordino.door.vectors import Grads, accumulation_dtype
 
 LossFn = Callable[..., Tensor]
 """`loss_fn(model, *batch)` returns one loss per sample, shape (B,)."""
-
-
-@dataclass(frozen=True)
-class Exact:
-    """The norms are those of the gradients, up to rounding."""
-
-
-@dataclass(frozen=True)
-class Projected:
-    """The norms are estimated from random directions: squared, each is the true one times χ²_r/r, r = `projections`."""
-
-    projections: int
-
-
-Estimate = Exact | Projected
 
 
 @dataclass(frozen=True)
@@ -47,7 +32,7 @@ class Norms:
 
     squared: Tensor  # (B, P), float32 or better
     names: tuple[str, ...]  # the P parameters
-    estimate: Estimate = Exact()
+    estimate: Estimate = EXACT
 
     @classmethod
     def summed(cls, squared: Tensor, sums: Tensor, finite: bool, names: tuple[str, ...]) -> Norms:
@@ -139,24 +124,15 @@ class Estimating(Protocol):
         ...
 
 
-_EXACT = Exact()
-
-
 def estimate_of(backend: Backend | None) -> Estimate:
     """How a backend obtains its norms: what an `Estimating` one says. Asked every step, and `isinstance` is slow there."""
-    found: Estimate = getattr(backend, "estimate", _EXACT)
+    found: Estimate = getattr(backend, "estimate", EXACT)
     return found
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters by name, in order, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-@cache
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Sums and norms are kept in float32 at least: in half precision they go wrong by more than the bound."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def zeros(parameters: Mapping[str, Tensor]) -> Grads:
@@ -191,7 +167,7 @@ class Materialised:
 
     rows: Grads  # name -> (B, *shape)
     losses: Tensor  # (B,)
-    estimate: Estimate = Exact()  # anything else only where there are no rows
+    estimate: Estimate = EXACT  # anything else only where there are no rows
 
     def norms(self) -> Norms:
         """Squared norms from the gradients themselves."""

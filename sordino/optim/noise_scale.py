@@ -7,7 +7,8 @@ from typing import Protocol
 from sordino import validate
 from sordino.algorithms.dpsgd import NO_NORMS
 from sordino.algorithms.microbatches import Microbatches
-from sordino.door.noise import Gaussian, Noise, Sensitivity
+from sordino.door.noise import Gaussian, Noise
+from sordino.door.sensitivity import Sensitivity
 from sordino.weigh.weigher import Weigher
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from sordino import events, validate
 from sordino.accounting import PLD
 from sordino.algorithms.dpsgd import Query
+from sordino.algorithms.dry_run import dry_run
 from sordino.door import claims
 from sordino.door.claims import Claim
-from sordino.door.dry_run import dry_run
 from sordino.events import Event
 from sordino.gradients import Backend, Captured, PerformanceOptions
 from sordino.penalty import L2

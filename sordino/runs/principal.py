@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.door.ledger import Ledger
-from sordino.door.noise import Gaussian, Noise, Sensitivity
+from sordino.door.noise import Gaussian, Noise
+from sordino.door.sensitivity import Sensitivity
 from sordino.random.rng import Rng
 from sordino.statistics import PCA, Projection, ask
 from sordino.statistics.statistic import Sum

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.door.noise import Laplace, Noise, Sensitivity
+from sordino.door.noise import Laplace, Noise
+from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import flattened
 from sordino.weigh.flat import shorten
 

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.door.noise import Noise, Sensitivity
+from sordino.door.noise import Noise
+from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import flattened
 from sordino.refusal import Refusal
 

@@ -21,9 +21,10 @@ from torch import Tensor
 from sordino import validate
 from sordino.door import claims
 from sordino.door.ledger import Ledger
-from sordino.door.noise import Noise, Sensitivity
+from sordino.door.noise import Noise
 from sordino.door.release import release
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Sensitivity
 from sordino.events import Event
 from sordino.loading import MapStyle, chunks, length, loader
 from sordino.random.rng import Rng

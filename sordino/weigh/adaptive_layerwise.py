@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino import validate
-from sordino.door.noise import Gaussian, Sensitivity
+from sordino.door.noise import Gaussian
 from sordino.door.release import release
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Sensitivity
 from sordino.events import Event
 from sordino.gradients.protocol import Norms
 from sordino.random.rng import Rng

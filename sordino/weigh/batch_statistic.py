@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.door.release import Unproven
+from sordino.door.sensitivity import Unproven
 from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
 from sordino.weigh.weigher import Rule, State, Stateless

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sordino import validate
-from sordino.door.noise import Sensitivity
+from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
 from sordino.weigh.weigher import Rule, State, Stateless

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.door.noise import Sensitivity
+from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
 from sordino.weigh.shares import Isotropic, Share, units

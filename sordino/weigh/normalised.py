@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.door.noise import Sensitivity
+from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.weigher import Rule, State, Stateless
 

@@ -21,11 +21,11 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from sordino.door.noise import Sensitivity
-from sordino.door.release import Unproven
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Estimate, Exact, Sensitivity, Unproven
+from sordino.door.vectors import Grads
 from sordino.events import Event
-from sordino.gradients.protocol import Estimate, Exact, Grads, Norms, PerSample
+from sordino.gradients.protocol import Norms, PerSample
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 

@@ -8,13 +8,13 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.accounting import PLD
+from sordino.algorithms.dry_run import no_gradients
 from sordino.algorithms.virtual_steps import proportions
-from sordino.door.dry_run import no_gradients
+from sordino.door.sensitivity import Exact
 from sordino.events import Gaussian, Poisson, Repeat
 from sordino.gradients import Captured, Loop, PerformanceOptions, Vmap
 from sordino.gradients.chunked import moved
 from sordino.gradients.displaced import displaced
-from sordino.gradients.protocol import Exact
 from sordino.schedules import Cosine
 from tests.contracts.hunter import Scripted, network, squared_error
 from tests.contracts.variants import VARIANTS

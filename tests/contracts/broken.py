@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import sordino as sd
-from sordino.door.noise import Sensitivity
-from sordino.door.release import Release, Unproven, release
+from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
+from sordino.door.sensitivity import Sensitivity, Unproven
 from sordino.events import Event
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.protocol import Norms, PerSample

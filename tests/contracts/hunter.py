@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.door.noise import Noise, Sensitivity
-from sordino.door.release import Steps, Unproven, tapped
-from sordino.gradients.protocol import Backend, Grads, LossFn
+from sordino.door.noise import Noise
+from sordino.door.release import Steps, tapped
+from sordino.door.sensitivity import Sensitivity, Unproven
+from sordino.door.vectors import Grads
+from sordino.gradients.protocol import Backend, LossFn
 from sordino.random.rng import Rng
 from sordino.sampling import Records
 from sordino.sampling.sampler import Draw, Sampler, drawn

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
+from sordino.door.vectors import flat
 from sordino.gradients import Captured, Loop, PerformanceOptions
-from sordino.gradients.captured.buffers import flat
 from tests.gradients.models import Net, mlp
 from tests.gradients.oracle import same, square
 from tests.gradients.zoo import Tied, Vit

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.door.noise import Sensitivity
+from sordino.door.sensitivity import Sensitivity
 from sordino.events import Gaussian, Laplace, Poisson, Repeat, Together, compose
 from sordino.statistics import PCA, ClippedSum, Count, Mean, Normaliser, ask, dry_ask
 from tests.contracts.hunter import SLACK

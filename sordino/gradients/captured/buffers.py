@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-_ALIGNMENT = 16  # elements: every view starts on a cache line
+from sordino.door.vectors import ALIGNMENT
+
 _KEPT = 3  # buffers a pool remembers
 _POOL_ONLY = 2  # references to a storage: the pool's tensor, and the handle that asks
 
@@ -39,7 +40,7 @@ class Pool:
         for shape in shapes:
             strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
             self._places.append((shape, strides, self._length))
-            self._length += -(-shape.numel() // _ALIGNMENT) * _ALIGNMENT
+            self._length += -(-shape.numel() // ALIGNMENT) * ALIGNMENT
 
     def _take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         for buffer in self.buffers:
@@ -83,30 +84,3 @@ def _free(buffer: Tensor) -> bool:
     storage = buffer.untyped_storage()
     count: int = torch._C._storage_Use_Count(storage._cdata)
     return count <= _POOL_ONLY
-
-
-def divide_(grads: dict[str, Tensor], by: float) -> None:
-    """Divide all in place: by one product over the buffer behind them, where there is one and nothing else is in it."""
-    if by == 1.0 or not grads:
-        return
-    base = flat(grads)
-    if base is None or base.numel() - sum([t.numel() for t in grads.values()]) >= _ALIGNMENT * len(grads):
-        torch._foreach_mul_(list(grads.values()), 1 / by)
-    else:
-        base.mul_(1 / by)
-
-
-def flat(grads: dict[str, Tensor]) -> Tensor | None:
-    """The one buffer behind these tensors (a 1-D tensor with a few zeros between), or None if they have none in common.
-
-    Example:
-        >>> views = Pool().views([torch.Size([2, 3]), torch.Size([4])], torch.float32, torch.device("cpu"))
-        >>> flat(dict(zip("ab", views))).shape
-        torch.Size([32])
-
-    """
-    tensors = list(grads.values())
-    base = tensors[0]._base if tensors else None
-    if base is None or any(t._base is not base for t in tensors):
-        return None
-    return base

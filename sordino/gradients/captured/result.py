@@ -9,11 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sordino.door.vectors import Grads, accumulation_dtype
 from sordino.gradients.captured.buffers import Pool
 from sordino.gradients.captured.keep_budget import Purse
 from sordino.gradients.captured.small_layers import AtOnce, at_once
 from sordino.gradients.formulas.part import Exactly, Part, full_precision
-from sordino.gradients.protocol import Grads, Norms, accumulation_dtype
+from sordino.gradients.protocol import Norms
 
 _SMALL = 1 << 20
 """Elements of a sum up to which its memory does not cost page faults."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sordino.door.vectors import Grads, accumulation_dtype
 from sordino.gradients.batch import arguments, size
 from sordino.gradients.captured.graph import one_loss_each, recorded_only
 from sordino.gradients.captured.options import PerformanceOptions
@@ -23,7 +24,7 @@ from sordino.gradients.captured.tape import Mode, Tape
 from sordino.gradients.captured.use import Use
 from sordino.gradients.formulas.compound import joined
 from sordino.gradients.formulas.part import Part, full_precision
-from sordino.gradients.protocol import Grads, LossFn, Norms, accumulation_dtype, trainable
+from sordino.gradients.protocol import LossFn, Norms, trainable
 
 
 @dataclass

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from sordino.door.vectors import accumulation_dtype
 from sordino.gradients.batch import arguments, take
 from sordino.gradients.captured.graph import one_loss_each
 from sordino.gradients.captured.plan import plan_of, way_of
@@ -20,7 +21,7 @@ from sordino.gradients.captured.tape import Checkpointed
 from sordino.gradients.captured.two_pass import streamed
 from sordino.gradients.first_batch.layouts import layouts_of
 from sordino.gradients.first_batch.trial import MORE, Trial, calm
-from sordino.gradients.protocol import accumulation_dtype, squared_norms, trainable
+from sordino.gradients.protocol import squared_norms, trainable
 from sordino.refusal import Refusal
 
 _AGREE = 2e-3

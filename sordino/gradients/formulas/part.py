@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from sordino.door.vectors import accumulation_dtype
 from sordino.gradients.captured.options import PerformanceOptions
-from sordino.gradients.protocol import accumulation_dtype
 
 _RUN = 1024
 """Elements the fused norm takes at once; its error there is below 3e-7."""

@@ -7,9 +7,10 @@ from itertools import islice
 from sordino import validate
 from sordino.algorithms.dpsgd import NO_NORMS, Query
 from sordino.door.ledger import Ledger
+from sordino.door.sensitivity import Estimate
 from sordino.events import Event
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.protocol import Backend, Estimate, Materialised, estimate_of
+from sordino.gradients.protocol import Backend, Materialised, estimate_of
 from sordino.random.rng import Rng
 from sordino.sampling.records import alike
 from sordino.sampling.sampler import Sampler, drawn
