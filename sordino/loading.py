@@ -47,20 +47,40 @@ def length(dataset: Any) -> int:
     return n
 
 
-def loader(dataset: Any, collate: Callable[[list[Any]], Any] | None) -> Load:
-    """The function from indices to a batch."""
-    if collate is None:
-        tensors = _tensors(dataset)
-        if tensors is not None:
-            return tensors
-    join = default_collate if collate is None else collate
-    many = getattr(dataset, "__getitems__", None)
+class Loader:
+    """From indices to a batch: tensor datasets by indexing, others record by record and through collate."""
 
-    def load(indices: Indices) -> Any:
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
+        self._dataset = dataset
+        self._tensors = _tensors(dataset) if collate is None else None
+        self._join = default_collate if collate is None else collate
+        self._many = getattr(dataset, "__getitems__", None)
+
+    @property
+    def by_indexing(self) -> bool:
+        """Are batches rows of tensors, untouched by anyone's code?"""
+        return self._tensors is not None
+
+    def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
+        """The batch of these records.
+
+        `before(k)` is called before the record at place k is read, and `before(-1)` before collate: to seed generators.
+        """
+        if self._tensors is not None:
+            return self._tensors(indices)
         rows = indices.tolist()
-        return join(many(rows) if many is not None else [dataset[i] for i in rows])
-
-    return load
+        if self._many is not None:
+            records = self._many(rows)
+        elif before is None:
+            records = [self._dataset[i] for i in rows]
+        else:
+            records = []
+            for k, i in enumerate(rows):
+                before(k)
+                records.append(self._dataset[i])
+        if before is not None:
+            before(-1)
+        return self._join(records)
 
 
 def _tensors(dataset: Any) -> Load | None:

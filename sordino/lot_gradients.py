@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sordino.gradients import batch as batches
 from sordino.gradients.chunked import nothing
 from sordino.gradients.displaced import displaced
-from sordino.gradients.inventory import Names, Walked
+from sordino.gradients.inventory import Names, Walked, held_by
 from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import Seeded
 from sordino.lot import Lot
@@ -35,11 +35,15 @@ class Passes:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
         self.device = torch.device("cpu")  # where the model is
         self._names = Names(model)
+        self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
+        self._tensors: list[tuple[str, Tensor]] = []  # all of them, by name
         self.look()
 
     def look(self, now: Walked | None = None) -> None:
         """Look at the model once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
-        self._names.look(Walked(self.model) if now is None else now)
+        now = Walked(self.model) if now is None else now
+        self._names.look(now)
+        self._tensors = held_by(now.modules)
         for p in self.named.values():
             self.device = p.device
             return
@@ -56,6 +60,10 @@ class Passes:
     def gradients(self, batch: Any) -> PerSample:
         """Of one batch that is a whole pass."""
         return self._part(_drawn(self.backend), batch, self._names.trained)[0]
+
+    def gradients_of(self, model: nn.Module, batch: Any) -> PerSample:
+        """The same of another model, such as a copy in double precision; without the penalty."""
+        return _drawn(self.backend).per_sample(model, self.loss_fn, batches.to(batch, self.device))
 
     def parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
         """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way."""
@@ -92,7 +100,11 @@ class Passes:
 
     def _part(self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
         """A batch's per-sample gradients, the penalty in them, and its losses."""
+        before = [tensor._version for _, tensor in self._tensors]
         part = backend.per_sample(self.model, self.loss_fn, batches.to(batch, self.device))
+        if before != [tensor._version for _, tensor in self._tensors]:
+            moved = (name for (name, t), version in zip(self._tensors, before, strict=True) if t._version != version)
+            self.written = next(moved)
         losses = part.losses
         return part if self.penalty is None else self.penalty.shifted(part, parameters), losses
 

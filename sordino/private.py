@@ -26,7 +26,7 @@ from sordino import validate
 from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
 from sordino.algorithms.dry_run import dry_step
-from sordino.door import claims
+from sordino.door import claims, history
 from sordino.door.claims import Claim
 from sordino.door.diverged import Diverged, finite, not_finite
 from sordino.door.ledger import Ledger
@@ -44,7 +44,7 @@ from sordino.gradients.inventory import Walked, modules_of, parameters_in
 from sordino.gradients.physical_batch import activation_bytes
 from sordino.gradients.physical_batch import physical_batch as fitting
 from sordino.gradients.protocol import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
-from sordino.loading import Batches, MapStyle, Prefetch, length, loader
+from sordino.loading import Batches, Loader, MapStyle, Prefetch, length
 from sordino.lot import Lot
 from sordino.lot_gradients import Passes
 from sordino.penalty import L2
@@ -53,8 +53,14 @@ from sordino.record_lengths import asked, labels_of, lengths_of
 from sordino.refusal import Refusal
 from sordino.sampling.records import Label
 from sordino.sampling.sampler import Draw, Informed, Sampler, drawn
+from sordino.standing import Finding, Moments, StandingTest
+from sordino.standing.double import Rounding
+from sordino.standing.finding import Broken
+from sordino.standing.moments import mark_of
 
 _FORMAT = 2
+_EARLY = 100
+"""Lots up to which a standing test asks every question."""
 
 
 class Private:
@@ -102,7 +108,10 @@ class Private:
             raise TypeError(
                 f"ledger={ledger!r}: must be a sordino.Ledger, the one everything done to this data goes into"
             )
-        self._ledger = Ledger() if ledger is None else ledger
+        before = history.ledger_of(model.parameters())
+        self._ledger = ledger or before or Ledger()
+        if before is not None and before is not self._ledger and not before.empty:
+            self._ledger.disclose(claims.TRAINED_BEFORE)
         self._page: str | None = None  # taken with the first draw: a loaded state brings its own
         self._tripwire = Tripwire(self._ledger.void)
         self._tripwire.watch(self._passes.named)
@@ -120,6 +129,10 @@ class Private:
         self._chunk: int | None = None
         self._memory: Callable[[], Any] | None = None  # what an informed sampler left behind
         self._diverged: Diverged | None = None
+        self._moments = Moments(self._root.child("standing test"))
+        self._test = StandingTest(self._passes.gradients, model, Rounding(model, self._passes.gradients_of))
+        self._tested, self._claimed = 0, 0
+        self._untested: tuple[Loader, NDArray[np.int64], int] | None = None  # what the lot drawn last was loaded from
 
     @property
     def steps(self) -> int:
@@ -170,7 +183,7 @@ class Private:
             )
         check.structure(self._model)
         self._passes.look()
-        load = loader(dataset, collate)
+        load = Loader(dataset, collate)
         some = torch.arange(check.PROBE).remainder(n).numpy()
         few = batches.to(load(some), self._passes.device)
         check.probe(self._model, self._loss_fn, few)
@@ -180,6 +193,7 @@ class Private:
 
         def lots() -> Iterator[Lot]:
             self._begin(sampler, n, chunk)
+            self._ledger.uses(dataset)
             stream, start = self._root.child("draws", self._phase), self._position
             memory = None if self._memory is None else self._memory()
             records = asked(n, load, chunk, self._gradients)
@@ -192,12 +206,18 @@ class Private:
                 seed = self._root.child("workers", self._phase, start).seed()
                 prefetch = Prefetch(dataset, made, chunk, workers, collate, seed)
             lots = enumerate(made())
-            while not self._left_the_finite():  # before the next lot is drawn, and after the last
-                k, draw = next(lots, (-1, None))
-                if draw is None:
-                    return
-                prefetched = None if prefetch is None else partial(prefetch.take, k)
-                yield self._drawn(draw, Batches(draw.indices, chunk, load, prefetched), expected)
+            try:
+                while not self._left_the_finite():  # before the next lot is drawn, and after the last
+                    self._tripwire.look()
+                    k, draw = next(lots, (-1, None))
+                    if draw is None:
+                        return
+                    prefetched = None if prefetch is None else partial(prefetch.take, k)
+                    self._untested = load, draw.indices, n
+                    self._tripwire.looping = True
+                    yield self._drawn(draw, Batches(draw.indices, chunk, load, prefetched), expected)
+            finally:
+                self._tripwire.looping = False
 
         return lots()
 
@@ -211,10 +231,13 @@ class Private:
             lot = Lot(-1, Sealed(0), float(max(1, batches.size(lot))), partial(iter, [lot]))
         else:
             self._refuse_old(lot)
+        self._tripwire.look()
         walk = Walked(self._model)
         check.statistics(self._model, walk.modules)
         self._passes.look(walk)
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
+        if lot is self._lot and self._untested is not None and self._moments.due(lot.step, mark_of(walk.modules)):
+            self._stand(thorough=lot.step < _EARLY)
         losses: list[Tensor] = []
         with walk, self._passes.own_randomness(self._forward), ExitStack() as put_back:
             grads = Chunked(
@@ -225,6 +248,9 @@ class Private:
             )
             release, self._state = self._query(grads, self._state, lot.expected_batch, self._noise)
         self._ledger.release(release.event, self._page or "")
+        self._tripwire.allow()  # a query may have moved the model and put it back
+        if self._passes.written is not None:
+            self._ledger.void(str(Finding(Broken.WRITTEN, self._passes.written)))
         # A bounded sum is finite, so only what has no proof is looked at. What is not finite is not handed on.
         bad = not_finite(release.value) if isinstance(release.event, NonPrivate) else None
         if bad is None:
@@ -246,7 +272,24 @@ class Private:
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
         """What can truly be said so far: a `Guarantee` or a `NoGuarantee` with its reason."""
+        self._tripwire.look()
+        if self._untested is not None and self._moments.again(self._steps, self._claimed):
+            self._claimed += 1
+            self._stand(thorough=True)
         return self._ledger.claim(delta, accountant=accountant or self._accountant)
+
+    @contextmanager
+    def post_processing(self, why: str) -> Iterator[None]:
+        """Parameters and released gradients may be changed inside, by what was released alone; the claim says so.
+
+        with private.post_processing("average of the last steps"):
+            average.copy_to(model)
+        """
+        if not isinstance(why, str) or not why.strip():
+            raise ValueError(f"{why!r}: say in words what is done to released values; it is printed with the claim")
+        self._ledger.declare(f"post-processing of released values, by declaration: {why.strip()}")
+        with self._tripwire.post_processing():
+            yield
 
     @contextmanager
     def public(self, name: str) -> Iterator[None]:
@@ -276,6 +319,7 @@ class Private:
             "noise": self._noise.state_dict(),
             "forward": self._forward.state_dict(),
             "steps": self._steps,
+            "tested": self._tested,
             "phase": self._phase,
             "position": self._position,
             "source": self._source,
@@ -310,6 +354,8 @@ class Private:
         if state.get("backend") is not None and isinstance(self._backend, Resumable):
             self._backend.load_state_dict(state["backend"])
         self._resuming = True
+        self._tested = int(state.get("tested", 0))
+        self._tripwire.trust()
 
     def renew_noise(self, lineage: int) -> None:
         """Noise that was never used before: for a run that goes on after steps whose noise may have been seen.
@@ -339,6 +385,7 @@ class Private:
         cover = None if draw.cover is None else f"{self._phase}/{draw.cover}"
         if self._page is None:
             self._page = self._ledger.page()
+            self._ledger_begins()
         self._ledger.close(self._page)
         for event in draw.spent:
             self._ledger.release(event, self._page)  # no draw is open: of the whole data
@@ -347,9 +394,27 @@ class Private:
         self._records = draw.indices
         self._lot = Lot(self._steps, Sealed(len(draw.indices), self._ledger), expected, loads)
         self._steps += 1
+        self._ledger.tested(self._page, self._steps, self._tested)
         self._position += 1
         self._memory = draw.memory
         return self._lot
+
+    def _ledger_begins(self) -> None:
+        """The first draw: from here on the parameters change by released gradients only, and have this history."""
+        history.trained(self._passes.named.values(), self._ledger)
+        self._tripwire.trust()
+
+    def _stand(self, *, thorough: bool) -> None:
+        """The standing test on records of the lot drawn last. Before anything was released a failure is refused."""
+        assert self._untested is not None, "a lot was drawn"
+        load, indices, n = self._untested
+        finding = self._test(load, indices, n, self._moments.stream(self._steps, self._tested), thorough=thorough)
+        self._tested, self._untested = self._tested + 1, None
+        self._ledger.tested(self._page or "", self._steps, self._tested)
+        if finding is not None:
+            if not self._tripwire.steps:
+                raise Refusal(str(finding))
+            self._ledger.void(str(finding))
 
     def _left_the_finite(self) -> bool:
         """Is training over because a parameter, which is public, is not finite any more?"""

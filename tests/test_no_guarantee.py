@@ -67,9 +67,53 @@ def test_gradients_clipped_by_hand():
     model = network()
     p = private(model)
     p.backward(one_lot(p))
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    torch.nn.utils.clip_grad_value_(model.parameters(), 1e-3)
     step(model)
     assert "by hand" in reason(p)
+
+
+def test_gradients_multiplied_by_one_number_are_still_released_ones():
+    model = network()
+    p = private(model)
+    p.backward(one_lot(p))
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    step(model)
+    assert isinstance(p.claim(1e-5), sd.Guarantee)
+
+
+def test_gradients_multiplied_by_different_numbers():
+    model = network()
+    p = private(model)
+    p.backward(one_lot(p))
+    for k, q in enumerate(model.parameters()):
+        q.grad.mul_(1 + k)
+    step(model)
+    assert "by hand" in reason(p)
+
+
+def test_post_processing_of_gradients_and_parameters_is_declared():
+    model = network()
+    p = private(model)
+    p.backward(one_lot(p))
+    with p.post_processing("values clipped"):
+        torch.nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+    step(model)
+    with p.post_processing("projected"), torch.no_grad():
+        for q in model.parameters():
+            q.clamp_(-1, 1)
+    said = p.claim(1e-5)
+    assert isinstance(said, sd.Guarantee)
+    assert any("projected" in line for line in said.rests_on)
+
+
+def test_parameters_overwritten_by_hand():
+    model = network()
+    p = private(model)
+    p.backward(one_lot(p))
+    step(model)
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    assert "changed other than by an optimizer step" in reason(p)
 
 
 def test_a_step_with_gradients_of_ones_own():

@@ -131,11 +131,24 @@ def test_half_precision_parameters_get_gradients_of_their_own_type():
     assert all(q.grad.dtype == torch.bfloat16 for q in model.parameters())
 
 
-def test_a_closure_is_refused():
+def test_a_closure_that_asks_private_is_a_step_like_any_other():
     model = network()
     p = private(model)
-    optimizer = torch.optim.LBFGS(model.parameters())
-    for lot in p.draws(linear(), sd.Poisson(0.3), steps=1):
-        p.backward(lot)
-        with pytest.raises(TypeError, match=r"without one"):
-            optimizer.step(lambda: torch.tensor(0.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for lot in p.draws(linear(), sd.Poisson(0.3), steps=3):
+        optimizer.step(lambda lot=lot: [p.backward(lot)] and None)
+    assert isinstance(p.claim(1e-5), sd.Guarantee)
+
+
+def test_a_closure_that_writes_gradients_of_its_own_voids_the_claim():
+    model = network()
+    p = private(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure():
+        for q in model.parameters():
+            q.grad = torch.ones_like(q)
+
+    for _ in p.draws(linear(), sd.Poisson(0.3), steps=1):
+        optimizer.step(closure)
+    assert "by hand" in p.claim(1e-5).reason

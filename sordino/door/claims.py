@@ -19,9 +19,11 @@ from sordino.events import Event, NonPrivate, Relation
 
 DATASET_SIZE = "dataset size"
 SEED = "seed"
+TRAINED_BEFORE = "what these parameters were trained on before, under another ledger"
 
 _WHY = {
     DATASET_SIZE: "the step was divided by rate × N; give expected_batch to keep N private",
+    TRAINED_BEFORE: "leave `ledger` out to go on with theirs, and the claim will add it up",
     SEED: "the random stream can be repeated by anyone who knows the seed; leave it out for a real release",
 }
 
@@ -52,6 +54,8 @@ class Guarantee:
     accountant: str
     event: Event
     not_covered: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()
+    """What holds the facts about the user's code; docs/claims.md says which remain the user's word."""
 
     def __str__(self) -> str:
         lines = [
@@ -63,6 +67,7 @@ class Guarantee:
         for name in self.not_covered:
             why = _WHY.get(name)
             lines.append(f"  not covered  {name}" + (f": {why}" if why else ""))
+        lines += [f"  rests on     {what}" for what in self.rests_on]
         return "\n".join(lines)
 
 
@@ -79,7 +84,19 @@ class NoGuarantee:
 Claim: TypeAlias = Guarantee | NoGuarantee
 
 
-def claim(event: Event, delta: float, accountant: Accountant, not_covered: tuple[str, ...] = ()) -> Claim:
+def other_ledgers(count: int) -> str:
+    """That other things were done to the same records, which this claim does not add up."""
+    runs = "another ledger" if count == 1 else f"{count} other ledgers"
+    return f"what was done to the same data under {runs} in this process; give all of it one Ledger to add it up"
+
+
+def claim(
+    event: Event,
+    delta: float,
+    accountant: Accountant,
+    not_covered: tuple[str, ...] = (),
+    rests_on: tuple[str, ...] = (),
+) -> Claim:
     """What can truly be said about an event at this δ."""
     delta = validate.number("delta", delta)
     if not 0 <= delta < 1:
@@ -98,7 +115,7 @@ def claim(event: Event, delta: float, accountant: Accountant, not_covered: tuple
         return NoGuarantee(f"the {accountant.name} accountant has no theorem for {error}")
     if not math.isfinite(epsilon):
         return NoGuarantee(f"no finite ε holds at δ={delta:g}")
-    return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered)
+    return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered, rests_on)
 
 
 def table(said: Claim) -> dict[str, Any]:
@@ -116,6 +133,7 @@ def table(said: Claim) -> dict[str, Any]:
         "accountant": said.accountant,
         "event": events.to_json(said.event),
         "not_covered": list(said.not_covered),
+        "rests_on": list(said.rests_on),
     }
 
 

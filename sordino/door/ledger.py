@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sordino.accounting import PLD, Accountant
-from sordino.door import claims
+from sordino.door import claims, history
 from sordino.door.claims import Claim
 from sordino.events import (
     BallsInBins,
@@ -68,6 +68,9 @@ class Ledger:
         self._open: dict[str, _Draw] = {}  # by page
         self._pages = 0
         self._disclosed: dict[str, None] = {}
+        self._declared: dict[str, None] = {}
+        self._tests: dict[str, tuple[int, int]] = {}  # by page: lots drawn, lots tested
+        self._data: list[Any] = []  # what the records are made of, for as long as this process lives
 
     def page(self) -> str:
         """A new page, for one more thing that will be done to the data."""
@@ -108,10 +111,30 @@ class Ledger:
         """The claim will list this as not covered."""
         self._disclosed[name] = None
 
+    def declare(self, what: str) -> None:
+        """The user's word for something; the claim will say that it rests on it."""
+        self._declared[what] = None
+
+    def tested(self, page: str, lots: int, tested: int) -> None:
+        """So many lots were drawn on a page, and so many of them had the standing test."""
+        self._tests[page] = lots, tested
+
+    def uses(self, dataset: Any) -> None:
+        """Something is done to these records; other ledgers that they are used under will be named."""
+        self._data += history.drawn_from(dataset, self)
+
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """What holds the facts about the user's code that the events take for granted."""
+        lots, tested = (sum(column) for column in zip(*self._tests.values(), strict=True)) if self._tests else (0, 0)
+        said = [f"{tested:,} of {lots:,} lots replayed with a record exchanged"] if lots else []
+        return (*said, *self._declared)
+
     @property
     def disclosed(self) -> tuple[str, ...]:
         """What the claim does not cover, in the order it was said."""
-        return tuple(self._disclosed)
+        others = history.others(self._data, self)
+        return (*self._disclosed, *([claims.other_ledgers(others)] if others else []))
 
     @property
     def empty(self) -> bool:
@@ -134,12 +157,20 @@ class Ledger:
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
         """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason."""
-        return claims.claim(self.event(), delta, PLD() if accountant is None else accountant, self.disclosed)
+        return claims.claim(
+            self.event(), delta, PLD() if accountant is None else accountant, self.disclosed, self.rests_on
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """JSON; open draws are in it as charged."""
         rows = [[to_json(entry.event), entry.count, entry.cover, entry.bins] for entry in self._all()]
-        return {"entries": rows, "pages": self._pages, "disclosed": list(self._disclosed)}
+        return {
+            "entries": rows,
+            "pages": self._pages,
+            "disclosed": list(self._disclosed),
+            "declared": list(self._declared),
+            "tests": {page: list(counts) for page, counts in self._tests.items()},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a saved ledger. A ledger that holds something else is never overwritten; one that holds this is left."""
@@ -150,6 +181,9 @@ class Ledger:
             self._entries = loaded
         self._pages = max(self._pages, state["pages"])
         self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}
+        self._declared = {**dict.fromkeys(state.get("declared", ())), **self._declared}
+        for page, (lots, tested) in state.get("tests", {}).items():
+            self._tests.setdefault(page, (lots, tested))
 
     def _all(self) -> list[Entry]:
         entries = self._entries

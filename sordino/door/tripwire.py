@@ -1,12 +1,17 @@
-"""Notices gradients that did not come through the door.
+"""Notices parameters and gradients that did not come through the door.
 
-Three ways in which a training loop escapes its accounting are seen:
-  - `loss.backward()` on the watched parameters, by a post-accumulate-grad hook;
-  - `.grad` replaced or changed in place between `private.backward` and `optimizer.step`, by identity and version counter,
-    looked at in a hook before every optimizer step;
-  - an optimizer step with a closure, which computes its own gradients: refused.
+Ways in which a training loop escapes its accounting, and how each is seen:
+  - `loss.backward()` on the watched parameters: a post-accumulate-grad hook;
+  - `.grad` written by hand: before every optimizer step the gradients must be those released, times one number;
+  - parameters written by hand: looked at before every draw, step and claim (`parameter_watch`);
+  - a step with a closure: the closure is wrapped, and the gradients are looked at again after it;
+  - other parameters trained in the loop on what the lots or the model give away: a step of an optimizer that holds none of
+    the watched parameters, between two draws.
 
-Privacy: each makes the run's claim `NoGuarantee`; none is a warning. A write through `.data` cannot be seen.
+What is made of released values is no escape: inside `post_processing` parameters and gradients may be averaged, projected
+or clipped. Inside `public` anything may be done with data that the user declares public.
+
+Privacy: each escape makes the run's claim `NoGuarantee`; none is a warning.
 """
 
 from __future__ import annotations
@@ -14,22 +19,36 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
+from sordino.door import released_gradients
+from sordino.door.parameter_watch import ParameterWatch
 
-@dataclass
-class _Watched:
-    """A parameter, and the gradient last written to it as it looked then."""
+_STRAY = (
+    "loss.backward() reached the model's parameters outside private.backward; wrap steps on public data in "
+    "`with private.public(...)`"
+)
+_GRADIENT = (
+    "the gradient of parameter {!r} was written or changed by hand between private.backward and optimizer.step; if only "
+    "released values went into it, do it inside `with private.post_processing(...)`"
+)
+_PARAMETER = (
+    "parameter {!r} was changed other than by an optimizer step on released gradients; wrap averaging, projections and "
+    "the like in `with private.post_processing(...)`, training on public data in `with private.public(...)`"
+)
+_ANOTHER = (
+    "an optimizer that holds none of the model's parameters made a step inside the loop: what it trains is not covered and "
+    "may have seen the lots; give it to Private too, or wrap it in `with private.public(...)`"
+)
 
-    p: nn.Parameter
-    name: str
-    hooked: bool = False
-    grad: Tensor | None = None
-    version: int = 0
+_alive: weakref.WeakSet[Tripwire] = weakref.WeakSet()
 
 
 class Tripwire:
@@ -37,87 +56,174 @@ class Tripwire:
 
     def __init__(self, void: Callable[[str], None]) -> None:
         self._void = void
-        self._watched: dict[int, _Watched] = {}  # by the parameter's identity
-        self._latest: Mapping[str, nn.Parameter] | None = None
+        self._named: Mapping[str, nn.Parameter] = {}
+        self._ids: dict[int, str] = {}  # names by the parameter's identity
+        self._hooked: dict[int, weakref.ref[nn.Parameter]] = {}
+        self._values = ParameterWatch()
+        self._trusted = False  # the parameters' values are known to be right
+        self._excused = False  # inside `public` or `post_processing`
         self._public = False
+        self.looping = False  # a lot is drawn and the next one is not
+        self.steps = 0  # optimizer steps on released gradients
+        _alive.add(self)
         me = weakref.ref(self)
 
-        def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+            wire = me()
+            return None if wire is None else wire._before_step(optimizer, args, kwargs)
+
+        def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             wire = me()
             if wire is not None:
-                wire._before_step(optimizer, args, kwargs)
+                wire._after_step(optimizer)
 
-        handle = register_optimizer_step_pre_hook(before_step)
-        weakref.finalize(self, handle.remove)
+        handles = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
+        for handle in handles:
+            weakref.finalize(self, handle.remove)
 
     def watch(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Watch these too; parameters can be thawed at any time, so this is called for every lot."""
-        if parameters is self._latest:  # `Names` makes another when one is frozen or thawed
+        if parameters is self._named:  # another mapping is made when one is frozen or thawed
             return
-        self._latest, me = parameters, weakref.ref(self)
-        for name, p in parameters.items():
-            watched = self._watched.get(id(p))
-            if watched is None:
-                watched = self._watched[id(p)] = _Watched(p, name)
-            if p.requires_grad and not watched.hooked:
+        new = {id(p): name for name, p in parameters.items()}
+        if self._trusted and not new.keys() >= self._ids.keys():  # one replaced by another is a change by hand
+            missing = next(name for key, name in self._ids.items() if key not in new)
+            if missing in parameters and not self._excused:
+                self._void(_PARAMETER.format(missing))
+        self._named, self._ids, me = parameters, new, weakref.ref(self)
+        if self._trusted:
+            self._values.adopt(parameters)
+        for p in parameters.values():
+            if p.requires_grad and (id(p) not in self._hooked or self._hooked[id(p)]() is not p):
 
                 def stray(_: Tensor) -> None:
                     wire = me()
-                    if wire is not None:
-                        wire._stray()
+                    if wire is not None and not wire._public:
+                        wire._void(_STRAY)
 
                 p.register_post_accumulate_grad_hook(stray)
-                watched.hooked = True
+                self._hooked[id(p)] = weakref.ref(p)
+
+    def trust(self) -> None:
+        """The parameters are right as they are: before the first draw, and after a state was loaded."""
+        self._values.take(self._named)
+        self._trusted = True
+
+    def allow(self) -> None:
+        """Parameters were changed by the library itself and are right as they are."""
+        if self._trusted:
+            self._values.allow(self._named.values())
+
+    def look(self) -> None:
+        """Void the claim if a parameter changed other than by a step on released gradients."""
+        if not self._trusted or self._excused:
+            return
+        name = self._values.changed()
+        if name is not None:
+            self._void(_PARAMETER.format(name))
+            self.trust()  # said once
 
     def write(self, p: nn.Parameter, grad: Tensor) -> None:
         """Set a released gradient and remember what it looked like."""
-        # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
-        own = grad if grad._base is None else grad.data
-        p.grad = own
-        watched = self._watched[id(p)]
-        watched.grad, watched.version = own, own._version
+        released_gradients.write(p, grad, self)
 
     def forget(self) -> None:
-        """Drop every gradient written so far."""
-        for watched in self._watched.values():
-            if watched.grad is not None:
-                if watched.p.grad is watched.grad:
-                    watched.p.grad = None
-                watched.grad = None
+        """Drop every gradient this run has written."""
+        for p in self._named.values():
+            if released_gradients.owner_of(p) is self:
+                released_gradients.forget(p)
 
     @contextmanager
     def public(self) -> Iterator[None]:
         """Gradients computed and applied inside are of data the user declares public."""
         before, self._public = self._public, True
         try:
-            yield
+            with self.post_processing():
+                yield
         finally:
             self._public = before
 
-    def _stray(self) -> None:
-        if not self._public:
-            self._void(
-                "loss.backward() reached the model's parameters outside private.backward; "
-                "wrap steps on public data in `with private.public(...)`"
-            )
+    @contextmanager
+    def post_processing(self) -> Iterator[None]:
+        """Parameters and gradients changed inside are made of what was released."""
+        self.look()
+        before, self._excused = self._excused, True
+        try:
+            yield
+        finally:
+            self._excused = before
+            for p in self._named.values():
+                if p.grad is not None and not before:
+                    released_gradients.remember(p, self)
+            if self._trusted:
+                self._values.take(self._named)
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._public:
-            return
-        known = self._watched
-        watched = [known[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in known]
-        if not watched:
-            return
-        if (len(args) > 1 or kwargs) and any(callable(value) for value in (*args[1:], *kwargs.values())):
-            raise TypeError(
-                "optimizer.step(closure): a closure computes gradients of its own; "
-                "call private.backward(lot), then optimizer.step() without one"
-            )
-        for found in watched:
-            grad = found.p.grad
-            if grad is not None and (grad is not found.grad or grad._version != found.version):
-                self._void(
-                    f"the gradient of parameter {found.name!r} was written or changed by hand between private.backward "
-                    "and optimizer.step"
-                )
-                return  # one name is enough
+    def _mine(self, optimizer: Optimizer) -> list[nn.Parameter]:
+        return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._ids]
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._excused:
+            return None
+        mine = self._mine(optimizer)
+        if not mine:
+            if self.looping and not _somebodys(optimizer) and _has_own_gradients(optimizer):
+                self._void(_ANOTHER)
+            return None
+        self.look()
+        self._look_at(mine)
+        return self._wrapped(mine, args, kwargs)
+
+    def _look_at(self, mine: list[nn.Parameter]) -> None:
+        p = released_gradients.changed(mine)
+        if p is not None:
+            self._void(_GRADIENT.format(self._ids[id(p)]))
+
+    def _wrapped(self, mine: list[nn.Parameter], args: Any, kwargs: Any) -> Any:
+        """A closure computes gradients of its own: look at them when it has."""
+        closure = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
+        if not callable(closure):
+            return None
+
+        def watched() -> Any:
+            result = closure()
+            self._look_at(mine)
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        mine = self._mine(optimizer)
+        if mine:
+            self.steps += 1
+            self._values.allow(mine)
+
+
+def _somebodys(optimizer: Optimizer) -> bool:
+    """Does another run of the process watch what this optimizer trains?"""
+    return any(wire._mine(optimizer) for wire in _alive)
+
+
+def _has_own_gradients(optimizer: Optimizer) -> bool:
+    """Has it gradients that are no copies of released ones?"""
+    grads = (p.grad for group in optimizer.param_groups for p in group["params"])
+    return any(grad is not None and not released_gradients.copied(grad) for grad in grads)
+
+
+@contextmanager
+def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """For code of this library that makes parameters of released ones, such as an average: every run that watches them."""
+    ids = {id(p) for p in parameters.values()}
+    wires = [wire for wire in _alive if ids & wire._ids.keys()]
+    with _all(wires):
+        yield
+
+
+@contextmanager
+def _all(wires: list[Tripwire]) -> Iterator[None]:
+    if not wires:
+        yield
+        return
+    with wires[0].post_processing(), _all(wires[1:]):
+        yield

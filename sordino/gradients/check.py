@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.utils._pytree import tree_map
 
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.inventory import modules_of
 from sordino.gradients.protocol import LossFn
+from sordino.random.global_state import left_as_they_were, seed_all
 from sordino.refusal import Refusal
 
 PROBE = 3
@@ -52,12 +54,49 @@ def loss_vector(losses: Any, samples: int) -> Tensor:
 
 def structure(model: nn.Module) -> None:
     """Refuse modules that mix the samples of a batch or store something about them, and parameters without a meaning."""
+    wrapped(model)
     statistics(model)
     for name, p in model.named_parameters():
         if isinstance(p, UninitializedParameter):
             raise Refusal(f"parameter {name!r} has no shape yet: run the model once on public or made-up input first")
         if p.is_complex():
             raise Refusal(f"parameter {name!r} is complex: need real parameters; hold real and imaginary parts apart")
+
+
+_WRAPPERS = {
+    "DataParallel": "it cuts batches over devices",
+    "DistributedDataParallel": "its ranks would each draw, add noise and print ε as if they were alone",
+    "FullyShardedDataParallel": "its parameters are shards of one rank",
+    "OptimizedModule": "torch.compile hides its layers",
+}
+
+
+def wrapped(model: nn.Module) -> None:
+    """Refuse wrappers that are not supported, and a process that is one of several, by name."""
+    if (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    ):
+        raise Refusal(
+            "this process is one of several ranks: each would draw, add noise and print ε as if it were alone; train in "
+            "one process"
+        )
+    for name, module in model.named_modules():
+        label = f"module {name!r}" if name else "the model"
+        for kind in type(module).__mro__:
+            if kind.__name__ in _WRAPPERS:
+                raise Refusal(
+                    f"{label} is a {kind.__name__}: {_WRAPPERS[kind.__name__]}; pass the plain module inside it"
+                )
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            raise Refusal(f"{label} was compiled by .compile(): its layers cannot be seen; make the model without it")
+    for name, p in model.named_parameters():
+        if type(p.data).__name__ == "DTensor" or type(p).__name__ == "DTensor":
+            raise Refusal(
+                f"parameter {name!r} is a DTensor, a shard of one rank: its norms would be those of the shard; train the "
+                "plain model in one process"
+            )
 
 
 def statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
@@ -91,6 +130,7 @@ def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
     The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
     """
     samples = size(batch)
+    _refuse_written(model, loss_fn, _made_up(batch))  # before a private record has been seen
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
         loss_vector(_run(model, loss_fn, batch), samples)
@@ -104,7 +144,11 @@ def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
 def _refuse_coupled(model: nn.Module, loss_fn: LossFn, batch: Any, changed: int) -> None:
     losses = _run(model, loss_fn, batch)
     if not _same(losses, _run(model, loss_fn, batch)):
-        return  # a loss that differs from itself cannot be watched
+        raise Refusal(
+            "the same records with the same random numbers gave other losses the second time: the model or the loss keeps "
+            "something from one batch to the next, or draws from a generator of its own; keep nothing of the records "
+            "between batches, and draw from torch's, numpy's or Python's global generators, which the run seeds"
+        )
     others = torch.arange(len(losses)) != changed
     for factor in (-7.0, 0.01):
         if not _same(losses[others], _run(model, loss_fn, _changed(batch, changed, factor))[others]):
@@ -139,8 +183,8 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _run(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> Tensor:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with left_as_they_were():
+        seed_all(seed)
         return loss_fn(model, *arguments(batch))
 
 
@@ -151,9 +195,59 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+def _made_up(batch: Any) -> Any:
+    """A batch of the same shapes and types that holds nothing of the records: noise for numbers, zeros for the rest."""
+    generator = torch.Generator().manual_seed(0)
+
+    def invent(leaf: Tensor) -> Tensor:
+        if leaf.is_floating_point():
+            return torch.randn(leaf.shape, generator=generator).to(leaf)
+        return torch.zeros_like(leaf)
+
+    return tree_map(invent, batch)
+
+
+def _refuse_written(model: nn.Module, loss_fn: LossFn, made_up: Any) -> None:
+    """Refuse a forward pass that sets parameters or buffers by what it sees, as data-dependent initialisation does."""
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    versions = {name: tensor._version for name, tensor in held.items()}
+    before = {name: tensor.detach().clone() for name, tensor in held.items()}
+    data_free = _data_free(model)
+    try:
+        with torch.no_grad():
+            _run(model, loss_fn, made_up)
+    except Exception:
+        return  # a stranger's code may want other numbers; its own records come next
+    finally:
+        for name, tensor in held.items():
+            now = tensor.detach()
+            if name in data_free:
+                continue
+            if tensor._version != versions[name] or not torch.equal(now.nan_to_num(), before[name].nan_to_num()):
+                with torch.no_grad():
+                    tensor.copy_(before[name])
+                kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+                raise Refusal(
+                    f"the forward pass writes to {kind} {name!r}: what it stores about private samples would leave with "
+                    "the model; initialise it on public or made-up input first, and stop the update, for instance with "
+                    ".eval() on its module"
+                )
+
+
+def _data_free(model: nn.Module) -> set[str]:
+    """Buffers that follow from the weights alone: the vectors of a spectral normalisation."""
+    return {
+        f"{name}.{buffer}"
+        for name, module in model.named_modules()
+        if isinstance(module, _SpectralNorm)
+        for buffer in module._buffers
+    }
+
+
 def _refuse_changed(model: nn.Module, before: dict[str, Tensor]) -> None:
+    data_free = _data_free(model)
     for name, buffer in model.named_buffers():
-        if not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(before[name])):
+        if name not in data_free and not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(before[name])):
             with torch.no_grad():
                 buffer.copy_(before[name])
             raise Refusal(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
 
 Mark = tuple[tuple[int, bool], ...]
 """The identity of every parameter, and whether it is trained, in order."""
@@ -53,6 +54,20 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 def parameters_in(modules: list[nn.Module]) -> list[nn.Parameter]:
     """Every parameter of the modules, in order, shared ones as often as they occur."""
     return [p for m in modules if m._parameters for p in m._parameters.values() if p is not None]
+
+
+def held_by(modules: list[nn.Module]) -> list[tuple[str, Tensor]]:
+    """Every tensor a model holds, parameters and buffers, with the name it has in its module.
+
+    Without the vectors of a spectral normalisation, which follow from the weights alone.
+    """
+    found: list[tuple[str, Tensor]] = []
+    for m in modules:
+        if m._parameters:
+            found += [(f"parameter {name!r}", p) for name, p in m._parameters.items() if p is not None]
+        if m._buffers and not isinstance(m, _SpectralNorm):
+            found += [(f"buffer {name!r}", b) for name, b in m._buffers.items() if b is not None]
+    return found
 
 
 class Names:

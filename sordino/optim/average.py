@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
+from sordino.door.tripwire import post_processing
 from sordino.gradients.protocol import trainable
 
 _WARM = 10
@@ -55,17 +56,19 @@ class Average:
     def copy_to(self, model: nn.Module) -> None:
         """Write the average into a model with the same parameters."""
         there = dict(model.named_parameters())
-        for name, value in self._average.items():
-            there[name].copy_(value)
+        with post_processing(there):
+            for name, value in self._average.items():
+                there[name].copy_(value)
 
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange the model's parameters and the average; twice is as before."""
         here = dict(self._model.named_parameters())
-        for name, value in self._average.items():
-            kept = here[name].clone()
-            here[name].copy_(value)
-            value.copy_(kept)
+        with post_processing(here):
+            for name, value in self._average.items():
+                kept = here[name].clone()
+                here[name].copy_(value)
+                value.copy_(kept)
 
     @contextmanager
     def swapped(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ from sordino.door.release import release
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Event
-from sordino.loading import MapStyle, chunks, length, loader
+from sordino.loading import Loader, MapStyle, chunks, length
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.sampling.full import Full
@@ -98,7 +98,7 @@ def ask(
     """
     dataset: Any = list_of(data) if isinstance(data, Tensor) else data
     n, sampler = length(dataset), Full() if sampler is None else sampler
-    load = loader(dataset, None)
+    load = Loader(dataset, None)
     if not isinstance(ledger, Ledger):
         raise TypeError(f"ledger={ledger!r}: must be a sordino.Ledger, the one everything done to this data goes into")
     expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset

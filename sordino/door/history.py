@@ -1,0 +1,94 @@
+"""What was done before in this process: the ledger a parameter was trained under, the ledgers a dataset was drawn under.
+
+A second run on the same parameters goes on with their ledger, because what they are now tells about everything they were
+trained on. A second run on the same data under another ledger is a fact that a claim must name: the two add up.
+
+Privacy: objects are compared by identity. A copy of the data, or another process, is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+if TYPE_CHECKING:
+    from sordino.door.ledger import Ledger
+
+_of_parameter: dict[int, tuple[weakref.ref[nn.Parameter], Ledger]] = {}
+_of_data: dict[int, tuple[Any, list[Ledger]]] = {}  # what is held weakly, or, where that cannot be, itself
+
+
+def ledger_of(parameters: Iterable[nn.Parameter]) -> Ledger | None:
+    """The ledger one of these parameters was trained under, if there is one."""
+    for p in parameters:
+        whose, ledger = _of_parameter.get(id(p), (None, None))
+        if whose is not None and whose() is p:
+            return ledger
+    return None
+
+
+def trained(parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
+    """These parameters are trained under this ledger."""
+    for p in parameters:
+        key = id(p)
+        known = _of_parameter.get(key)
+        if known is not None and known[0]() is p and known[1] is ledger:
+            continue
+        _of_parameter[key] = weakref.ref(p, _dropping(_of_parameter, key)), ledger
+
+
+def drawn_from(dataset: Any, ledger: Ledger) -> list[Any]:
+    """The records of this dataset are used under this ledger; returns the things they are made of."""
+    parts = _parts(dataset)
+    for part in parts:
+        _, ledgers = _entry(part)
+        if not any(known is ledger for known in ledgers):
+            ledgers.append(ledger)
+    return parts
+
+
+def others(parts: Iterable[Any], ledger: Ledger) -> int:
+    """How many other ledgers hold something done to these records."""
+    found: dict[int, Ledger] = {}
+    for part in parts:
+        for known in _entry(part)[1]:
+            if known is not ledger and not known.empty:
+                found[id(known)] = known
+    return len(found)
+
+
+def _parts(dataset: Any) -> list[Any]:
+    """What a dataset is made of: wrappers come and go, the tensors and files behind them stay."""
+    if type(dataset) is TensorDataset:
+        return list(dataset.tensors[:1])
+    if isinstance(dataset, Subset):
+        return _parts(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return [part for inner in dataset.datasets for part in _parts(inner)]
+    return [dataset]
+
+
+def _entry(part: Any) -> tuple[Any, list[Ledger]]:
+    key = _key(part)
+    known = _of_data.get(key)
+    if known is None or (isinstance(known[0], weakref.ref) and known[0]() is None):
+        try:
+            held: Any = weakref.ref(part, _dropping(_of_data, key))
+        except TypeError:  # a plain list
+            held = part
+        known = _of_data[key] = held, []
+    return known
+
+
+def _dropping(table: dict[int, Any], key: int) -> Callable[[Any], None]:
+    """Take an entry out when what it stands for is gone; the table is bound here, as modules may be gone before."""
+    return lambda _: table.pop(key, None) and None
+
+
+def _key(part: Any) -> int:
+    """Views of one memory are one thing."""
+    return part.untyped_storage()._cdata if isinstance(part, Tensor) else id(part)

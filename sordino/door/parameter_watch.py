@@ -1,0 +1,83 @@
+"""Whether parameters changed other than by a step on released gradients.
+
+A write through torch moves a tensor's version; one through `.data` moves its numbers only. So versions and addresses are
+looked at every time, and the numbers of one tensor, or a piece of it, drawn anew each time, are compared as well: who
+writes again and again is found soon, who writes through torch at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+_PIECE = 4096
+"""Numbers compared at a time."""
+
+
+@dataclass
+class _Known:
+    name: str
+    p: nn.Parameter
+    version: int
+    address: int
+
+
+class ParameterWatch:
+    """The parameters of one model as they should be."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+        self._piece: tuple[nn.Parameter, int, Tensor] | None = None  # whose numbers, from where, what they were
+
+    def take(self, named: Mapping[str, nn.Parameter]) -> None:
+        """All parameters are right as they are now."""
+        self._known = {id(p): _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
+        self._draw()
+
+    def adopt(self, named: Mapping[str, nn.Parameter]) -> None:
+        """The model has these parameters now: those that are new to it are right as they are."""
+        kept = self._known
+        self._known = {id(p): kept.get(id(p)) or _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
+        self._draw()
+
+    def allow(self, parameters: Iterable[nn.Parameter]) -> None:
+        """These were changed rightly."""
+        for p in parameters:
+            known = self._known.get(id(p))
+            if known is not None:
+                known.version, known.address = p._version, p.data_ptr()
+        self._draw()
+
+    def changed(self) -> str | None:
+        """The name of a parameter that is not as it was left."""
+        for known in self._known.values():
+            if known.p._version != known.version or known.p.data_ptr() != known.address:
+                return known.name
+        if self._piece is not None:
+            p, start, before = self._piece
+            known = self._known[id(p)]
+            if not torch.equal(_flat(p)[start : start + _PIECE].nan_to_num(), before):
+                return known.name
+        return None
+
+    def _draw(self) -> None:
+        if not self._known:
+            self._piece = None
+            return
+        known = list(self._known.values())[secrets.randbelow(len(self._known))]
+        n = known.p.numel()
+        if not n or known.p.is_meta:
+            self._piece = None
+            return
+        start = secrets.randbelow(max(1, n - _PIECE + 1))
+        self._piece = known.p, start, _flat(known.p)[start : start + _PIECE].nan_to_num()
+
+
+def _flat(p: nn.Parameter) -> Tensor:
+    """The numbers of a parameter in a row, without a copy where its memory allows it."""
+    bare = p.detach()
+    return bare.view(-1) if bare.is_contiguous() else bare.flatten()

@@ -1,0 +1,79 @@
+"""The global generators a stranger's code draws from: torch's, numpy's and Python's, taken, seeded and put back together.
+
+A forward pass may draw from any of the three: dropout from torch, SpecAugment from numpy, a mixup from `random`. To run one
+again with the same randomness all of them must be set, and whether anything was drawn at all is read off their states.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_NUMPY_SEEDS = 2**32
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalState:
+    """Where the generators stand at one moment."""
+
+    own: Tensor
+    devices: tuple[tuple[int, Tensor], ...]
+    numpy: dict[str, Any]
+    python: tuple[Any, ...]
+
+    @staticmethod
+    def now(devices: Sequence[int] = ()) -> GlobalState:
+        """Of the CPU, of these CUDA devices, of numpy and of Python."""
+        return GlobalState(
+            torch.get_rng_state(),
+            tuple((index, torch.cuda.get_rng_state(index)) for index in devices),
+            np.random.get_state(legacy=False),
+            random.getstate(),
+        )
+
+    def put_back(self) -> None:
+        """Set the generators to stand where they stood."""
+        torch.set_rng_state(self.own)
+        for index, state in self.devices:
+            torch.cuda.set_rng_state(state, index)
+        np.random.set_state(self.numpy)
+        random.setstate(self.python)
+
+    def same(self, other: GlobalState) -> bool:
+        """Did nobody draw in between?"""
+        mine, theirs = self.numpy, other.numpy
+        return (
+            torch.equal(self.own, other.own)
+            and all(torch.equal(a, b) for (_, a), (_, b) in zip(self.devices, other.devices, strict=True))
+            and mine["state"]["pos"] == theirs["state"]["pos"]
+            and mine["has_gauss"] == theirs["has_gauss"]
+            and bool(np.array_equal(mine["state"]["key"], theirs["state"]["key"]))
+            and self.python == other.python
+        )
+
+
+def seed_all(seed: int, devices: Sequence[int] = ()) -> None:
+    """Set every generator to what this seed gives."""
+    # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
+    torch.default_generator.manual_seed(seed)
+    for index in devices:
+        torch.cuda.default_generators[index].manual_seed(seed)
+    np.random.seed(seed % _NUMPY_SEEDS)
+    random.seed(seed)
+
+
+@contextmanager
+def left_as_they_were(devices: Sequence[int] = ()) -> Iterator[None]:
+    """Whatever is drawn or seeded inside, the generators stand where they stood after it."""
+    before = GlobalState.now(devices)
+    try:
+        yield
+    finally:
+        before.put_back()

@@ -1,0 +1,71 @@
+"""Whether two passes over the same records agree, for all records but one.
+
+Rows are compared by their losses, by the lengths of their gradients, and by one sum of their directions with random signs,
+which moves if any of them turns. What is far below the usual length counts by that: a gradient that is nothing but rounding
+has no direction of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.door.vectors import Grads
+
+_FLOOR = 0.05
+"""Lengths and losses below this share of the usual one are compared as if they had it."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one pass over a batch showed."""
+
+    losses: Tensor  # (B,)
+    lengths: Tensor  # (B,)
+    total: Grads  # Σ of the watched rows' directions, with the signs and lengths of the first pass
+    drawn: bool  # from a global generator, on the way
+    ended: object  # where the generators stood after it
+    shapes: tuple[tuple[int, ...], ...]  # of the batch
+
+
+def directions(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
+    """Weights (B, 1) that give every watched row about unit length, with its sign; rows that are not finite get 0."""
+    fine = lengths.isfinite() & watched
+    usual = float(lengths[fine].median()) if bool(fine.any()) else 1.0
+    weights = signs / (lengths + _FLOOR * usual + torch.finfo(lengths.dtype).tiny)
+    return torch.where(fine, weights, 0.0).unsqueeze(1)
+
+
+def disagreement(one: Seen, other: Seen, watched: Tensor) -> float:
+    """The largest relative difference over the watched rows; infinite where one is finite and the other is not."""
+    worst = max(_rows(one.losses, other.losses, watched), _rows(one.lengths, other.lengths, watched))
+    counted = max(1.0, math.sqrt(float((watched & one.lengths.isfinite()).sum())))
+    return max(worst, distance(one.total, other.total) / counted)
+
+
+def _rows(one: Tensor, other: Tensor, watched: Tensor) -> float:
+    a, b = one[watched].double(), other[watched].double()
+    fine, also = a.isfinite(), b.isfinite()
+    if not torch.equal(fine, also):
+        return float("inf")
+    a, b = a[fine], b[fine]
+    if not len(a):
+        return 0.0
+    size = torch.maximum(a.abs(), b.abs())
+    floor = _FLOOR * float(size.median()) + torch.finfo(torch.float32).tiny
+    return float(((a - b).abs() / (size + floor)).max())
+
+
+def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """‖one − other‖ over all tensors."""
+    squared = sum(float((one[name].double() - other[name].double()).square().sum()) for name in one)
+    return float("inf") if squared != squared else math.sqrt(squared)
+
+
+def length(one: Mapping[str, Tensor]) -> float:
+    """‖one‖ over all tensors."""
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in one.values()))

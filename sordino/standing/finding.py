@@ -1,0 +1,45 @@
+"""What a standing test found: which promise is broken, in words that name the cure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Broken(Enum):
+    """The promises, each with what is said when it is broken. Nothing private is quoted: no count, no loss, no norm."""
+
+    AGAIN = (
+        "the same records with the same random numbers gave other losses or gradients the second time: the model, the loss "
+        "or a hook keeps something from one batch to the next (a queue, a running statistic, a counter), or draws from a "
+        "generator of its own; keep nothing of the records between batches, set schedules from the loop, and draw from "
+        "torch's, numpy's or Python's global generators, which the run seeds"
+    )
+    EXCHANGED = (
+        "exchanging one record changed the losses or gradients of others in its batch: the samples are coupled; look for a "
+        "statistic, a ranking, a maximum or a padding taken over the batch in the model, the loss, a hook or collate, and "
+        "make each loss depend on its own record alone (mask what is padded, divide by nothing counted over the batch)"
+    )
+    ALONE = (
+        "a record taken alone has another gradient than in its batch: what it is padded with, scaled by or sorted among "
+        "reaches it; look at collate, the dataset and the model, and make each record's loss the same in any company"
+    )
+    NORM = (
+        "a record's measured gradient length is less than what it adds to the sum; report the model, or use the backend "
+        "sordino.gradients.Loop()"
+    )
+    WRITTEN = (
+        "the forward pass wrote to {name}: what it stores about private records would leave with the model; stop the "
+        "update, for instance with .eval() on its module"
+    )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A broken promise."""
+
+    broken: Broken
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.broken.value.format(name=self.name)

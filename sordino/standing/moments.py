@@ -1,0 +1,64 @@
+"""At which lots the standing test is made: a secret of the run, so that no code can behave just then.
+
+The first lots are tested, then fewer and fewer down to one in a hundred, and each lot after the model changed its mode, its
+modules, its hooks or what is trained:
+
+    p_k = max(1/100, min(1, 2/k)) for lot k
+
+Privacy: the coins are the run's own, apart from noise and draws; a test releases nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from torch import nn
+
+from sordino.random.rng import Rng
+
+_LASTING = 0.01
+"""The share of lots tested in a long run."""
+_DENSE = 2.0
+"""Lots tested for certain at the beginning; from there the share falls as 2/k."""
+
+
+class Moments:
+    """Decides, lot by lot."""
+
+    def __init__(self, stream: Rng) -> None:
+        self._stream = stream
+        self._mark: Hashable = None
+
+    def due(self, lot: int, mark: Hashable) -> bool:
+        """Is this lot tested? `mark` is what the model looks like now."""
+        changed, self._mark = mark != self._mark, mark
+        chance = max(_LASTING, min(1.0, _DENSE / max(lot, 1)))
+        tossed = chance == 1.0 or float(self._stream.child("coin", lot).uniform(1)[0]) < chance
+        return changed or tossed
+
+    def stream(self, lot: int, number: int) -> Rng:
+        """The secret choices of one test."""
+        return self._stream.child("choices", lot, number)
+
+    def again(self, lot: int, tested: int) -> bool:
+        """Before a claim: is the last lot tested, so that no end goes untested? Not at every claim of many."""
+        return tested <= max(4, round(2 * _LASTING * lot))
+
+
+def mark_of(modules: Iterable[nn.Module]) -> Hashable:
+    """What can change how a model treats its records: modules, modes, hooks, which parameters are trained."""
+    return hash(
+        tuple(
+            [
+                (
+                    id(m),
+                    m.training,
+                    tuple(m._forward_hooks) if m._forward_hooks else (),
+                    tuple(m._forward_pre_hooks) if m._forward_pre_hooks else (),
+                    tuple(m._backward_hooks) if m._backward_hooks else (),
+                    tuple([p is not None and p.requires_grad for p in m._parameters.values()]),
+                )
+                for m in modules
+            ]
+        )
+    )

@@ -1,0 +1,88 @@
+"""Batches for the standing test: drawn records, the same with one exchanged, one of them alone.
+
+They are loaded and collated as training does it, so that the padding, scaling or sorting on the way is in them.
+A record that is read with random changes is read with its own random numbers each time, wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from sordino.gradients.batch import tensors
+from sordino.loading import Loader
+from sordino.random.global_state import GlobalState, seed_all
+
+Change = Callable[[Tensor], Tensor]
+"""From the row of one record to one that may be anything its type can hold."""
+
+
+def _scaled(factor: float) -> Change:
+    return lambda row: 3 + factor * row
+
+
+EXTREMES: tuple[Change, ...] = (
+    _scaled(-7.0),
+    _scaled(1e3),
+    lambda row: torch.full_like(row, float("nan")),
+    lambda row: torch.full_like(row, float("inf")),
+)
+"""What a record's numbers may become; a neighbouring dataset may hold anything."""
+
+_TYPES = (torch.uint8,)
+
+
+@dataclass(frozen=True)
+class Company:
+    """Some records, by their places in the dataset, and the random numbers they are read with."""
+
+    load: Loader
+    indices: NDArray[np.int64]
+    seed: int
+
+    def batch(self, places: Sequence[int] | None = None, exchanged: tuple[int, int] | None = None) -> tuple[Any, bool]:
+        """The batch of these places (all of them if None), one record exchanged; and whether collate drew at random."""
+        kept = list(range(len(self.indices))) if places is None else list(places)
+        indices = self.indices[kept].copy()
+        if exchanged is not None:
+            place, by = exchanged
+            indices[kept.index(place)] = by
+        began: list[GlobalState] = []
+
+        def before(k: int) -> None:
+            seed_all((self.seed + 1 + kept[k]) if k >= 0 else self.seed)
+            if k < 0:
+                began.append(GlobalState.now())
+
+        made = self.load(indices, before)
+        return made, bool(began) and not began[0].same(GlobalState.now())
+
+
+def extreme(batch: Any, place: int, change: Change, *, low: bool) -> Any | None:
+    """The batch with one record's numbers made extreme; None where it has none that may be: tokens and labels may not."""
+    if not any(leaf.is_floating_point() or leaf.dtype in _TYPES for leaf in tensors(batch)):
+        return None
+
+    def changed(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.dtype in _TYPES):
+            return leaf
+        result = leaf.clone()
+        if leaf.is_floating_point():
+            result[place] = change(leaf[place])
+        else:
+            result[place] = 0 if low else torch.iinfo(leaf.dtype).max
+        return result
+
+    return tree_map(changed, batch)
+
+
+def shapes(batch: Any) -> tuple[tuple[int, ...], ...]:
+    """Of its tensors."""
+    return tuple(tuple(leaf.shape) for leaf in tensors(batch))

@@ -1,0 +1,232 @@
+"""The standing test of one run: the neighbour hunter's questions, asked during training, on drawn records.
+
+    again      the batch once more with the same randomness gives the same losses and gradients
+    exchanged  with one record replaced, by another or by an extreme one, nobody else's loss or gradient moves
+    alone      a record by itself has the gradient it had in the batch, and its length is that of what it adds to a sum
+
+A batch whose passes draw different amounts at random (a longer padding has a larger dropout mask) decides nothing; the
+question is asked again in evaluation mode, where the layers' randomness is off.
+
+Privacy: a test releases nothing. That it failed is said once and ends the claim; which records it used is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.gradients import batch as batches
+from sordino.gradients.protocol import PerSample
+from sordino.loading import Loader
+from sordino.random.global_state import GlobalState, left_as_they_were, seed_all
+from sordino.random.rng import Rng
+from sordino.standing.compare import Seen, directions, disagreement, distance, length
+from sordino.standing.double import Rounding
+from sordino.standing.finding import Broken, Finding
+from sordino.standing.neighbours import EXTREMES, Company, extreme, shapes
+
+MOST, LEAST = 16, 8
+"""Records of a test: enough company to be coupled with, few enough to cost little."""
+_SAME = 1e-4
+"""Relative difference allowed between batches of equal shapes, whose other rows are computed by the same operations."""
+_OTHER = 2e-3
+"""The same between batches of other shapes in float32: sums are taken in another order."""
+_LOW = 0.2
+"""The same where layers compute in half precision."""
+_SHORT = 1e-3
+"""By how much a length may fall short of what enters the sum; the door's slack is for float32's own rounding."""
+_TRIES = 4
+"""Other records tried in search of one that leaves the batch's shapes as they are."""
+
+
+class StandingTest:
+    """Asks the questions of one model, loss and backend."""
+
+    def __init__(self, gradients: Callable[[Any], PerSample], model: nn.Module, rounding: Rounding) -> None:
+        self._gradients, self._model, self._rounding = gradients, model, rounding
+
+    def __call__(
+        self, load: Loader, drawn: NDArray[np.int64], n: int, stream: Rng, *, thorough: bool
+    ) -> Finding | None:
+        """What is broken, if anything is. `thorough`: every question; else one exchange and one other question."""
+        indices = _chosen(drawn, n, stream)
+        with left_as_they_were(), torch.enable_grad():
+            asked = _Asked(self, Company(load, indices, stream.seed()), stream, n)
+            asked.learn()
+            coin = float(stream.uniform(1)[0])
+            if thorough or coin < 0.5:
+                asked.again()
+            if n > 1:
+                asked.exchanged(thorough=thorough)
+            if thorough or coin >= 0.5:
+                asked.alone()
+            if asked.finding is None and asked.random and (thorough or coin < 0.25):
+                with _evaluation(self._model):
+                    calm = _Asked(self, asked.company, stream, n)
+                    calm.learn()
+                    if n > 1:
+                        calm.exchanged(thorough=False)
+                    calm.alone()
+                    return calm.finding
+            return asked.finding
+
+
+class _Asked:
+    """One test in progress."""
+
+    def __init__(self, test: StandingTest, company: Company, stream: Rng, n: int) -> None:
+        self._test, self.company, self._stream, self._n = test, company, stream, n
+        self.finding: Finding | None = None
+        self.random = False  # something was drawn at random by the model, the loss or collate
+
+    def learn(self) -> None:
+        """The first pass, which the others are compared with."""
+        self._batch, by_collate = self.company.batch()
+        b = batches.size(self._batch)
+        self._place = int(self._stream.integers(1, b)[0])
+        self._seed = self._stream.seed()
+        self._watched = torch.arange(b) != self._place
+        self._signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
+        self._weights: Tensor | None = None
+        self._part: PerSample | None = None
+        self._first = self._pass(self._batch, keep=True)
+        self.random = self._first.drawn or by_collate
+
+    def again(self) -> None:
+        """The same batch once more."""
+        if self.finding is None:
+            everyone = torch.ones_like(self._watched)
+            if disagreement(self._first, self._pass(self._batch), everyone) > _SAME:
+                self.finding = Finding(Broken.AGAIN)
+
+    def exchanged(self, *, thorough: bool) -> None:
+        """One record replaced by another of the dataset, and by extreme ones."""
+        real = self._other()
+        variants: list[Any] = [] if real is None else [real]
+        which = range(len(EXTREMES)) if thorough else [int(self._stream.integers(1, 2 * len(EXTREMES))[0])]
+        for k in which:  # beside the real one only every second time
+            if k < len(EXTREMES):
+                low = bool(self._stream.integers(1, 2)[0])
+                made = extreme(self._batch, self._place, EXTREMES[k], low=low)
+                variants += [] if made is None else [made]
+        for number, batch in enumerate(variants):
+            if self.finding is None:
+                self._compare(batch, real=number == 0 and real is not None)
+
+    def alone(self) -> None:
+        """One record by itself, where nothing is random."""
+        if self.finding is not None or self._part is None or self._weights is None:
+            return
+        places = np.flatnonzero(self._watched.numpy() & (self._first.lengths.isfinite().numpy()))
+        if not len(places):
+            return
+        i = int(places[int(self._stream.integers(1, len(places))[0])])
+        chosen = torch.zeros(len(self._watched), 1)
+        chosen[i] = 1
+        within = {name: tensor.clone() for name, tensor in self._part.weighted_sum(self._on(chosen)).items()}
+        size, measured = length(within), float(self._first.lengths[i])
+        if size > (1 + _SHORT) * measured + torch.finfo(torch.float32).tiny:
+            self.finding = Finding(Broken.NORM)
+            return
+        if self.random:
+            return
+        single, by_collate = self.company.batch([i])
+        seed_all(self._seed)
+        part = self._test._gradients(self._ready(single))
+        apart = part.weighted_sum(self._on(torch.ones(1, 1)))
+        if by_collate:
+            return
+        usual = float(self._first.lengths[self._first.lengths.isfinite()].median())
+        far = distance(within, apart) / max(size, length(apart), 0.05 * usual, torch.finfo(torch.float32).tiny)
+        if far > self._tolerance(same=False):
+            explained = self._test._rounding.explains_alone(self._ready(self._batch), i, self._ready(single))
+            self.finding = None if explained else Finding(Broken.ALONE)
+
+    def _other(self) -> Any | None:
+        """The batch with one record exchanged; with randomness, by one that leaves its shapes as they are, if it can."""
+        made = None
+        for _ in range(_TRIES if self.random else 1):
+            by = int(self._stream.integers(1, self._n - 1)[0])
+            by += by >= int(self.company.indices[self._place])  # any record but the one that is replaced
+            made, _ = self.company.batch(exchanged=(self._place, by))
+            if shapes(made) == self._first.shapes:
+                break
+        return made
+
+    def _compare(self, batch: Any, *, real: bool) -> None:
+        try:
+            seen = self._pass(batch)
+        except Exception:
+            if real:
+                raise
+            return  # a stranger's code may refuse an extreme record: that is an error, not a wrong claim
+        if not self._first.ended.same(seen.ended):  # type: ignore[attr-defined]
+            self.random = True
+            return  # the two drew different amounts: nothing can be said
+        far = disagreement(self._first, seen, self._watched)
+        if far > self._tolerance(same=seen.shapes == self._first.shapes):
+            explained = real and self._test._rounding.explains(
+                self._ready(self._batch), self._ready(batch), self._watched, self._seed
+            )
+            if not explained:
+                self.finding = Finding(Broken.EXCHANGED)
+
+    def _pass(self, batch: Any, *, keep: bool = False) -> Seen:
+        ready = self._ready(batch)
+        seed_all(self._seed)
+        began = GlobalState.now()
+        part = self._test._gradients(ready)
+        lengths = part.norms().total().detach().cpu().float()
+        if self._weights is None:
+            self._weights = directions(lengths, self._signs, self._watched)
+        weights = self._weights * lengths.isfinite().unsqueeze(1)
+        total = {name: tensor.clone() for name, tensor in part.weighted_sum(self._on(weights)).items()}
+        ended = GlobalState.now()
+        if keep:
+            self._part = part
+        return Seen(part.losses.detach().cpu(), lengths, total, not began.same(ended), ended, shapes(batch))
+
+    def _ready(self, batch: Any) -> Any:
+        return batches.to(batch, next(self._test._model.parameters()).device)
+
+    def _on(self, weights: Tensor) -> Tensor:
+        return weights.to(next(self._test._model.parameters()).device)
+
+    def _tolerance(self, *, same: bool) -> float:
+        if same:
+            return _SAME
+        parameters = self._test._model.parameters()
+        low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        low = low or any(p.dtype in (torch.bfloat16, torch.float16) for p in parameters)
+        low = low or self._first.losses.dtype in (torch.bfloat16, torch.float16)
+        return _LOW if low else _OTHER
+
+
+def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng) -> NDArray[np.int64]:
+    """Some of the drawn records, each once; filled up with others where there are too few to be coupled."""
+    unique = np.unique(drawn)
+    order = unique[stream.permutation(len(unique))][:MOST] if len(unique) else unique
+    if len(order) < min(LEAST, n):
+        rest = np.setdiff1d(stream.integers(4 * LEAST, n), order)
+        order = np.concatenate([order, rest[: LEAST - len(order)]])
+    if not len(order):
+        order = stream.integers(1, n)
+    return order.astype(np.int64)
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
