@@ -6,14 +6,16 @@ leaves chunks behind, which are skipped. A lot that is gone through a second tim
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Draw
@@ -52,6 +54,8 @@ class Loader:
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
         self._dataset = dataset
+        self._collate = collate
+        self._begun: Loader | None = None
         self._tensors = _tensors(dataset) if collate is None else None
         self._join = default_collate if collate is None else collate
         self._many = getattr(dataset, "__getitems__", None)
@@ -60,6 +64,17 @@ class Loader:
     def by_indexing(self) -> bool:
         """Are batches rows of tensors, untouched by anyone's code?"""
         return self._tensors is not None
+
+    def begin(self) -> None:
+        """Remember dataset and collate as they are before the first record is read."""
+        if self._tensors is None:
+            self._begun = Loader(_copied(self._dataset), _copied(self._collate))
+
+    def unread(self) -> Loader:
+        """The same dataset and collate as if nothing had been read; themselves where they cannot be copied."""
+        if self._begun is None:
+            return self
+        return Loader(_copied(self._begun._dataset), _copied(self._begun._collate))
 
     def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
         """The batch of these records.
@@ -81,6 +96,25 @@ class Loader:
         if before is not None:
             before(-1)
         return self._join(records)
+
+
+def _copied(thing: Any) -> Any:
+    """A copy with its own attributes and its own plain containers; the data in them are shared.
+
+    What a dataset learns while it is read (a mean, a table of labels) is then learnt by the copy alone.
+    """
+    if getattr(thing, "__dict__", None) is None or isinstance(thing, FunctionType | type):
+        return thing
+    try:
+        made = copy.copy(thing)
+        for name, value in vars(made).items():
+            if type(value) in (dict, list, set):
+                setattr(made, name, copy.copy(value))
+            elif isinstance(value, Dataset):
+                setattr(made, name, _copied(value))
+    except Exception:  # a stranger's class may forbid it
+        return thing
+    return made
 
 
 def _tensors(dataset: Any) -> Load | None:

@@ -16,4 +16,11 @@ class Lot:
     step: int  # counted from 0 over the life of the `Private`; public
     size: Sealed[int]  # private under Poisson sampling
     expected_batch: float  # the public divisor
-    batches: Callable[[], Iterable[Any]] = field(repr=False)
+    loads: Callable[[], Iterable[Any]] = field(repr=False)  # its batches; for the library alone
+
+    def batches(self) -> Iterable[Any]:
+        """The records themselves. Whoever reads them in the loop can do anything with them, so the claim is void."""
+        self.size.void(
+            "the records of a lot were read in the training loop; what the loop does with them is not bounded"
+        )
+        return self.loads()

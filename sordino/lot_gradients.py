@@ -37,6 +37,7 @@ class Passes:
         self._names = Names(model)
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
         self._tensors: list[tuple[str, Tensor]] = []  # all of them, by name
+        self.buffers: list[tuple[str, Tensor]] = []
         self.look()
 
     def look(self, now: Walked | None = None) -> None:
@@ -44,6 +45,7 @@ class Passes:
         now = Walked(self.model) if now is None else now
         self._names.look(now)
         self._tensors = held_by(now.modules)
+        self.buffers = [(name, tensor) for name, tensor in self._tensors if not isinstance(tensor, nn.Parameter)]
         for p in self.named.values():
             self.device = p.device
             return
@@ -72,7 +74,7 @@ class Passes:
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
         backend = _drawn(self.backend)
-        for batch in lot.batches():
+        for batch in lot.loads():
             part, loss = self._part(backend, batch, parameters)
             losses.append(loss)
             yield part

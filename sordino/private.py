@@ -114,7 +114,7 @@ class Private:
             self._ledger.disclose(claims.TRAINED_BEFORE)
         self._page: str | None = None  # taken with the first draw: a loaded state brings its own
         self._tripwire = Tripwire(self._ledger.void)
-        self._tripwire.watch(self._passes.named)
+        self._tripwire.watch(self._passes.named, self._passes.buffers)
         if seed is not None:
             self._ledger.disclose(claims.SEED)
         self._root = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
@@ -184,6 +184,7 @@ class Private:
         check.structure(self._model)
         self._passes.look()
         load = Loader(dataset, collate)
+        load.begin()
         some = torch.arange(check.PROBE).remainder(n).numpy()
         few = batches.to(load(some), self._passes.device)
         check.probe(self._model, self._loss_fn, few)
@@ -262,16 +263,18 @@ class Private:
     def lengths(self, lot: Lot) -> Sealed[Tensor]:
         """The gradient lengths of a lot's samples at the current model, sealed; one more pass over the lot."""
         self._refuse_old(lot)
-        return Sealed(lengths_of(self._gradients(batch) for batch in lot.batches()), self._ledger)
+        return Sealed(lengths_of(self._gradients(batch) for batch in lot.loads()), self._ledger)
 
     def labels(self, lot: Lot, label: Label | None = None) -> Sealed[Tensor]:
         """The classes of a lot's samples, sealed: what `label` makes of a batch's columns, by default the last."""
         self._refuse_old(lot)
-        found = [labels_of(batch, label) for batch in lot.batches()]
+        found = [labels_of(batch, label) for batch in lot.loads()]
         return Sealed(torch.cat(found) if found else torch.zeros(0, dtype=torch.long), self._ledger)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
         """What can truly be said so far: a `Guarantee` or a `NoGuarantee` with its reason."""
+        self._passes.look()
+        self._tripwire.watch(self._passes.named, self._passes.buffers)
         self._tripwire.look()
         if self._untested is not None and self._moments.again(self._steps, self._claimed):
             self._claimed += 1
@@ -440,7 +443,7 @@ class Private:
 
     def _write(self, release: Release, expected: float) -> None:
         """Divide by the public number and hand the gradient to the optimizer."""
-        self._tripwire.watch(self._passes.named)
+        self._tripwire.watch(self._passes.named, self._passes.buffers)
         divide_(release.value, expected / release.divided_by)
         for name, p in self._passes.named.items():
             grad = release.value.get(name)

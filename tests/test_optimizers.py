@@ -136,7 +136,11 @@ def test_a_closure_that_asks_private_is_a_step_like_any_other():
     p = private(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for lot in p.draws(linear(), sd.Poisson(0.3), steps=3):
-        optimizer.step(lambda lot=lot: [p.backward(lot)] and None)
+
+        def closure(lot=lot):
+            p.backward(lot)
+
+        optimizer.step(closure)
     assert isinstance(p.claim(1e-5), sd.Guarantee)
 
 

@@ -122,7 +122,7 @@ def test_row_9_a_lot_left_half_way_never_joins_the_next():
         p = private(model, query=dpsgd(multiplier=0.0))
         for lot in p.draws(linear(), sd.Poisson(0.5), steps=2, physical_batch=4):
             if leave and p.steps == 1:
-                for _ in zip(lot.batches(), range(2), strict=False):
+                for _ in zip(lot.loads(), range(2), strict=False):
                     pass
                 continue
             p.backward(lot)

@@ -53,7 +53,7 @@ def test_the_lots_are_those_of_sorting_everyone_left_by_the_gradients_of_a_plain
     for lot in run.draws(dataset, sd.Sorted.top_k(9), steps=5):
         lengths = Loop().per_sample(model, cross_entropy, dataset.tensors).norms().total()
         longest = sorted(left, key=lambda i: -float(lengths[i]))[:9]
-        there = torch.cat([batch[0] for batch in lot.batches()])
+        there = torch.cat([batch[0] for batch in lot.loads()])
         assert {tuple(row) for row in there.tolist()} == {tuple(dataset.tensors[0][i].tolist()) for i in longest}
         left -= set(longest)
         used += longest
@@ -254,7 +254,7 @@ def test_without_bound_and_noise_it_is_plain_sgd_on_the_sorted_lots():
     ours = torch.optim.SGD(model.parameters(), lr=0.3)
     theirs = torch.optim.SGD(plain.parameters(), lr=0.3)
     for lot in run.draws(dataset, sd.Sorted.top_k(10), steps=3):
-        x, y = next(iter(lot.batches()))
+        x, y = next(iter(lot.loads()))
         theirs.zero_grad()
         cross_entropy(plain, x, y).mean().backward()
         run.backward(lot)

@@ -8,11 +8,14 @@ writes again and again is found soon, who writes through torch at once.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+Buffers = Sequence[tuple[str, Tensor]]
+"""A model's buffers with names, in order."""
 
 _PIECE = 4096
 """Numbers compared at a time."""
@@ -31,10 +34,12 @@ class ParameterWatch:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
+        self._buffers: list[tuple[Tensor, int]] = []
         self._piece: tuple[nn.Parameter, int, Tensor] | None = None  # whose numbers, from where, what they were
 
-    def take(self, named: Mapping[str, nn.Parameter]) -> None:
-        """All parameters are right as they are now."""
+    def take(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
+        """All parameters and buffers are right as they are now."""
+        self._buffers = [(tensor, tensor._version) for _, tensor in buffers]
         self._known = {id(p): _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
         self._draw()
 
@@ -52,16 +57,19 @@ class ParameterWatch:
                 known.version, known.address = p._version, p.data_ptr()
         self._draw()
 
-    def changed(self) -> str | None:
-        """The name of a parameter that is not as it was left."""
+    def changed(self, buffers: Buffers = ()) -> str | None:
+        """The name of a parameter or buffer that is not as it was left."""
+        for (name, now), (tensor, version) in zip(buffers, self._buffers, strict=False):
+            if now is not tensor or now._version != version:
+                return name
         for known in self._known.values():
             if known.p._version != known.version or known.p.data_ptr() != known.address:
-                return known.name
+                return f"parameter {known.name!r}"
         if self._piece is not None:
             p, start, before = self._piece
             known = self._known[id(p)]
             if not torch.equal(_flat(p)[start : start + _PIECE].nan_to_num(), before):
-                return known.name
+                return f"parameter {known.name!r}"
         return None
 
     def _draw(self) -> None:

@@ -52,6 +52,11 @@ class Sealed(Generic[T]):
         self._ledger().void(f"a private value was exposed: {_said(reason)}")
         return self._value
 
+    def void(self, reason: str) -> None:
+        """The run this value belongs to has no guarantee from here on, for this reason."""
+        if self._seal is not None:
+            self._seal.void(reason)
+
     def disclose(self, name: str) -> T:
         """The bare value; the claim lists `name` under what it does not cover."""
         self._ledger().disclose(_said(name))

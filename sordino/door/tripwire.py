@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
 )
 
 from sordino.door import released_gradients
-from sordino.door.parameter_watch import ParameterWatch
+from sordino.door.parameter_watch import Buffers, ParameterWatch
 
 _STRAY = (
     "loss.backward() reached the model's parameters outside private.backward; wrap steps on public data in "
@@ -40,7 +40,7 @@ _GRADIENT = (
     "released values went into it, do it inside `with private.post_processing(...)`"
 )
 _PARAMETER = (
-    "parameter {!r} was changed other than by an optimizer step on released gradients; wrap averaging, projections and "
+    "{} was changed other than by an optimizer step on released gradients; wrap averaging, projections and "
     "the like in `with private.post_processing(...)`, training on public data in `with private.public(...)`"
 )
 _ANOTHER = (
@@ -57,6 +57,7 @@ class Tripwire:
     def __init__(self, void: Callable[[str], None]) -> None:
         self._void = void
         self._named: Mapping[str, nn.Parameter] = {}
+        self._buffers: Buffers = ()
         self._ids: dict[int, str] = {}  # names by the parameter's identity
         self._hooked: dict[int, weakref.ref[nn.Parameter]] = {}
         self._values = ParameterWatch()
@@ -81,15 +82,16 @@ class Tripwire:
         for handle in handles:
             weakref.finalize(self, handle.remove)
 
-    def watch(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Watch these too; parameters can be thawed at any time, so this is called for every lot."""
+    def watch(self, parameters: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
+        """Watch these; parameters can be thawed and modules exchanged at any time, so this is called for every lot."""
+        self._buffers = buffers
         if parameters is self._named:  # another mapping is made when one is frozen or thawed
             return
         new = {id(p): name for name, p in parameters.items()}
         if self._trusted and not new.keys() >= self._ids.keys():  # one replaced by another is a change by hand
             missing = next(name for key, name in self._ids.items() if key not in new)
             if missing in parameters and not self._excused:
-                self._void(_PARAMETER.format(missing))
+                self._void(_PARAMETER.format(f"parameter {missing!r}"))
         self._named, self._ids, me = parameters, new, weakref.ref(self)
         if self._trusted:
             self._values.adopt(parameters)
@@ -106,7 +108,7 @@ class Tripwire:
 
     def trust(self) -> None:
         """The parameters are right as they are: before the first draw, and after a state was loaded."""
-        self._values.take(self._named)
+        self._values.take(self._named, self._buffers)
         self._trusted = True
 
     def allow(self) -> None:
@@ -118,7 +120,7 @@ class Tripwire:
         """Void the claim if a parameter changed other than by a step on released gradients."""
         if not self._trusted or self._excused:
             return
-        name = self._values.changed()
+        name = self._values.changed(self._buffers)
         if name is not None:
             self._void(_PARAMETER.format(name))
             self.trust()  # said once
@@ -156,7 +158,7 @@ class Tripwire:
                 if p.grad is not None and not before:
                     released_gradients.remember(p, self)
             if self._trusted:
-                self._values.take(self._named)
+                self._values.take(self._named, self._buffers)
 
     def _mine(self, optimizer: Optimizer) -> list[nn.Parameter]:
         return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._ids]

@@ -132,13 +132,12 @@ def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
     samples = size(batch)
     _refuse_written(model, loss_fn, _made_up(batch))  # before a private record has been seen
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.no_grad():
-        loss_vector(_run(model, loss_fn, batch), samples)
-        _refuse_changed(model, before)
-        _refuse_coupled(model, loss_fn, batch, changed=samples - 1)
-        with _eval_mode(model):
-            _refuse_coupled(model, loss_fn, batch, changed=0)
-            _refuse_counted(model, loss_fn, batch)
+    loss_vector(_run(model, loss_fn, batch), samples)
+    _refuse_changed(model, before)
+    _refuse_coupled(model, loss_fn, batch, changed=samples - 1)
+    with _eval_mode(model):
+        _refuse_coupled(model, loss_fn, batch, changed=0)
+        _refuse_counted(model, loss_fn, batch)
 
 
 def _refuse_coupled(model: nn.Module, loss_fn: LossFn, batch: Any, changed: int) -> None:
@@ -183,9 +182,10 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _run(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> Tensor:
-    with left_as_they_were():
+    with left_as_they_were(), torch.enable_grad():  # a loss may take gradients of its own
         seed_all(seed)
-        return loss_fn(model, *arguments(batch))
+        losses = loss_fn(model, *arguments(batch))
+    return losses.detach() if isinstance(losses, Tensor) else losses
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -214,8 +214,7 @@ def _refuse_written(model: nn.Module, loss_fn: LossFn, made_up: Any) -> None:
     before = {name: tensor.detach().clone() for name, tensor in held.items()}
     data_free = _data_free(model)
     try:
-        with torch.no_grad():
-            _run(model, loss_fn, made_up)
+        _run(model, loss_fn, made_up)
     except Exception:
         return  # a stranger's code may want other numbers; its own records come next
     finally:

@@ -20,6 +20,10 @@ class Broken(Enum):
         "statistic, a ranking, a maximum or a padding taken over the batch in the model, the loss, a hook or collate, and "
         "make each loss depend on its own record alone (mask what is padded, divide by nothing counted over the batch)"
     )
+    ROWS = (
+        "collate returned another number of rows than it was given records: who is left out, or added, may depend on the "
+        "others; leave records out of the dataset beforehand, by a rule that looks at each alone"
+    )
     ALONE = (
         "a record taken alone has another gradient than in its batch: what it is padded with, scaled by or sorted among "
         "reaches it; look at collate, the dataset and the model, and make each record's loss the same in any company"

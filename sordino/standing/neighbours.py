@@ -47,8 +47,17 @@ class Company:
     indices: NDArray[np.int64]
     seed: int
 
-    def batch(self, places: Sequence[int] | None = None, exchanged: tuple[int, int] | None = None) -> tuple[Any, bool]:
-        """The batch of these places (all of them if None), one record exchanged; and whether collate drew at random."""
+    def batch(
+        self,
+        places: Sequence[int] | None = None,
+        exchanged: tuple[int, int] | None = None,
+        *,
+        unread: bool = False,
+    ) -> tuple[Any, bool]:
+        """The batch of these places (all of them if None), one record exchanged; and whether collate drew at random.
+
+        `unread`: from the dataset as it was before any record had been read.
+        """
         kept = list(range(len(self.indices))) if places is None else list(places)
         indices = self.indices[kept].copy()
         if exchanged is not None:
@@ -61,7 +70,7 @@ class Company:
             if k < 0:
                 began.append(GlobalState.now())
 
-        made = self.load(indices, before)
+        made = (self.load.unread() if unread else self.load)(indices, before)
         return made, bool(began) and not began[0].same(GlobalState.now())
 
 
