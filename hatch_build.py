@@ -19,13 +19,15 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         if self.target_name != "wheel":  # an editable install is a wheel too
             return
         kernels = _loaded(Path(self.root) / "sordino" / "kernels" / "build.py")
-        problem = kernels.build()
-        if problem is not None:
-            self.app.display_warning(f"the kernels were not compiled, numpy and torch do their work: {problem}")
+        problems = kernels.build()
+        if problems:
+            self.app.display_warning(
+                f"numpy and torch do the work of kernels that are missing\n{kernels.told(problems)}"
+            )
+        made = [library.path.name for library in kernels.LIBRARIES if library.name not in problems]
+        if not made:
             return
-        build_data["artifacts"] += [
-            f"sordino/kernels/{made.path.name}" for made in kernels.LIBRARIES
-        ]  # git ignores them
+        build_data["artifacts"] += [f"sordino/kernels/{name}" for name in made]  # git ignores them
         build_data["pure_python"] = False
         # They are loaded by ctypes: any Python, this platform.
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

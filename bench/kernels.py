@@ -20,9 +20,9 @@ from torch import Tensor
 from bench.step import RESULTS
 from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.part import square_sum
-from sordino.kernels import winograd
+from sordino.kernels import convolution as direct_rows
+from sordino.kernels import winograd, winograd_rows
 from sordino.kernels.affine import affines
-from sordino.kernels.convolution import convolutions
 from sordino.kernels.product import products
 
 CONVOLUTIONS = ((16, 64, 32), (64, 64, 32), (128, 128, 16), (256, 256, 8), (128, 128, 4))
@@ -47,7 +47,7 @@ def fastest(ways: Ways, operations: float) -> dict[str, float]:
 
 def convolution(inputs: int, outputs: int, side: int) -> dict[str, Any]:
     """All passes of one layer, channels last."""
-    direct, passes, gradients = convolutions(), winograd.passes(), winograd.gradients()
+    direct, passes, gradients = direct_rows.gradients(), winograd.passes(), winograd_rows.gradients()
     if direct is None or passes is None or gradients is None:
         raise SystemExit("the kernels are not compiled: python sordino/kernels/build.py")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from sordino import kernels
 from sordino.random import normals
+from sordino.random.compiled import kernel, status
 from sordino.random.keystream import KeyStream
 from sordino.random.rng import Rng
 
@@ -43,7 +43,7 @@ def methods(n: int) -> dict[str, Callable[[], object]]:
         "torch.normal": lambda: total.add_(torch.normal(0.0, 1.0, (n,))),
         "key stream of cryptography": key_stream,
     }
-    if kernels.kernel() is not None:
+    if kernel() is not None:
         found["compiled kernel"] = lambda: rng.add_normal_([total], 1.0)
     return found
 
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result: dict[str, object] = {"noise": kernels.status(), "torch": torch.__version__, "rounds": options.rounds}
+    result: dict[str, object] = {"noise": status(), "torch": torch.__version__, "rounds": options.rounds}
     for n in map(int, options.values.split(",")):
         times: dict[str, list[float]] = {}
         chosen = methods(n)

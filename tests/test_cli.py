@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino import kernels
 from sordino.cli.train import Command
+from sordino.random.compiled import status
 from sordino.runs import Recipe
 from sordino.runs.recipe import MEASURED
 from sordino.runs.settings import Options
@@ -61,7 +61,7 @@ def test_every_field_has_its_flag():
 
 def test_help_and_version():
     assert "train" in run("--help").stdout
-    assert run("--version").stdout == f"sordino {sordino.__version__} (noise: {kernels.status()})\n"
+    assert run("--version").stdout == f"sordino {sordino.__version__} (noise: {status()})\n"
     assert run().returncode == 2
 
 

@@ -32,9 +32,9 @@ def main(argv: list[str] | None = None) -> int:
         print(_help())
         return 0 if arguments else USAGE
     if arguments[0] in ("-V", "--version"):
-        from sordino import kernels
+        from sordino.random.compiled import status
 
-        print(f"sordino {__version__} (noise: {kernels.status()})")
+        print(f"sordino {__version__} (noise: {status()})")
         return 0
     name, *rest = arguments
     if name not in COMMANDS:

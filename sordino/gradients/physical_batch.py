@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from math import ceil
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.batch import arguments
+from sordino.kernels.allocator import trim
 
 SHARE = 0.25
 """Of the memory that is free, what per-sample gradients may take."""
@@ -38,9 +38,7 @@ def free_bytes(device: torch.device) -> int:
 
 def give_back() -> None:
     """Hand memory that is free inside the C library back to the system, where the library can (glibc)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
+    trim()
 
 
 def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) -> int:

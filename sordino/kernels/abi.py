@@ -1,44 +1,116 @@
-"""What the compiled kernels of convolutions share: the shape a call is given, its types, and what it may answer.
+"""What every binding shares: the types of arguments, the levels, the check before use, and the shape of a convolution.
 
-Every function takes (level, shape, first, last, pointers…), works on a range of samples or panels, and returns 0.
+A kernel is a C file and a Python file of the same stem. Its functions take a level first, which names the instructions they
+may use; nearly all then take a range (begin, end) of what threads share, and return 0, or another number where memory is
+short. A level the processor does not have is lowered to one it has.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from torch import Tensor
+from sordino.kernels.build import Library
+from sordino.kernels.library import Unavailable, opened
 
-from sordino.gradients.formulas.geometry import Geometry
+if TYPE_CHECKING:  # the noise, which needs no torch, is bound by this file too
+    from torch import Tensor
 
-BEST = 1
-"""The highest level of a processor's abilities that the kernels know."""
-NEAR = 1e-5
-"""Relative, of a small layer by a kernel that is trusted."""
-Shape = ctypes.Array[ctypes.c_int64]
+LEVELS = ("portable", "AVX2")
+"""Instruction sets by level, of all kernels but the noise's, which has its own."""
+BEST = len(LEVELS) - 1
+ROUNDING = 1e-5
+"""Of the largest value: how far a small case may differ from torch's, which adds in another order."""
+
+INT, FLOAT, SIZE, STEP, POINTER = ctypes.c_int, ctypes.c_float, ctypes.c_uint64, ctypes.c_int64, ctypes.c_void_p
+Functions: TypeAlias = Mapping[str, Sequence[type | None]]
+"""By name, what a function returns, and after it the types of its arguments."""
+T = TypeVar("T")
 
 
-def typed(library: ctypes.CDLL, **pointers: int) -> ctypes.CDLL:
-    """The library with the types of its functions, by name: how many pointers each takes after the range."""
-    size, pointer = ctypes.c_int64, ctypes.c_void_p
-    for name, count in pointers.items():
+def typed(library: ctypes.CDLL, functions: Functions) -> ctypes.CDLL:
+    """The library, its functions with their types: without them ctypes would cut addresses to 32 bits."""
+    for name, (result, *arguments) in {"sordino_level": (INT, INT), **functions}.items():
         function = getattr(library, name)
-        function.argtypes = [ctypes.c_int, pointer, size, size, *[pointer] * count]
-        function.restype = ctypes.c_int
+        function.restype, function.argtypes = result, arguments
     return library
 
 
-def check(problem: int) -> None:
-    """What a kernel returned."""
+def structure(name: str, **fields: Any) -> type[ctypes.Structure]:
+    """A C struct of these fields in this order."""
+    return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
+
+
+def trusted(
+    made_of: Library,
+    functions: Functions,
+    kernel: Callable[[ctypes.CDLL, int], T],
+    agrees: Callable[[T], bool],
+    least: int = 0,
+) -> T | None:
+    """A kernel at this processor's level, or None: not compiled, a level below `least`, or other values than it should give."""
+    try:
+        library = typed(opened(made_of), functions)
+    except Unavailable:
+        return None
+    level = int(library.sordino_level(BEST))
+    if level < least:
+        return None
+    found = kernel(library, level)
+    return found if agrees(found) else None
+
+
+def near(*pairs: tuple[Tensor, Tensor], rounding: float = ROUNDING) -> bool:
+    """Whether every found value is the wanted one up to rounding of the largest; what is not a number never is."""
+    return all(bool((found - wanted).abs().max() <= rounding * wanted.abs().max()) for found, wanted in pairs)
+
+
+def check(problem: int, what: str) -> None:
+    """Raise where a kernel says that memory is short."""
     if problem:
-        raise MemoryError("there is no memory for one sample of a convolution")
+        raise MemoryError(f"there is no memory for {what}")
+
+
+def address(x: Tensor | None) -> int | None:
+    """Where a tensor's first value lies; NULL for none."""
+    return None if x is None else x.data_ptr()
+
+
+class Geometry(Protocol):
+    """The options of a convolution, one number per spatial dimension each."""
+
+    @property
+    def kernel(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def stride(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def padding(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def dilation(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def groups(self) -> int: ...  # noqa: D102
+
+
+class Window(NamedTuple):
+    """A `Geometry` of two dimensions, of numbers alone."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+
+
+Shape: TypeAlias = ctypes.Array[ctypes.c_int64]
+"""shape_t of image.h."""
 
 
 def shape_of(a: Tensor, y: Tensor, geometry: Geometry, weight: Sequence[int] = (0, 0, 0, 0)) -> Shape:
-    """The kernel's shape_t: input, output, options, and the steps of the weight where it is read."""
-    return _laid_out(a.shape[1:], a.stride(), y.shape[1:], y.stride(), tuple(weight), geometry)
+    """Input, output, options, and the steps of the weight where it is read."""
+    options = (geometry.kernel, geometry.stride, geometry.padding, geometry.dilation)
+    return _laid_out(a.shape[1:], a.stride(), y.shape[1:], y.stride(), tuple(weight), options, geometry.groups)
 
 
 @lru_cache(maxsize=4096)
@@ -48,14 +120,14 @@ def _laid_out(
     y: tuple[int, ...],
     y_step: tuple[int, ...],
     w_step: tuple[int, ...],
-    geometry: Geometry,
+    options: tuple[tuple[int, ...], ...],
+    groups: int,
 ) -> Shape:
     """One dimension is a row of an image one pixel high."""
-    pairs = (geometry.kernel, geometry.stride, geometry.padding, geometry.dilation)
     if len(a) == 2:
         a, y = (a[0], 1, a[1]), (y[0], 1, y[1])
         a_step, y_step = (*a_step[:2], 0, a_step[2]), (*y_step[:2], 0, y_step[2])
         neutral = (1, 1, 0, 1)
-        pairs = tuple((one, *pair) for one, pair in zip(neutral, pairs, strict=True))  # type: ignore[assignment]
-    numbers = (*a, *y, *(n for pair in pairs for n in pair), geometry.groups, *a_step, *y_step, *w_step)
+        options = tuple((one, *given) for one, given in zip(neutral, options, strict=True))
+    numbers = (*a, *y, *(n for given in options for n in given), groups, *a_step, *y_step, *w_step)
     return (ctypes.c_int64 * len(numbers))(*numbers)

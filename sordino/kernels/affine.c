@@ -4,10 +4,8 @@
  * m is packed once into panels of COLUMNS columns and DEEP rows; a block of HIGH rows of x is copied to a stretch where its rows do
  * not compete for the same lines of the cache, and is used where it lies, since tiles read it value by value. Each element is
  * added up in the same order whatever part of `out` a call is asked for.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "products.h"
+#include "gemm.h"
 
 #define DEEP 256
 #define HIGH 256
@@ -70,7 +68,7 @@ INLINE void copied(const float *from, size_t k, float *to) {
 }
 
 /* Columns begin..end of out. */
-INLINE int affine(const affine_t *of, size_t begin, size_t end) {
+INLINE int affine(const affine_t *of, uint64_t begin, uint64_t end) {
     size_t blocks = (of->rows + HIGH - 1) / HIGH, even = blocks ? rounded((of->rows + blocks - 1) / blocks, ROWS) : 0;
     size_t deep = (of->k + DEEP - 1) / DEEP, panel = COLUMNS * DEEP; /* floats of one */
     size_t step = blocks > 1 ? PACKED / (deep * panel) * COLUMNS : WIDE;
@@ -78,7 +76,7 @@ INLINE int affine(const affine_t *of, size_t begin, size_t end) {
     if (step < 4 * COLUMNS) step = 4 * COLUMNS;
     size_t panels = blocks > 1 ? step / COLUMNS * deep : 1, most = (end - begin + COLUMNS - 1) / COLUMNS * deep;
     if (panels > most) panels = most;
-    float *copy = aligned_alloc(64, ((HIGH + ROWS) * STRIDE + panels * panel) * sizeof(float)), *kept = copy + (HIGH + ROWS) * STRIDE;
+    float *copy = allocated(((HIGH + ROWS) * STRIDE + panels * panel) * sizeof(float)), *kept = copy + (HIGH + ROWS) * STRIDE;
     if (!copy) return 1;
     memset(copy, 0, (HIGH + ROWS) * STRIDE * sizeof(float));
     for (size_t left = begin; left < end; left += step) {
@@ -93,30 +91,21 @@ INLINE int affine(const affine_t *of, size_t begin, size_t end) {
                     size_t wide = right - j < COLUMNS ? right - j : COLUMNS;
                     float *out = of->out + (int64_t)first * of->out_row + (int64_t)j;
                     if (!first) packed(of, from, k, j, wide, next);
-                    for (size_t i = 0; i < high; i += ROWS, out += ROWS * of->out_row)
-                        tile(copy + i * STRIDE, STRIDE, 1, next, k, out, of->out_row, high - i < ROWS ? high - i : ROWS, wide, from > 0,
-                             of->bias ? of->bias + j : NULL, 0);
+                    for (size_t i = 0; i < high; i += ROWS, out += ROWS * of->out_row) {
+                        size_t rows = high - i < ROWS ? high - i : ROWS;
+                        out_t to = {out, of->out_row, of->bias ? of->bias + j : NULL, 0};
+                        if (from) to = out_rows(out, of->out_row, 1);
+                        if (rows == ROWS) await_rows(out, of->out_row);
+                        tile(ROWS, copy + i * STRIDE, STRIDE, 1, next, k, to, rows, wide, 0);
+                    }
                     if (blocks > 1) next += panel;
                 }
             }
         }
     }
-    free(copy);
+    freed(copy);
     return 0;
 }
 
-#if defined(FAST)
-FAST static int affine_fast(const affine_t *of, size_t begin, size_t end) { return affine(of, begin, end); }
-#endif
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
-
-EXPORT int sordino_level(int most) { return best(most); }
-
 /* Columns begin..end, which begin at a multiple of COLUMNS. 0, or 1 where memory is short. */
-EXPORT int sordino_affine(int level, const affine_t *of, uint64_t begin, uint64_t end) {
-#if defined(FAST)
-    if (best(level) == AVX2) return affine_fast(of, begin, end);
-#endif
-    return affine(of, begin, end);
-}
+BY_LEVEL(sordino_affine, affine, (const affine_t *of, uint64_t begin, uint64_t end), (of, begin, end))

@@ -14,24 +14,20 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.library import trusted
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, check, near, structure, trusted
+from sordino.kernels.tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
-LEVELS = ("portable", "AVX2")
+FUNCTIONS = {"sordino_affine": (INT, INT, POINTER, SIZE, SIZE)}
 _COLUMNS = 16  # of a tile: threads begin at multiples
 _SPLIT = 1 << 21  # multiplications; fewer are not worth a second thread
 _LEAST = 64  # rows and columns; narrower products are torch's
-_ROUNDING = 1e-5  # relative, of a small case
 
-
-class _Affine(ctypes.Structure):
-    _fields_ = (
-        *[(name, ctypes.c_void_p) for name in ("x", "m", "bias")],
-        *[(name, ctypes.c_int64) for name in ("x_row", "m_row", "m_column")],
-        *[(name, ctypes.c_uint64) for name in ("rows", "k", "n")],
-        ("out", ctypes.c_void_p),
-        ("out_row", ctypes.c_int64),
-    )
+_Affine = structure(
+    "affine_t",
+    x=POINTER, m=POINTER, bias=POINTER, x_row=STEP, m_row=STEP, m_column=STEP, rows=SIZE, k=SIZE, n=SIZE,
+    out=POINTER, out_row=STEP,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,44 +42,31 @@ class Affines:
         return (
             x.dim() == 2
             and min(*x.shape, m.shape[1]) >= _LEAST
-            and all(t.dtype == torch.float32 and t.is_cpu for t in (x, m))
+            and on_cpu(x, m)
             and x.stride(1) == 1
             and 1 in m.stride()
         )
 
     def __call__(self, x: Tensor, m: Tensor, bias: Tensor | None = None, threads: int = 1) -> Tensor:
         """X m + b for x (rows, k), rows dense, and m (k, n), rows or columns dense; nothing may be empty."""
-        out = torch.empty((len(x), m.shape[1]))
+        out, n = torch.empty((len(x), m.shape[1])), m.shape[1]
         bias = None if bias is None else bias.contiguous()
-        given = _Affine(x.data_ptr(), m.data_ptr(), None if bias is None else bias.data_ptr(), x.stride(0), *m.stride())
-        given.rows, given.k, given.n = *x.shape, m.shape[1]
-        given.out, given.out_row = out.data_ptr(), out.stride(0)
-        short: list[int] = []
+        given = _Affine(
+            x.data_ptr(), m.data_ptr(), address(bias), x.stride(0), *m.stride(), *x.shape, n, out.data_ptr(), n
+        )
 
         def part(begin: int, end: int) -> None:
-            if self.library.sordino_affine(self.level, ctypes.addressof(given), begin, end):
-                short.append(begin)
+            problem = self.library.sordino_affine(self.level, ctypes.addressof(given), begin, end)
+            check(problem, "the packed columns of a product")
 
-        in_parts(part, m.shape[1], threads if x.numel() * m.shape[1] >= _SPLIT else 1, _COLUMNS)
-        if short:
-            raise MemoryError("no memory for the packed columns of a product")
+        in_parts(part, n, threads if x.numel() * n >= _SPLIT else 1, _COLUMNS)
         return out
 
 
 @cache
 def affines() -> Affines | None:
     """What is used, or None: without vector instructions torch's products are faster."""
-    made = trusted(
-        build.AFFINE, lambda library: Affines(typed(library), library.sordino_level(len(LEVELS) - 1)), agrees
-    )
-    return made if made is not None and made.level else None
-
-
-def typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with the types of its functions."""
-    library.sordino_affine.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
-    library.sordino_affine.restype = library.sordino_level.restype = ctypes.c_int
-    return library
+    return trusted(build.AFFINE, FUNCTIONS, Affines, agrees, least=1)
 
 
 def agrees(made: Affines) -> bool:
@@ -91,5 +74,4 @@ def agrees(made: Affines) -> bool:
     rng = torch.Generator().manual_seed(0)
     x, w, bias = (torch.randn(shape, generator=rng) for shape in ((271, 300), (21, 300), (21,)))
     y = torch.nn.functional.linear(x, w, bias)
-    pairs = ((made(x, w.t(), bias), y), (made(y, w), y @ w))
-    return all(bool((found - wanted).norm() <= _ROUNDING * wanted.norm()) for found, wanted in pairs)
+    return near((made(x, w.t(), bias), y), (made(y, w), y @ w))

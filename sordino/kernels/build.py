@@ -1,8 +1,12 @@
 """Compiles the kernels into libraries beside them: at install, or by `python sordino/kernels/build.py` in a source tree.
 
-It needs a C compiler (cc, gcc or clang; CC names another) and nothing else: no headers of Python or torch. Without one the
-package works all the same. The flags are safe on any machine: the code looks up at run time what the processor can do.
-Nothing here imports the package, because it runs before its dependencies are there.
+It needs a C compiler (cc, gcc or clang; CC names another) and nothing else: no headers of Python or torch. Each library is
+made on its own: one that does not compile is left out and torch does its work. The flags are safe on any machine: the code
+looks up at run time what the processor can do. Nothing here imports the package, because it runs before its dependencies
+are there.
+
+Made and tested on Linux. On macOS the same flags do; on Windows a compiler with GNU extensions is needed (clang, MinGW),
+and MSVC's cl is not one.
 """
 
 from __future__ import annotations
@@ -12,13 +16,19 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
 
-FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math")
+SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
+FLAGS = (
+    *("-std=gnu11", "-O3", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"),
+    *(() if sys.platform == "win32" else ("-fPIC",)),  # code there can always be moved
+)
 SAME_BITS = ("-ffp-contract=off",)
 """No fused multiply-add: it rounds once where the slow path rounds twice."""
 FUSED = ("-ffp-contract=fast", "-Wno-psabi")
@@ -30,12 +40,12 @@ class Library(NamedTuple):
 
     name: str
     sources: tuple[str, ...]
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = FUSED
 
     @property
     def path(self) -> Path:
         """Where it lies."""
-        return HERE / f"lib{self.name}.so"  # without "lib" Python would take it for a module of that name
+        return HERE / f"lib{self.name}{SUFFIX}"  # without "lib" Python would take it for a module of that name
 
     def source_hash(self) -> str:
         """Of the sources and the flags: a library that does not carry it is stale."""
@@ -45,17 +55,19 @@ class Library(NamedTuple):
         return digest.hexdigest()
 
 
-NOISE = Library("noise", ("noise.c", "lanes.h", "woven.h"), SAME_BITS)
-CONVOLUTION = Library("convolution", ("convolution.c", "samples.h", "frame.h", "vectors.h"), FUSED)
-CORRELATION = Library("correlation", ("correlation.c", "frame.h", "vectors.h"), FUSED)
-WINOGRAD = Library("winograd", ("winograd.c", "tiles.h", "frame.h", "vectors.h"), FUSED)
-WINOGRAD_ROWS = Library("winograd_rows", ("winograd_rows.c", "samples.h", "tiles.h", "frame.h", "vectors.h"), FUSED)
-GRAM = Library("gram", ("gram.c", "vectors.h"), FUSED)
-LSTM = Library("lstm", ("lstm.c", "vectors.h"), FUSED)
-PRODUCT = Library("product", ("product.c", "products.h", "vectors.h"), FUSED)
-AFFINE = Library("affine", ("affine.c", "products.h", "vectors.h"), FUSED)
-MATRICES = Library("matrices", ("matrices.c",))
-LIBRARIES = (MATRICES, NOISE, CONVOLUTION, CORRELATION, WINOGRAD, WINOGRAD_ROWS, GRAM, LSTM, PRODUCT, AFFINE)
+_GEMM = ("gemm.h", "vectors.h")
+_IMAGES = ("image.h", *_GEMM)
+NOISE = Library("noise", ("noise.c", "noise_levels.h", "noise_interleaved.h"), SAME_BITS)
+MATRICES = Library("matrices", ("matrices.c", "vectors.h"))
+AFFINE = Library("affine", ("affine.c", *_GEMM))
+PRODUCT = Library("product", ("product.c", *_GEMM))
+GRAM = Library("gram", ("gram.c", *_GEMM))
+LSTM = Library("lstm", ("lstm.c", *_GEMM))
+CORRELATION = Library("correlation", ("correlation.c", *_IMAGES))
+CONVOLUTION = Library("convolution", ("convolution.c", "sample_gradients.h", *_IMAGES))
+WINOGRAD = Library("winograd", ("winograd.c", "winograd_tiles.h", *_IMAGES))
+WINOGRAD_ROWS = Library("winograd_rows", ("winograd_rows.c", "winograd_tiles.h", "sample_gradients.h", *_IMAGES))
+LIBRARIES = (NOISE, MATRICES, AFFINE, PRODUCT, GRAM, LSTM, CORRELATION, CONVOLUTION, WINOGRAD, WINOGRAD_ROWS)
 
 
 def compiler() -> list[str] | None:
@@ -66,31 +78,44 @@ def compiler() -> list[str] | None:
     return None if found is None else [found]
 
 
-def build() -> str | None:
-    """Compile all; None when it worked, or why it did not. A library in use is replaced, not written over."""
+def build(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
+    """Compile each; by name, why some could not be. A library in use is replaced, not written over."""
     command = compiler()
     if command is None:
-        return "there is no C compiler"
+        return dict.fromkeys([library.name for library in libraries], "there is no C compiler")
     with tempfile.TemporaryDirectory(dir=HERE) as scratch:
-        for library in LIBRARIES:
-            made = Path(scratch) / library.path.name
-            stamp = f'-DSORDINO_SOURCE="{library.source_hash()}"'
-            source = str(HERE / library.sources[0])
-            try:
-                done = subprocess.run(
-                    [*command, *FLAGS, *library.flags, stamp, source, "-o", str(made)],
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
-            except OSError as error:
-                return f"{command[0]} could not be run: {error}"
-            if done.returncode:
-                said = (done.stderr.strip().splitlines() or ["it said nothing"])[0]
-                return f"{command[0]} failed: {said}"
-            os.replace(made, library.path)
+        problems = {library.name: _compiled(library, command, Path(scratch)) for library in libraries}
+    return {name: problem for name, problem in problems.items() if problem is not None}
+
+
+def _compiled(library: Library, command: list[str], scratch: Path) -> str | None:
+    made, source = scratch / library.path.name, HERE / library.sources[0]
+    try:
+        stamp = f'-DSORDINO_SOURCE="{library.source_hash()}"'
+        done = subprocess.run(
+            [*command, *FLAGS, *library.flags, stamp, str(source), "-o", str(made)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if "error" in line] or [
+                done.stderr.strip() or "it said nothing"
+            ]
+            return f"{command[0]} failed: {said[0]}"
+        os.replace(made, library.path)
+    except OSError as error:  # no such compiler, a source missing, or a library in use where that forbids replacing it
+        return f"{command[0]} could not make it: {error}"
     return None
 
 
+def told(problems: dict[str, str]) -> str:
+    """What could not be compiled, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for name, problem in problems.items():
+        reasons.setdefault(problem, []).append(name)
+    return "\n".join(f"not compiled: {', '.join(names)}: {problem}" for problem, names in reasons.items())
+
+
 if __name__ == "__main__":
-    raise SystemExit(build())
+    raise SystemExit(told(build()) or None)

@@ -4,18 +4,15 @@
  * That is a matrix product whose second factor is never written out: with channels innermost, what a tap meets at a position
  * lies in one piece, and at the next position one stride further. A tile of TALL output channels by WIDE vectors stays in the
  * registers over a block of positions, which stays in the first-level cache.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "frame.h"
-#include "samples.h"
+#include "gemm.h"
+#include "image.h"
+#include "sample_gradients.h"
 
 #define TALL 4
 #define WIDE 3
 #define POSITIONS 256 /* of a block */
 #define RUN 512       /* squares added in single precision before they go to the double sum */
-
-enum { SAMPLE, CHANNEL, ROW, COLUMN };
 
 /* One vector of a tile: where its first lane lies from the first pixel of a patch on, where in a row of the result it goes,
  * and how many of its lanes count. */
@@ -35,38 +32,30 @@ typedef struct {
 } tile_t;
 
 /* The result of one tile. The constants tell the compiler what to keep in registers. */
-INLINE void tile(const tile_t *t, const int tall, const int wide) {
+INLINE void patch_tile(const tile_t *of, const int tall, const int wide) {
     v8 sum[TALL][WIDE];
     ptrdiff_t from[WIDE], lanes = LANES;
-    for (int j = 0; j < wide; j++) from[j] = t->pieces[j].from, lanes &= t->pieces[j].lanes;
+    for (int j = 0; j < wide; j++) from[j] = of->pieces[j].from, lanes &= of->pieces[j].lanes;
     for (int i = 0; i < tall; i++)
-        for (int j = 0; j < wide; j++) sum[i][j] = (v8){0};
-    const float *g = t->g;
-    for (int64_t k = 0; k < t->positions; k++, g += tall) {
-        const float *a = t->a + t->at[k];
-        v8 b[WIDE];
-        for (int j = 0; j < wide; j++) b[j] = *(const v8 *)(a + from[j]);
-        for (int i = 0; i < tall; i++)
-            for (int j = 0; j < wide; j++) sum[i][j] += g[i] * b[j];
-    }
+        for (int j = 0; j < wide; j++) sum[i][j] = ALL(0.0f);
+    ADD_PRODUCTS(sum, tall, wide, of->positions, ALL(of->g[t * tall + i]), AT(of->a + of->at[t] + from[j]));
     if (lanes == LANES) {
-        float *out = t->out;
-        if (t->more)
+        if (of->more)
             for (int i = 0; i < tall; i++)
-                for (int j = 0; j < wide; j++) sum[i][j] += *(v8 *)(out + i * t->step + t->pieces[j].to);
+                for (int j = 0; j < wide; j++) sum[i][j] += AT(of->out + i * of->step + of->pieces[j].to);
         for (int i = 0; i < tall; i++)
-            for (int j = 0; j < wide; j++) *(v8 *)(out + i * t->step + t->pieces[j].to) = sum[i][j];
+            for (int j = 0; j < wide; j++) PUT(of->out + i * of->step + of->pieces[j].to) = sum[i][j];
         return;
     }
     for (int i = 0; i < tall; i++)
         for (int j = 0; j < wide; j++) {
-            float *out = t->out + i * t->step + t->pieces[j].to;
-            for (int l = 0; l < t->pieces[j].lanes; l++) out[l] = t->more ? out[l] + sum[i][j][l] : sum[i][j][l];
+            float *out = of->out + i * of->step + of->pieces[j].to;
+            for (int l = 0; l < of->pieces[j].lanes; l++) out[l] = of->more ? out[l] + sum[i][j][l] : sum[i][j][l];
         }
 }
 
 INLINE void any_tile(const tile_t *t, int64_t tall, int64_t wide) {
-#define CASE(m, n) case WIDE * m + n: tile(t, m, n); return
+#define CASE(m, n) case WIDE * m + n: patch_tile(t, m, n); return
     switch (WIDE * tall + wide) {
         CASE(4, 3); CASE(4, 2); CASE(4, 1);
         CASE(3, 3); CASE(3, 2); CASE(3, 1);
@@ -132,7 +121,7 @@ INLINE double squares(const float *x, int64_t n) {
         v8 some[4] = {{0}};
         for (; i + 4 * LANES <= end; i += 4 * LANES)
             for (int k = 0; k < 4; k++) {
-                v8 v = *(const v8 *)(x + i + k * LANES);
+                v8 v = AT(x + i + k * LANES);
                 some[k] += v * v;
             }
         some[0] += some[1] + (some[2] + some[3]);
@@ -149,9 +138,9 @@ INLINE int work(const shape_t *s, const work_t *w) {
     int64_t row = own * s->kernel[0] * s->kernel[1], size = s->outputs * row;
     int keep = w->rows != NULL, add = w->squared == NULL, in_place = lies_well(s);
     int64_t wide = read_size(s, 1), line = in_place ? s->a[ROW] : wide * s->channels;
-    int64_t frame = in_place ? 0 : read_size(s, 0) * line + LANES;
+    int64_t padded = in_place ? 0 : read_size(s, 0) * line + LANES;
     int64_t most = s->kernel[0] * s->kernel[1] * (own / LANES + 1);
-    size_t bytes[5] = {frame * sizeof(float), positions * own_outputs * sizeof(float), keep ? 0 : size * sizeof(float),
+    size_t bytes[5] = {padded * sizeof(float), positions * own_outputs * sizeof(float), keep ? 0 : size * sizeof(float),
                        most * sizeof(piece_t), positions * sizeof(ptrdiff_t)};
     char *parts[5];
     if (!room_for(bytes, parts, 5)) return 1;
@@ -167,8 +156,8 @@ INLINE int work(const shape_t *s, const work_t *w) {
         const float *a = w->a + i * s->a[SAMPLE];
         if (!in_place) {
             const image_t image = {a, s->channels, s->height, s->width, s->a[CHANNEL], s->a[ROW], s->a[COLUMN]};
-            framed(&image, s->padding[0], s->padding[1], read_size(s, 0), wide, border);
-            memset(border + frame - LANES, 0, LANES * sizeof *border); /* read by the lanes that do not count */
+            bordered(&image, s->padding[0], s->padding[1], read_size(s, 0), wide, border);
+            memset(border + padded - LANES, 0, LANES * sizeof *border); /* read by the lanes that do not count */
             a = border;
         }
         float *out = keep && !add ? one + i * size : one;

@@ -3,16 +3,14 @@
  *
  * Both are one product of the same form. The gradient at the input of a convolution with stride s falls into s x s such
  * products, one for every remainder of a pixel's place by the stride, each with the taps that reach those pixels. A tile of
- * TALL positions by WIDE vectors of output channels stays in the registers over all taps; what it reads of the input is never
+ * ROWS positions by WIDE vectors of output channels stays in the registers over all taps; what it reads of the input is never
  * copied, but for the borders.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "frame.h"
+#include "gemm.h"
+#include "image.h"
 
-#define TALL 6
 #define WIDE 2
-#define PANEL (WIDE * LANES) /* output channels of a tile */
+#define PANEL COLUMNS /* output channels of a tile */
 
 /* One product: what it reads, what it writes. */
 typedef struct {
@@ -27,27 +25,23 @@ typedef struct {
     int64_t positions, channels;
 } product_t;
 
-INLINE void tile(const product_t *w, int64_t first, int64_t panel, const int tall) {
-    v8 sum[TALL][WIDE];
-    const float *a[TALL], *b = w->weights + panel * w->count * w->length * PANEL, *start = w->bias + panel * PANEL;
+/* Sums begin at the bias, and the positions of a tile may lie anywhere: a tile of its own around the common loop. */
+INLINE void position_tile(const product_t *w, int64_t first, int64_t panel, const int tall) {
+    v8 sum[ROWS][WIDE];
+    const float *a[ROWS], *b = w->weights + panel * w->count * w->length * PANEL, *start = w->bias + panel * PANEL;
     for (int i = 0; i < tall; i++) {
         a[i] = w->a + w->from[first + i];
-        for (int j = 0; j < WIDE; j++) sum[i][j] = *(const v8 *)(start + j * LANES);
+        for (int j = 0; j < WIDE; j++) sum[i][j] = AT(start + j * LANES);
     }
-    for (int64_t run = 0; run < w->count; run++) {
+    for (int64_t run = 0; run < w->count; run++, b += w->length * PANEL) {
         ptrdiff_t at = w->runs[run];
-        for (int64_t l = 0; l < w->length; l++, at++, b += PANEL) {
-            v8 v[WIDE];
-            for (int j = 0; j < WIDE; j++) v[j] = *(const v8 *)(b + j * LANES);
-            for (int i = 0; i < tall; i++)
-                for (int j = 0; j < WIDE; j++) sum[i][j] += a[i][at] * v[j];
-        }
+        ADD_PRODUCTS(sum, tall, WIDE, w->length, ALL(a[i][at + t]), AT(b + t * PANEL + j * LANES));
     }
     int64_t left = w->channels - panel * PANEL;
     for (int i = 0; i < tall; i++) {
         float *out = w->out + w->to[first + i] + panel * PANEL;
         if (left >= PANEL)
-            for (int j = 0; j < WIDE; j++) *(v8 *)(out + j * LANES) = sum[i][j];
+            for (int j = 0; j < WIDE; j++) PUT(out + j * LANES) = sum[i][j];
         else
             memcpy(out, sum[i], left * sizeof *out);
     }
@@ -56,28 +50,23 @@ INLINE void tile(const product_t *w, int64_t first, int64_t panel, const int tal
 INLINE void product(const product_t *w) {
     for (int64_t panel = 0; panel * PANEL < w->channels; panel++) {
         int64_t first = 0;
-        for (; first + TALL <= w->positions; first += TALL) tile(w, first, panel, TALL);
-        switch (w->positions - first) {
-            case 5: tile(w, first, panel, 5); break;
-            case 4: tile(w, first, panel, 4); break;
-            case 3: tile(w, first, panel, 3); break;
-            case 2: tile(w, first, panel, 2); break;
-            case 1: tile(w, first, panel, 1); break;
-        }
+#define TILE(tall) position_tile(w, first, panel, tall)
+        for (; first + ROWS <= w->positions; first += ROWS) TILE(ROWS);
+        WITH_CONSTANT(w->positions - first, TILE)
+#undef TILE
     }
 }
 
-INLINE int64_t up(int64_t n, int64_t by) { return (n + by - 1) / by * by; }
-
 /* The forward pass of samples first..last-1. */
-INLINE int forward(const shape_t *s, int64_t first, int64_t last, const float *a, const float *w, const float *bias, float *y) {
-    int64_t c = s->channels, p = s->outputs, panels = up(p, PANEL) / PANEL, positions = s->rows * s->columns;
+INLINE int forward(const int64_t *shape, int64_t first, int64_t last, const float *a, const float *w, const float *bias, float *y) {
+    const shape_t *s = (const shape_t *)shape;
+    int64_t c = s->channels, p = s->outputs, panels = (int64_t)rounded(p, PANEL) / PANEL, positions = s->rows * s->columns;
     int joined = s->dilation[1] == 1;
     int64_t runs = s->kernel[0] * (joined ? 1 : s->kernel[1]), length = joined ? s->kernel[1] * c : c;
     int64_t high = (s->rows - 1) * s->stride[0] + s->dilation[0] * (s->kernel[0] - 1) + 1;
     int64_t wide = (s->columns - 1) * s->stride[1] + s->dilation[1] * (s->kernel[1] - 1) + 1;
-    int in_place = s->a[1] == 1 && s->a[3] == c && !s->padding[0] && !s->padding[1];
-    int64_t line = in_place ? s->a[2] : wide * c;
+    int in_place = s->a[CHANNEL] == 1 && s->a[COLUMN] == c && !s->padding[0] && !s->padding[1];
+    int64_t line = in_place ? s->a[ROW] : wide * c;
     size_t bytes[6] = {in_place ? 0 : high * line * sizeof(float), panels * runs * length * PANEL * sizeof(float),
                        panels * PANEL * sizeof(float), runs * sizeof(ptrdiff_t), positions * sizeof(ptrdiff_t),
                        positions * sizeof(ptrdiff_t)};
@@ -100,16 +89,16 @@ INLINE int forward(const shape_t *s, int64_t first, int64_t last, const float *a
     for (int64_t i = 0, k = 0; i < s->rows; i++)
         for (int64_t j = 0; j < s->columns; j++, k++) {
             from[k] = i * s->stride[0] * line + j * s->stride[1] * c;
-            to[k] = i * s->y[2] + j * s->y[3];
+            to[k] = i * s->y[ROW] + j * s->y[COLUMN];
         }
     for (int64_t n = first; n < last; n++) {
-        const float *sample = a + n * s->a[0];
+        const float *sample = a + n * s->a[SAMPLE];
         if (!in_place) {
-            const image_t image = {sample, c, s->height, s->width, s->a[1], s->a[2], s->a[3]};
-            framed(&image, s->padding[0], s->padding[1], high, wide, border);
+            const image_t image = {sample, c, s->height, s->width, s->a[CHANNEL], s->a[ROW], s->a[COLUMN]};
+            bordered(&image, s->padding[0], s->padding[1], high, wide, border);
             sample = border;
         }
-        const product_t one = {sample, from, run, runs, length, packed, start, y + n * s->y[0], to, positions, p};
+        const product_t one = {sample, from, run, runs, length, packed, start, y + n * s->y[SAMPLE], to, positions, p};
         product(&one);
     }
     return 0;
@@ -129,8 +118,9 @@ INLINE reach_t reach(const shape_t *s, int along, int64_t remainder) {
 }
 
 /* The gradient at the input of samples first..last-1, g having the steps of y and the result those of a. No dilation. */
-INLINE int backward(const shape_t *s, int64_t first, int64_t last, const float *g, const float *w, float *a) {
-    int64_t c = s->channels, p = s->outputs, panels = up(c, PANEL) / PANEL;
+INLINE int backward(const int64_t *shape, int64_t first, int64_t last, const float *g, const float *w, float *a) {
+    const shape_t *s = (const shape_t *)shape;
+    int64_t c = s->channels, p = s->outputs, panels = (int64_t)rounded(c, PANEL) / PANEL;
     /* Zeros around the output gradient, as far as any tap reaches. */
     int64_t above = (s->kernel[0] - 1) / s->stride[0], left = (s->kernel[1] - 1) / s->stride[1];
     int64_t high = above + (s->height + s->padding[0] - 1) / s->stride[0] + 1;
@@ -167,57 +157,26 @@ INLINE int backward(const shape_t *s, int64_t first, int64_t last, const float *
                     int64_t row = i / s->stride[0] + y.before - (y.count - 1) + above;
                     int64_t column = j / s->stride[1] + x.before - (x.count - 1) + left;
                     from[positions] = row * line + column * p;
-                    to[positions] = i * s->a[2] + j * s->a[3];
+                    to[positions] = i * s->a[ROW] + j * s->a[COLUMN];
                 }
             products[kinds++] = (product_t){border, from, run, count, p, packed, start, NULL, to, positions, c};
             packed += panels * count * p * PANEL, run += count, from += positions, to += positions;
         }
     for (int64_t n = first; n < last; n++) {
-        const image_t image = {g + n * s->y[0], p, s->rows, s->columns, s->y[1], s->y[2], s->y[3]};
-        framed(&image, above, left, high, wide, border);
+        const image_t image = {g + n * s->y[SAMPLE], p, s->rows, s->columns, s->y[CHANNEL], s->y[ROW], s->y[COLUMN]};
+        bordered(&image, above, left, high, wide, border);
         for (int64_t k = 0; k < kinds; k++) {
-            products[k].out = a + n * s->a[0];
+            products[k].out = a + n * s->a[SAMPLE];
             product(&products[k]);
         }
     }
     return 0;
 }
 
-static int forward_plain(const shape_t *s, int64_t first, int64_t last, const float *a, const float *w, const float *b, float *y) {
-    return forward(s, first, last, a, w, b, y);
-}
-
-static int backward_plain(const shape_t *s, int64_t first, int64_t last, const float *g, const float *w, float *a) {
-    return backward(s, first, last, g, w, a);
-}
-
-#if defined(__x86_64__)
-FAST static int forward_avx2(const shape_t *s, int64_t first, int64_t last, const float *a,
-                                                            const float *w, const float *b, float *y) {
-    return forward(s, first, last, a, w, b, y);
-}
-
-FAST static int backward_avx2(const shape_t *s, int64_t first, int64_t last, const float *g,
-                                                             const float *w, float *a) {
-    return backward(s, first, last, g, w, a);
-}
-#endif
-
-/* Not 0: there was no memory. */
-EXPORT int sordino_correlation(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *w,
-                               const float *bias, float *y) {
-    const shape_t *s = (const shape_t *)shape;
-#if defined(__x86_64__)
-    if (best(level) == AVX2) return forward_avx2(s, first, last, a, w, bias, y);
-#endif
-    return forward_plain(s, first, last, a, w, bias, y);
-}
-
-EXPORT int sordino_correlation_input(int level, const int64_t *shape, int64_t first, int64_t last, const float *g, const float *w,
-                                     float *a) {
-    const shape_t *s = (const shape_t *)shape;
-#if defined(__x86_64__)
-    if (best(level) == AVX2) return backward_avx2(s, first, last, g, w, a);
-#endif
-    return backward_plain(s, first, last, g, w, a);
-}
+/* Both return 0, or 1 where memory is short. */
+BY_LEVEL(sordino_correlation, forward,
+         (const int64_t *shape, int64_t first, int64_t last, const float *a, const float *w, const float *bias, float *y),
+         (shape, first, last, a, w, bias, y))
+BY_LEVEL(sordino_correlation_input, backward,
+         (const int64_t *shape, int64_t first, int64_t last, const float *g, const float *w, float *a),
+         (shape, first, last, g, w, a))

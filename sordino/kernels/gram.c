@@ -1,18 +1,15 @@
 /* Squared norms of per-sample gradients of linear maps: sum over t, s of (a_t . a_s)(g_t . g_s), for each sample.
  *
- * Both factors are symmetric, so only pairs t >= s are formed, in tiles of ROWS x COLUMNS that stay in registers: half the
+ * Both factors are symmetric, so only pairs t >= s are formed, in tiles of TALL x WIDE that stay in registers: half the
  * work of two matrix products, and no T x T matrix. Products are float32, the sum over pairs is float64. Several inputs a that
  * share one g (a recurrent layer's two) share its tiles. A sample's rows are first copied to a stretch of its own: rows
  * that lie a power of two apart would compete for the same lines of the cache.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "vectors.h"
+#include "gemm.h"
 
-#define ROWS 4
-#define COLUMNS 3
-#define LINE 16                        /* floats of a line of the cache */
-#define NEAR (ROWS + COLUMNS - 1)      /* ways a tile can lie on the diagonal */
+#define TALL 4
+#define WIDE 3
+#define NEAR (TALL + WIDE - 1)         /* ways a tile can lie on the diagonal */
 #define WARM (1 << 16)                 /* floats of one factor that are gone through at once */
 #define PAD 16                         /* floats between two rows of a copy */
 
@@ -28,7 +25,7 @@ typedef struct {
     size_t width, stride;
 } copy_t;
 
-static size_t room(size_t t, size_t width) { return (t + ROWS) * (rounded(width, LANES) + PAD); }
+static size_t room(size_t t, size_t width) { return (t + TALL) * (rounded(width, LANES) + PAD); }
 
 INLINE void copied(const factor_t *from, size_t sample, size_t t, copy_t *to) {
     const float *start = from->at + (int64_t)sample * from->sample;
@@ -55,30 +52,23 @@ INLINE v8 summed(v8 a, v8 b) {
     return SHUFFLE(a, b, 0, 2, 8, 10, 4, 6, 12, 14) + SHUFFLE(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
 }
 
-/* ROWS x COLUMNS scalars, each the sum over one vector's lanes, in an order of no importance but always the same. */
-INLINE void scalars(const v8 tile[ROWS][COLUMNS], v8 *first, v8 *second) {
+/* TALL x WIDE scalars, each the sum over one vector's lanes, in an order of no importance but always the same. */
+INLINE void scalars(const v8 tile[TALL][WIDE], v8 *first, v8 *second) {
     v8 none = ALL(0.0f);
     *first = summed(folded(tile[0][0], tile[0][1], tile[0][2], tile[1][0]),
                     folded(tile[1][1], tile[1][2], tile[2][0], tile[2][1]));
     *second = summed(folded(tile[2][2], tile[3][0], tile[3][1], tile[3][2]), none);
 }
 
-/* Products of ROWS rows from s on with COLUMNS rows from t on. */
-INLINE void tile_of(const copy_t *x, size_t s, size_t t, v8 *first, v8 *second) {
-    const float *left = x->at + s * x->stride, *right = x->at + t * x->stride;
+/* Products of TALL rows from `above` on with WIDE rows from `across` on. */
+INLINE void tile_of(const copy_t *x, size_t above, size_t across, v8 *first, v8 *second) {
+    const float *left = x->at + above * x->stride, *right = x->at + across * x->stride;
     size_t stride = x->stride, width = x->width;
-    v8 tile[ROWS][COLUMNS];
-    for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < COLUMNS; j++) tile[i][j] = ALL(0.0f);
-    for (size_t k = 0; k < width; k += LANES) {
-        v8 b[COLUMNS];
-        for (int j = 0; j < COLUMNS; j++) b[j] = AT(right + j * stride + k);
-        for (int i = 0; i < ROWS; i++) {
-            v8 a = AT(left + i * stride + k);
-            for (int j = 0; j < COLUMNS; j++) tile[i][j] += a * b[j];
-        }
-    }
-    scalars((const v8(*)[COLUMNS])tile, first, second);
+    v8 tile[TALL][WIDE];
+    for (int i = 0; i < TALL; i++)
+        for (int j = 0; j < WIDE; j++) tile[i][j] = ALL(0.0f);
+    ADD_PRODUCTS(tile, TALL, WIDE, width / LANES, AT(left + i * stride + t * LANES), AT(right + j * stride + t * LANES));
+    scalars((const v8(*)[WIDE])tile, first, second);
 }
 
 /* How often each pair of a tile counts whose first column is `ahead` rows after its first row, in the order of `scalars`. */
@@ -87,24 +77,20 @@ typedef struct {
 } count_t;
 
 INLINE void counts(int ahead, count_t *found) {
-    v8 whole[ROWS][COLUMNS], diagonal[ROWS][COLUMNS];
-    for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < COLUMNS; j++) {
+    v8 whole[TALL][WIDE], diagonal[TALL][WIDE];
+    for (int i = 0; i < TALL; i++)
+        for (int j = 0; j < WIDE; j++) {
             int distance = ahead + j - i;
             whole[i][j] = diagonal[i][j] = ALL(0.0f);
             whole[i][j][0] = distance > 0 ? 2.0f : distance == 0 ? 1.0f : 0.0f;
             diagonal[i][j][0] = distance == 0 ? 1.0f : 0.0f;
         }
-    scalars((const v8(*)[COLUMNS])whole, &found->whole[0], &found->whole[1]);
-    scalars((const v8(*)[COLUMNS])diagonal, &found->diagonal[0], &found->diagonal[1]);
-}
-
-INLINE d4 wide(v8 x) {
-    return __builtin_convertvector(SHUFFLE_HALF(x, 0), d4) + __builtin_convertvector(SHUFFLE_HALF(x, 4), d4);
+    scalars((const v8(*)[WIDE])whole, &found->whole[0], &found->whole[1]);
+    scalars((const v8(*)[WIDE])diagonal, &found->diagonal[0], &found->diagonal[1]);
 }
 
 /* Samples begin..end of `factors` (g, then `inputs` inputs), T rows each: out[sample - begin][input] = {sum, its diagonal part}. */
-INLINE int grams(const factor_t *factors, size_t inputs, size_t begin, size_t end, size_t t, double *out) {
+INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, double *out) {
     size_t floats = 0;
     copy_t copies[1 + inputs];
     for (size_t k = 0; k <= inputs; k++) floats += room(t, (size_t)factors[k].width);
@@ -116,61 +102,47 @@ INLINE int grams(const factor_t *factors, size_t inputs, size_t begin, size_t en
         next += room(t, (size_t)factors[k].width);
     }
     count_t near[NEAR];
-    for (int k = 0; k < NEAR; k++) counts(k - COLUMNS + 1, &near[k]);
-    size_t block = rounded(WARM / copies[0].stride + 1, COLUMNS);
+    for (int k = 0; k < NEAR; k++) counts(k - WIDE + 1, &near[k]);
+    size_t block = rounded(WARM / copies[0].stride + 1, WIDE);
     for (size_t sample = begin; sample < end; sample++) {
         for (size_t k = 0; k <= inputs; k++) copied(&factors[k], sample, t, &copies[k]);
         d4 sums[inputs], diagonals[inputs];
         memset(sums, 0, sizeof sums), memset(diagonals, 0, sizeof diagonals);
         for (size_t from = 0; from < t; from += block) { /* columns that stay in the cache while the rows go by */
             size_t to = from + block < t ? from + block : t;
-            for (size_t row = 0; row < to; row += ROWS) {
+            for (size_t row = 0; row < to; row += TALL) {
                 if (row >= from && sample + 1 < end)
                     for (size_t k = 0; k <= inputs; k++)
-                        awaited(&factors[k], sample + 1, row, row + ROWS < to ? row + ROWS : to);
-                size_t first = row / COLUMNS * COLUMNS;
-                for (size_t column = first > from ? first : from; column < to; column += COLUMNS) {
+                        awaited(&factors[k], sample + 1, row, row + TALL < to ? row + TALL : to);
+                size_t first = row / WIDE * WIDE;
+                for (size_t column = first > from ? first : from; column < to; column += WIDE) {
                     v8 g[2], a[2];
                     tile_of(&copies[0], row, column, &g[0], &g[1]);
-                    int ahead = (int)(column - row), on = ahead < ROWS;
+                    int ahead = (int)(column - row), on = ahead < TALL;
                     for (size_t k = 0; k < inputs; k++) {
                         tile_of(&copies[k + 1], row, column, &a[0], &a[1]);
                         a[0] *= g[0], a[1] *= g[1];
                         if (on) {
-                            const count_t *count = &near[ahead + COLUMNS - 1];
-                            sums[k] += wide(a[0] * count->whole[0]) + wide(a[1] * count->whole[1]);
-                            diagonals[k] += wide(a[0] * count->diagonal[0]) + wide(a[1] * count->diagonal[1]);
+                            const count_t *count = &near[ahead + WIDE - 1];
+                            sums[k] += doubled(a[0] * count->whole[0]) + doubled(a[1] * count->whole[1]);
+                            diagonals[k] += doubled(a[0] * count->diagonal[0]) + doubled(a[1] * count->diagonal[1]);
                         } else {
-                            sums[k] += 2.0 * (wide(a[0]) + wide(a[1]));
+                            sums[k] += 2.0 * (doubled(a[0]) + doubled(a[1]));
                         }
                     }
                 }
             }
         }
         for (size_t k = 0; k < inputs; k++, out += 2) {
-            out[0] = (sums[k][0] + sums[k][1]) + (sums[k][2] + sums[k][3]);
-            out[1] = (diagonals[k][0] + diagonals[k][1]) + (diagonals[k][2] + diagonals[k][3]);
+            out[0] = total(sums[k]);
+            out[1] = total(diagonals[k]);
         }
     }
-    free(made);
+    freed(made);
     return 0;
 }
 
-#if defined(FAST)
-FAST static int grams_fast(const factor_t *factors, size_t inputs, size_t begin, size_t end, size_t t, double *out) {
-    return grams(factors, inputs, begin, end, t, out);
-}
-#endif
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
-
-EXPORT int sordino_level(int most) { return best(most); }
-
 /* 0, or 1 where memory is short. */
-EXPORT int sordino_grams(int level, const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t,
-                         double *out) {
-#if defined(FAST)
-    if (best(level) == AVX2) return grams_fast(factors, inputs, begin, end, t, out);
-#endif
-    return grams(factors, inputs, begin, end, t, out);
-}
+BY_LEVEL(sordino_grams, grams,
+         (const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, double *out),
+         (factors, inputs, begin, end, t, out))

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from typing import TypeVar
 
 from sordino.kernels import build
 from sordino.kernels.build import Library
-
-T = TypeVar("T")
 
 
 class Unavailable(Exception):
@@ -31,12 +27,3 @@ def opened(library: Library) -> ctypes.CDLL:
     if stamp != library.source_hash():
         raise Unavailable(f"the library is older than its source; python {build.__file__} makes it anew")
     return found
-
-
-def trusted(library: Library, make: Callable[[ctypes.CDLL], T], agrees: Callable[[T], bool]) -> T | None:
-    """What is made of a library, if it is there and gives what it should."""
-    try:
-        made = make(opened(library))
-    except Unavailable:
-        return None
-    return made if agrees(made) else None

@@ -5,13 +5,9 @@
  * A step is one product of [x_t, h_{t-1}] with both weights at once, which are packed once for all steps, and one pass over
  * the gates while they are in the cache. A block of samples goes through all its steps before the next begins. The backward pass
  * writes the gradients at the gates' inputs over the gates. Float32; sums of products are fused where the processor can.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "vectors.h"
+#include "gemm.h"
 
-#define ROWS 6                 /* of a tile of a product, and its columns: twelve vectors of sums */
-#define COLUMNS (2 * LANES)
 #define DEEP 512               /* terms added up before the next columns' turn */
 #define BLOCK 48               /* samples that go through time together */
 
@@ -78,33 +74,7 @@ INLINE void packed(const float *from, size_t k, size_t n, size_t down, size_t ri
         for (size_t i = 0; i < k; i++) to[j / COLUMNS * depth * COLUMNS + (at + i) * COLUMNS + j % COLUMNS] = from[i * down + j * right];
 }
 
-/* `rows` rows of a (stride lda) times one panel, k terms; c = add + product. */
-INLINE void tile(int rows, const float *a, size_t lda, const float *panel, size_t k, float *c, size_t ldc, const float *add,
-                 size_t ldadd, size_t n) {
-    v8 sum[ROWS][2];
-    for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = ALL(0.0f);
-    for (size_t t = 0; t < k; t++) {
-        v8 left = AT(panel + t * COLUMNS), right = AT(panel + t * COLUMNS + LANES);
-        for (int i = 0; i < rows; i++) {
-            float x = a[i * lda + t];
-            sum[i][0] += ALL(x) * left;
-            sum[i][1] += ALL(x) * right;
-        }
-    }
-    if (n == COLUMNS) {
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < 2; j++) {
-                v8 start = add ? AT(add + i * ldadd + j * LANES) : ALL(0.0f);
-                PUT(c + i * ldc + j * LANES) = sum[i][j] + start;
-            }
-    } else {
-        for (int i = 0; i < rows; i++) {
-            float row[COLUMNS];
-            PUT(row) = sum[i][0], PUT(row + LANES) = sum[i][1];
-            for (size_t j = 0; j < n; j++) c[i * ldc + j] = row[j] + (add ? add[i * ldadd + j] : 0.0f);
-        }
-    }
-}
+static const float NOTHING[COLUMNS];
 
 /* c (m, n) = add + a (m, k) times packed panels. A stride of 0 adds one row to all. */
 INLINE void product(size_t m, size_t n, size_t k, const float *a, size_t lda, const float *panels, float *c, size_t ldc,
@@ -113,18 +83,13 @@ INLINE void product(size_t m, size_t n, size_t k, const float *a, size_t lda, co
         size_t deep = k - from < DEEP ? k - from : DEEP;
         for (size_t j = 0; j < n; j += COLUMNS) {
             const float *panel = panels + (j / COLUMNS * k + from) * COLUMNS;
-            const float *start = from ? c + j : add ? add + j : NULL;
-            size_t lds = from ? ldc : ldadd, wide = n - j < COLUMNS ? n - j : COLUMNS;
+            const float *start = from ? c + j : add ? add + j : NOTHING;
+            size_t lds = from ? ldc : add ? ldadd : 0, wide = n - j < COLUMNS ? n - j : COLUMNS;
             size_t i = 0;
-#define TILE(rows) tile(rows, a + i * lda + from, lda, panel, deep, c + i * ldc + j, ldc, start ? start + i * lds : NULL, lds, wide)
+#define TILE(rows) \
+    tile(rows, a + i * lda + from, lda, 1, panel, deep, (out_t){c + i * ldc + j, ldc, start + i * lds, lds}, rows, wide, 0)
             for (; i + ROWS <= m; i += ROWS) TILE(ROWS);
-            switch (m - i) {
-                case 1: TILE(1); break;
-                case 2: TILE(2); break;
-                case 3: TILE(3); break;
-                case 4: TILE(4); break;
-                case 5: TILE(5); break;
-            }
+            WITH_CONSTANT(m - i, TILE)
 #undef TILE
         }
     }
@@ -155,7 +120,7 @@ INLINE void cell_back(size_t n, float *restrict i, float *restrict f, float *res
     }
 }
 
-INLINE int forward(const layer_t *layer, size_t begin, size_t end) {
+INLINE int forward(const layer_t *layer, uint64_t begin, uint64_t end) {
     const size_t d = layer->width, h = layer->hidden, wide = 4 * h, deep = d + h, b = layer->batch;
     float *panels = zeros(rounded(wide, COLUMNS) * deep);
     if (!panels) return 1;
@@ -180,11 +145,11 @@ INLINE int forward(const layer_t *layer, size_t begin, size_t end) {
             }
         }
     }
-    free(panels);
+    freed(panels);
     return 0;
 }
 
-INLINE int backward(const layer_t *layer, size_t begin, size_t end) {
+INLINE int backward(const layer_t *layer, uint64_t begin, uint64_t end) {
     const size_t d = layer->width, h = layer->hidden, wide = 4 * h, b = layer->batch;
     size_t inputs = layer->dx ? rounded(d, COLUMNS) * wide : 0, states = rounded(h, COLUMNS) * wide;
     float *made = zeros(inputs + states + 2 * BLOCK * h), *to_x = made, *to_h = made + inputs;
@@ -214,30 +179,10 @@ INLINE int backward(const layer_t *layer, size_t begin, size_t end) {
         }
         memcpy(layer->dc0 + first * h, dc, rows * h * sizeof(float));
     }
-    free(made);
+    freed(made);
     return 0;
 }
 
-#if defined(FAST)
-FAST static int forward_fast(const layer_t *layer, size_t begin, size_t end) { return forward(layer, begin, end); }
-FAST static int backward_fast(const layer_t *layer, size_t begin, size_t end) { return backward(layer, begin, end); }
-#endif
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
-
-EXPORT int sordino_level(int most) { return best(most); }
-
 /* Samples begin..end, all steps; 0, or 1 where memory is short. */
-EXPORT int sordino_lstm_forward(int level, const layer_t *layer, uint64_t begin, uint64_t end) {
-#if defined(FAST)
-    if (best(level) == AVX2) return forward_fast(layer, begin, end);
-#endif
-    return forward(layer, begin, end);
-}
-
-EXPORT int sordino_lstm_backward(int level, const layer_t *layer, uint64_t begin, uint64_t end) {
-#if defined(FAST)
-    if (best(level) == AVX2) return backward_fast(layer, begin, end);
-#endif
-    return backward(layer, begin, end);
-}
+BY_LEVEL(sordino_lstm_forward, forward, (const layer_t *layer, uint64_t begin, uint64_t end), (layer, begin, end))
+BY_LEVEL(sordino_lstm_backward, backward, (const layer_t *layer, uint64_t begin, uint64_t end), (layer, begin, end))

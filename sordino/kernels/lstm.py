@@ -14,30 +14,23 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from sordino.gradients.captured.buffers import room
 from sordino.kernels import build
-from sordino.kernels.library import trusted
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, check, near, structure, trusted
+from sordino.kernels.tensors import Room, fresh, on_cpu
 from sordino.kernels.threads import in_parts
 
-LEVELS = ("portable", "AVX2")
+FUNCTIONS = dict.fromkeys(("sordino_lstm_forward", "sordino_lstm_backward"), (INT, INT, POINTER, SIZE, SIZE))
 _SPLIT = 1 << 20  # multiplications; fewer are not worth a second thread
-_ROUNDING = 1e-5  # relative, of a small case
 
-_SIZES = ("steps", "batch", "width", "hidden")
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = (
-        *[(name, ctypes.c_uint64) for name in _SIZES],
-        ("x", ctypes.c_void_p),
-        ("x_step", ctypes.c_int64),
-        ("x_sample", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "bias", "h0", "c0", "read", "gates", "cells", "out")],
-        ("dout", ctypes.c_void_p),
-        ("dout_step", ctypes.c_int64),
-        ("dout_sample", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("dlast", "dx", "dh0", "dc0", "sums")],
-    )
+_Layer = structure(
+    "layer_t",
+    steps=SIZE, batch=SIZE, width=SIZE, hidden=SIZE,
+    x=POINTER, x_step=STEP, x_sample=STEP,
+    w_ih=POINTER, w_hh=POINTER, bias=POINTER, h0=POINTER, c0=POINTER,
+    read=POINTER, gates=POINTER, cells=POINTER, out=POINTER,
+    dout=POINTER, dout_step=STEP, dout_sample=STEP,
+    dlast=POINTER, dx=POINTER, dh0=POINTER, dc0=POINTER, sums=POINTER,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,10 +41,11 @@ class Weights:
     w_hh: Tensor
     bias: Tensor
 
-    def fill(self, layer: _Layer) -> None:
-        """Their addresses."""
-        layer.w_ih, layer.w_hh, layer.bias = self.w_ih.data_ptr(), self.w_hh.data_ptr(), self.bias.data_ptr()
-        layer.width, layer.hidden = self.w_ih.shape[1], self.w_hh.shape[1]
+    def layer(self, steps: int, batch: int) -> ctypes.Structure:
+        """What the library is handed: sizes and these weights; the rest is NULL."""
+        made = _Layer(steps, batch, self.w_ih.shape[1], self.w_hh.shape[1])
+        made.w_ih, made.w_hh, made.bias = self.w_ih.data_ptr(), self.w_hh.data_ptr(), self.bias.data_ptr()
+        return made
 
 
 @dataclass(frozen=True)
@@ -84,73 +78,61 @@ class Recurrence:
     library: ctypes.CDLL
     level: int
 
-    def forward(self, x: Tensor, h0: Tensor, c0: Tensor, weights: Weights, threads: int = 1) -> tuple[Tensor, Trace]:
-        """From x (T, B, d), h0 and c0 (B, H) to the hidden states (T, B, H)."""
+    def forward(
+        self, x: Tensor, h0: Tensor, c0: Tensor, weights: Weights, threads: int = 1, room: Room = fresh
+    ) -> tuple[Tensor, Trace]:
+        """From x (T, B, d), h0 and c0 (B, H) to the hidden states (T, B, H); `room` makes what the trace is kept in."""
         x, h0, c0 = _rows(x), h0.contiguous(), c0.contiguous()
         (steps, b, d), n = x.shape, h0.shape[1]
         trace = Trace(room((steps, b, d + n), x), room((steps, b, 4 * n), x), room((steps + 1, b, n), x))
-        out = x.new_empty((steps, b, n))
-        layer = _Layer(steps, b)
-        weights.fill(layer)
+        out, layer = x.new_empty((steps, b, n)), weights.layer(steps, b)
         layer.x, layer.x_step, layer.x_sample = x.data_ptr(), x.stride(0), x.stride(1)
         layer.h0, layer.c0, layer.out = h0.data_ptr(), c0.data_ptr(), out.data_ptr()
         self._run(self.library.sordino_lstm_forward, layer, trace, threads)
         return out, trace
 
     def backward(
-        self, trace: Trace, weights: Weights, dout: Tensor, dlast: Tensor, threads: int = 1, *, inner: bool = True
+        self,
+        trace: Trace,
+        weights: Weights,
+        dout: Tensor,
+        dlast: Tensor,
+        threads: int = 1,
+        room: Room = fresh,
+        *,
+        inner: bool = True,
     ) -> Back:
         """From gradients at the hidden states (T, B, H) and the last cell state (B, H); `inner`: at x too."""
         dout, dlast = _rows(dout), dlast.contiguous()
         (steps, b, n), d = dout.shape, weights.w_ih.shape[1]
         dx = room((steps, b, d), dout) if inner else None
         back = Back(dx, dlast.new_empty((b, n)), dlast.new_empty((b, n)), dlast.new_empty((b, 4 * n)))
-        layer = _Layer(steps, b)
-        weights.fill(layer)
+        layer = weights.layer(steps, b)
         layer.dout, layer.dout_step, layer.dout_sample = dout.data_ptr(), dout.stride(0), dout.stride(1)
-        layer.dlast, layer.dx = dlast.data_ptr(), None if dx is None else dx.data_ptr()
+        layer.dlast, layer.dx = dlast.data_ptr(), address(dx)
         layer.dh0, layer.dc0, layer.sums = back.dh0.data_ptr(), back.dc0.data_ptr(), back.sums.data_ptr()
         self._run(self.library.sordino_lstm_backward, layer, trace, threads)
         return back
 
-    def _run(self, function: Callable[..., int], layer: _Layer, trace: Trace, threads: int) -> None:
+    def _run(self, function: Callable[..., int], layer: ctypes.Structure, trace: Trace, threads: int) -> None:
         layer.read, layer.gates, layer.cells = trace.read.data_ptr(), trace.gates.data_ptr(), trace.cells.data_ptr()
-        short: list[int] = []
 
         def part(begin: int, end: int) -> None:
-            if function(self.level, ctypes.addressof(layer), begin, end):
-                short.append(begin)
+            check(function(self.level, ctypes.addressof(layer), begin, end), "a copy of an LSTM's weights")
 
         work = trace.gates.numel() * trace.read.shape[2]
         in_parts(part, layer.batch, 1 if work < _SPLIT else threads)
-        if short:
-            raise MemoryError("no memory for a copy of an LSTM's weights")
 
 
 def usable(*tensors: Tensor) -> bool:
     """Float32 on the CPU, and not to be cast to anything else."""
-    plain = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
-    return plain and not torch.is_autocast_enabled("cpu")
+    return on_cpu(*tensors) and not torch.is_autocast_enabled("cpu")
 
 
 @cache
 def recurrence() -> Recurrence | None:
     """What is used, or None: without vector instructions torch's products are faster."""
-    best = len(LEVELS) - 1
-    return trusted(
-        build.LSTM,
-        lambda library: Recurrence(typed(library), library.sordino_level(best)),
-        lambda made: made.level > 0 and agrees(made),
-    )
-
-
-def typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with the types of its functions."""
-    for function in (library.sordino_lstm_forward, library.sordino_lstm_backward):
-        function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
-        function.restype = ctypes.c_int
-    library.sordino_level.restype = ctypes.c_int
-    return library
+    return trusted(build.LSTM, FUNCTIONS, Recurrence, agrees, least=1)
 
 
 def agrees(made: Recurrence) -> bool:
@@ -173,5 +155,4 @@ def agrees(made: Recurrence) -> bool:
         slopes = torch.autograd.grad([torch.stack(wanted), c], leaves, [dout, dlast])
     assert back.dx is not None, "asked for"
     found = (out, back.dx, back.dh0, back.dc0, back.sums.sum(0))
-    pairs = zip(found, (torch.stack(wanted).detach(), *slopes), strict=True)
-    return all(bool((ours - theirs).norm() <= _ROUNDING * theirs.norm()) for ours, theirs in pairs)
+    return near(*zip(found, (torch.stack(wanted).detach(), *slopes), strict=True))

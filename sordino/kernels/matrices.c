@@ -2,18 +2,11 @@
  * squares by row, and rows weighted and added up. Small layers cost less than the calls that would do it one by one.
  *
  * Sums of squares run over 1,024 elements in single precision, in 32 parts, and on in double: good to 1e-7.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include <stddef.h>
-#include <stdint.h>
+#include "vectors.h"
 
-#define EXPORT __attribute__((visibility("default")))
-#define INLINE static inline __attribute__((always_inline))
 #define RUN 1024
 #define MOST 64 /* matrices in one call */
-
-typedef float lanes __attribute__((vector_size(32), aligned(4)));
 
 /* B rows of `width` elements, `stride` apart. */
 typedef struct {
@@ -26,13 +19,13 @@ INLINE double squares(const float *x, uint64_t n) {
     double total = 0;
     while (n) {
         uint64_t run = n < RUN ? n : RUN, i = 0;
-        lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+        v8 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
         for (; i + 32 <= run; i += 32) {
-            const lanes *v = (const lanes *)(x + i);
+            const v8 *v = (const v8 *)(x + i);
             s0 += v[0] * v[0], s1 += v[1] * v[1], s2 += v[2] * v[2], s3 += v[3] * v[3];
         }
         for (; i + 8 <= run; i += 8) {
-            lanes v = *(const lanes *)(x + i);
+            v8 v = *(const v8 *)(x + i);
             s0 += v * v;
         }
         s0 = (s0 + s1) + (s2 + s3);
@@ -66,18 +59,24 @@ INLINE int squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint
     return all == 0;
 }
 
-INLINE int finite(uint64_t n, const float *x) {
-    lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}; /* not a number once one is not finite */
+INLINE int finite_array(uint64_t n, const float *x) {
+    v8 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}; /* not a number once one is not finite */
     float rest = 0;
     uint64_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        const lanes *v = (const lanes *)(x + i);
+        const v8 *v = (const v8 *)(x + i);
         s0 += v[0] * 0.0f, s1 += v[1] * 0.0f, s2 += v[2] * 0.0f, s3 += v[3] * 0.0f;
     }
     for (; i < n; i++) rest += x[i] * 0.0f;
     s0 = (s0 + s1) + (s2 + s3);
     for (int l = 0; l < 8; l++) rest += s0[l];
     return rest == 0;
+}
+
+INLINE int all_finite(uint64_t count, const float *const *arrays, const uint64_t *sizes) {
+    for (uint64_t k = 0; k < count; k++)
+        if (!finite_array(sizes[k], arrays[k])) return 0;
+    return 1;
 }
 
 INLINE void weigh(uint64_t rows, const float *weights, uint64_t step, const matrix_t *m) {
@@ -99,54 +98,29 @@ INLINE void weigh(uint64_t rows, const float *weights, uint64_t step, const matr
     }
 }
 
-INLINE void weighted(uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices,
-                     int anew) {
+INLINE int weighted(uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices, int anew) {
     for (uint64_t k = 0; k < count; k++) {
         if (!matrices[k].sum && !matrices[k].weighted) continue;
         for (uint64_t j = 0; anew && matrices[k].sum && j < matrices[k].width; j++) matrices[k].sum[j] = 0;
         weigh(rows, weights, step, matrices + k);
     }
+    return 0;
 }
-
-#if defined(__x86_64__)
-#define WIDE __attribute__((target("avx2,fma")))
-WIDE static int squared_wide(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns,
-                             const int32_t *pairs, float *out, float *sums) {
-    return squared(rows, count, matrices, columns, pairs, out, sums);
-}
-WIDE static int finite_wide(uint64_t n, const float *x) { return finite(n, x); }
-WIDE static void weighted_wide(uint64_t rows, const float *weights, uint64_t step, uint64_t count,
-                               const matrix_t *matrices, int anew) {
-    weighted(rows, weights, step, count, matrices, anew);
-}
-static int wide(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-#endif
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
 
 EXPORT const uint64_t sordino_most = MOST;
 
-EXPORT int sordino_squared(uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns,
-                           const int32_t *pairs, float *out, float *sums) {
-#if defined(__x86_64__)
-    if (wide()) return squared_wide(rows, count, matrices, columns, pairs, out, sums);
-#endif
-    return squared(rows, count, matrices, columns, pairs, out, sums);
-}
+BY_LEVEL(sordino_squared, squared,
+         (uint64_t rows, uint64_t count, const matrix_t *matrices, uint64_t columns, const int32_t *pairs, float *out, float *sums),
+         (rows, count, matrices, columns, pairs, out, sums))
 
 /* Is every number of these finite? */
-EXPORT int sordino_finite(uint64_t count, const float *const *arrays, const uint64_t *sizes) {
-    for (uint64_t k = 0; k < count; k++) {
-#if defined(__x86_64__)
-        if (wide()) {
-            if (!finite_wide(sizes[k], arrays[k])) return 0;
-            continue;
-        }
-#endif
-        if (!finite(sizes[k], arrays[k])) return 0;
-    }
-    return 1;
-}
+BY_LEVEL(sordino_finite, all_finite, (uint64_t count, const float *const *arrays, const uint64_t *sizes), (count, arrays, sizes))
+
+/* For each matrix, its rows times `weights`, which are `step` apart: written out, added up, or both. Sums begin `anew`, or
+ * are added to what is there. */
+BY_LEVEL(sordino_weighted, weighted,
+         (uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices, int anew),
+         (rows, weights, step, count, matrices, anew))
 
 /* min(1, C / sqrt(s)), in the order torch has it: 1 / sqrt(s) first. Of 1 and what is not a number, 1. */
 EXPORT void sordino_shortened(uint64_t n, const float *restrict squared, float bound, float *restrict out) {
@@ -154,17 +128,4 @@ EXPORT void sordino_shortened(uint64_t n, const float *restrict squared, float b
         float ratio = 1.0f / __builtin_sqrtf(squared[i]) * bound;
         out[i] = ratio < 1.0f ? ratio : 1.0f;
     }
-}
-
-/* For each matrix, its rows times `weights`, which are `step` apart: written out, added up, or both. Sums begin `anew`, or
- * are added to what is there. */
-EXPORT void sordino_weighted(uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices,
-                             int anew) {
-#if defined(__x86_64__)
-    if (wide()) {
-        weighted_wide(rows, weights, step, count, matrices, anew);
-        return;
-    }
-#endif
-    weighted(rows, weights, step, count, matrices, anew);
 }

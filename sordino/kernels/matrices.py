@@ -14,25 +14,24 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.library import trusted
+from sordino.kernels.abi import BEST, FLOAT, INT, POINTER, SIZE, near, trusted
 
-_SIZE, _POINTER = ctypes.c_uint64, ctypes.c_void_p
+FUNCTIONS = {
+    "sordino_squared": (INT, INT, SIZE, SIZE, POINTER, SIZE, POINTER, POINTER, POINTER),
+    "sordino_weighted": (INT, INT, SIZE, POINTER, SIZE, SIZE, POINTER, INT),
+    "sordino_finite": (INT, INT, SIZE, POINTER, POINTER),
+    "sordino_shortened": (None, SIZE, POINTER, FLOAT, POINTER),
+}
+_ROUNDING = 1e-6  # of sums that run on in double precision
 _FIELDS = 5  # of a matrix: start, width, stride, where its weighted rows go, where their sum goes
 
 
 class Functions:
     """The library's functions, on float32 values on the CPU."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.squared, self.weighted = library.sordino_squared, library.sordino_weighted
-        self.squared.argtypes = [_SIZE, _SIZE, _POINTER, _SIZE, _POINTER, _POINTER, _POINTER]
-        self.weighted.argtypes = [_SIZE, _POINTER, _SIZE, _SIZE, _POINTER, ctypes.c_int]
-        self.weighted.restype = None
-        self._finite = library.sordino_finite
-        self._finite.argtypes = [_SIZE, _POINTER, _POINTER]
-        self._shortened = library.sordino_shortened
-        self._shortened.argtypes, self._shortened.restype = [_SIZE, _POINTER, ctypes.c_float, _POINTER], None
-        self.most = _SIZE.in_dll(library, "sordino_most").value
+    def __init__(self, library: ctypes.CDLL, level: int = BEST) -> None:
+        self.library, self.level = library, level
+        self.most = SIZE.in_dll(library, "sordino_most").value
 
     @staticmethod
     def readable(tensors: Sequence[Tensor], most: int) -> bool:
@@ -45,25 +44,25 @@ class Functions:
     def shortened(self, squared: Tensor, bound: float) -> Tensor:
         """min(1, C / √s) of contiguous values s, to the last bit as torch computes it; 1 of what is not a number."""
         out = torch.empty(squared.shape)
-        self._shortened(squared.numel(), squared.data_ptr(), bound, out.data_ptr())
+        self.library.sordino_shortened(squared.numel(), squared.data_ptr(), bound, out.data_ptr())
         return out
 
     def finite(self, tensors: Sequence[Tensor]) -> bool:
         """Whether every number of these contiguous tensors is finite."""
         n = len(tensors)
-        listed = (_SIZE * (2 * n))(*[t.data_ptr() for t in tensors], *[t.numel() for t in tensors])
-        return bool(self._finite(n, listed, ctypes.addressof(listed) + 8 * n))
+        listed = (SIZE * (2 * n))(*[t.data_ptr() for t in tensors], *[t.numel() for t in tensors])
+        return bool(self.library.sordino_finite(self.level, n, listed, ctypes.addressof(listed) + 8 * n))
 
 
 class Matrices:
     """Matrices with one row per sample; each of them `suits`."""
 
     def __init__(self, compiled: Functions, matrices: Sequence[Tensor]) -> None:
-        self._compiled, self._held = compiled, matrices
+        self._library, self._level, self._held = compiled.library, compiled.level, matrices
         fields: list[int] = []
         for m in matrices:
             fields += (m.data_ptr(), m.shape[1], m.stride(0), 0, 0)
-        self._fields = (_SIZE * len(fields))(*fields)
+        self._fields = (SIZE * len(fields))(*fields)
 
     def squared(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
         """‖x_i‖²‖y_i‖² for pairs x, y of matrices, by their places one after the other, (B, pairs); y = −1 leaves it out.
@@ -73,9 +72,8 @@ class Matrices:
         rows, columns = self._held[0].shape[0], len(pairs) // 2
         out, sums = torch.empty(rows, columns), torch.empty(rows)
         listed = (ctypes.c_int32 * len(pairs))(*pairs)
-        fine = self._compiled.squared(
-            rows, len(self._held), self._fields, columns, listed, out.data_ptr(), sums.data_ptr()
-        )
+        size, lists = (rows, len(self._held)), (self._fields, columns, listed)
+        fine = self._library.sordino_squared(self._level, *size, *lists, out.data_ptr(), sums.data_ptr())
         return out, sums, bool(fine)
 
     def weighted(self, weights: Tensor, to: Mapping[int, Tensor], sums: Mapping[int, Tensor], *, anew: bool) -> None:
@@ -84,7 +82,8 @@ class Matrices:
         for k in range(len(self._held)):
             fields[_FIELDS * k + 3] = to[k].data_ptr() if k in to else 0
             fields[_FIELDS * k + 4] = sums[k].data_ptr() if k in sums else 0
-        self._compiled.weighted(weights.shape[0], weights.data_ptr(), weights.stride(0), len(self._held), fields, anew)
+        where = (weights.shape[0], weights.data_ptr(), weights.stride(0))
+        self._library.sordino_weighted(self._level, *where, len(self._held), fields, anew)
 
 
 def suits(m: Tensor, most: int) -> bool:
@@ -95,7 +94,7 @@ def suits(m: Tensor, most: int) -> bool:
 @cache
 def functions() -> Functions | None:
     """The functions, or None."""
-    return trusted(build.MATRICES, Functions, agrees)
+    return trusted(build.MATRICES, FUNCTIONS, Functions, agrees)
 
 
 def agrees(made: Functions) -> bool:
@@ -112,9 +111,8 @@ def agrees(made: Functions) -> bool:
         fine
         and made.finite([x[0], y])
         and not made.finite([y, torch.tensor([1.0, torch.nan])])
-        and torch.allclose(squared.double(), own, rtol=1e-6)
-        and torch.allclose(sums.double(), own.sum(1), rtol=1e-6)
+        and near(*zip(squared.double().t(), own.t(), strict=True), (sums.double(), own.sum(1)), rounding=_ROUNDING)
         and torch.equal(made.shortened(sums, 7.0), (sums.rsqrt() * 7.0).clamp(max=1))
         and torch.equal(to, y * w[:, None])
-        and torch.allclose(total, 1 + (y * w[:, None]).sum(0), rtol=1e-5)
+        and near((total, 1 + (y * w[:, None]).sum(0)))
     )

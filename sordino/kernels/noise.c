@@ -203,7 +203,7 @@ INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const floa
 #define LEVEL PLAIN
 #define NAMED(name) name##_plain
 #define TARGET
-#include "lanes.h"
+#include "noise_levels.h"
 #undef LEVEL
 #undef NAMED
 #undef TARGET
@@ -212,14 +212,14 @@ INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const floa
 #define LEVEL AVX2
 #define NAMED(name) name##_avx2
 #define TARGET __attribute__((target("avx2,aes")))
-#include "lanes.h"
+#include "noise_levels.h"
 #undef LEVEL
 #undef NAMED
 #undef TARGET
 #define LEVEL VAES
 #define NAMED(name) name##_vaes
 #define TARGET __attribute__((target("avx2,aes,vaes")))
-#include "lanes.h"
+#include "noise_levels.h"
 #undef LEVEL
 #undef NAMED
 #undef TARGET
@@ -248,6 +248,8 @@ static void begin_stream(stream_t *stream, const uint8_t *key) {
 EXPORT const char sordino_source[] = SORDINO_SOURCE;
 
 EXPORT int sordino_level(int most) { return best(most); }
+
+EXPORT const uint64_t sordino_block_values = BLOCK;
 
 /* Blocks first, first + 1, ... of the key stream; `key` is 32 bytes of it and the eight of the draw's number. */
 EXPORT void sordino_keystream(int level, const uint8_t *key, uint64_t first, uint64_t blocks, uint32_t *out) {

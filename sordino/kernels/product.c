@@ -4,14 +4,11 @@
  * Rows of g are scaled while they are packed, so nothing is written out for it. DEEP rows are added up before the next, and a
  * block of HIGH rows of `out` is worked on while its part of g is in the cache. Each element is added up in the same order whatever
  * part of `out` a call is asked for.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "products.h"
+#include "gemm.h"
 
 #define DEEP 256
 #define HIGH (90 * ROWS)
-#define LINE 16                  /* floats of a line of the cache */
 #define AHEAD 4                  /* rows of g that are asked for before they are packed */
 #define PANEL (DEEP * ROWS + 16) /* floats from one to the next: at a power of two they would compete for lines of the cache */
 
@@ -41,7 +38,7 @@ INLINE void scaled(const product_t *of, size_t from, size_t k, size_t first, siz
     }
 }
 
-static float *space(void) { return aligned_alloc(64, ((HIGH / ROWS) * PANEL + COLUMNS * DEEP) * sizeof(float)); }
+static float *space(void) { return allocated(((HIGH / ROWS) * PANEL + COLUMNS * DEEP) * sizeof(float)); }
 
 /* Rows begin..end of out = (add ? out : 0) + product; the sum of their squares, if asked for. */
 INLINE d4 product(const product_t *of, size_t begin, size_t end, int add, int squares, float *made) {
@@ -64,10 +61,12 @@ INLINE d4 product(const product_t *of, size_t begin, size_t end, int add, int sq
                 float *out = of->out + (int64_t)first * of->out_row + (int64_t)j;
                 for (size_t i = 0; i < high; i += ROWS, left += PANEL, out += ROWS * of->out_row) {
                     size_t rows = high - i < ROWS ? high - i : ROWS;
+                    out_t to = out_rows(out, of->out_row, add || from);
+                    if (rows == ROWS) await_rows(out, of->out_row);
                     if (last)
-                        square += tile(left, 1, ROWS, panel, k, out, of->out_row, rows, wide, add || from, NULL, 1);
+                        square += tile(ROWS, left, 1, ROWS, panel, k, to, rows, wide, 1);
                     else
-                        tile(left, 1, ROWS, panel, k, out, of->out_row, rows, wide, add || from, NULL, 0);
+                        tile(ROWS, left, 1, ROWS, panel, k, to, rows, wide, 0);
                 }
             }
         }
@@ -75,52 +74,30 @@ INLINE d4 product(const product_t *of, size_t begin, size_t end, int add, int sq
     return square;
 }
 
-/* Each of the samples begin..end; `of` says where sample 0 is. */
-INLINE void samples(product_t of, const apart_t *apart, size_t begin, size_t end, double *squared, float *made) {
-    of.g += (int64_t)begin * apart->g, of.a += (int64_t)begin * apart->a, of.out += (int64_t)begin * apart->out;
-    for (size_t i = begin; i < end; i++, of.g += apart->g, of.a += apart->a, of.out += apart->out) {
-        d4 square = product(&of, 0, of.p, 0, 1, made);
-        squared[i] = (square[0] + square[1]) + (square[2] + square[3]);
-    }
-}
-
-#if defined(FAST)
-FAST static void product_fast(const product_t *of, size_t begin, size_t end, int add, float *made) {
+/* Rows begin..end of the product of all samples, added to what is there or not. */
+INLINE int whole(const product_t *of, uint64_t begin, uint64_t end, int add) {
+    float *made = space();
+    if (!made) return 1;
     product(of, begin, end, add, 0, made);
-}
-FAST static void samples_fast(const product_t *of, const apart_t *apart, size_t begin, size_t end, double *squared, float *made) {
-    samples(*of, apart, begin, end, squared, made);
-}
-#endif
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
-
-EXPORT int sordino_level(int most) { return best(most); }
-
-/* Rows begin..end of the product of all samples. 0, or 1 where memory is short. */
-EXPORT int sordino_product(int level, const product_t *of, uint64_t begin, uint64_t end, int add) {
-    float *made = space();
-    if (!made) return 1;
-#if defined(FAST)
-    if (best(level) == AVX2)
-        product_fast(of, begin, end, add, made);
-    else
-#endif
-        product(of, begin, end, add, 0, made);
-    free(made);
+    freed(made);
     return 0;
 }
 
-/* The products of samples begin..end, each with its sum of squares. 0, or 1 where memory is short. */
-EXPORT int sordino_samples(int level, const product_t *of, const apart_t *apart, uint64_t begin, uint64_t end, double *squared) {
+/* The products of samples begin..end, each with its sum of squares; `first` says where sample 0 is. */
+INLINE int samples(const product_t *first, const apart_t *apart, uint64_t begin, uint64_t end, double *squared) {
     float *made = space();
     if (!made) return 1;
-#if defined(FAST)
-    if (best(level) == AVX2)
-        samples_fast(of, apart, begin, end, squared, made);
-    else
-#endif
-        samples(*of, apart, begin, end, squared, made);
-    free(made);
+    for (size_t i = begin; i < end; i++) {
+        product_t of = *first;
+        of.g += (int64_t)i * apart->g, of.a += (int64_t)i * apart->a, of.out += (int64_t)i * apart->out;
+        squared[i] = total(product(&of, 0, of.p, 0, 1, made));
+    }
+    freed(made);
     return 0;
 }
+
+/* Both return 0, or 1 where memory is short. */
+BY_LEVEL(sordino_product, whole, (const product_t *of, uint64_t begin, uint64_t end, int add), (of, begin, end, add))
+BY_LEVEL(sordino_samples, samples,
+         (const product_t *of, const apart_t *apart, uint64_t begin, uint64_t end, double *squared),
+         (of, apart, begin, end, squared))

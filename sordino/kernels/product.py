@@ -17,33 +17,26 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, check, near, structure, trusted
+from sordino.kernels.tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
-LEVELS = ("portable", "AVX2")
+FUNCTIONS = {
+    "sordino_product": (INT, INT, POINTER, SIZE, SIZE, INT),
+    "sordino_samples": (INT, INT, POINTER, POINTER, SIZE, SIZE, POINTER),
+}
 _ROWS = 6  # of a tile: threads begin at multiples
 _LEAST = 64  # columns of either factor, and rows; narrower products are torch's
 _SMALL = 1 << 21  # multiplications; below, a call costs more than it saves, and a second thread too
-_SHORT, _NARROW, _LITTLE = (
-    32,
-    32,
-    1 << 17,
-)  # positions, columns and multiplications of a sample from which on rows are made here
-_ROUNDING = 1e-5  # relative, of a small case
+_FEW_POSITIONS, _FEW_COLUMNS, _LITTLE_WORK = 32, 32, 1 << 17
+"""Of one sample, the last in multiplications: from these on its row is made here."""
+_PACKED = "a few packed rows of a product"
 
-
-class _Product(ctypes.Structure):
-    _fields_ = (
-        *[(name, ctypes.c_void_p) for name in ("g", "a", "w")],
-        *[(name, ctypes.c_int64) for name in ("g_row", "a_row")],
-        *[(name, ctypes.c_uint64) for name in ("rows", "p", "d")],
-        ("out", ctypes.c_void_p),
-        ("out_row", ctypes.c_int64),
-    )
-
-
-class _Apart(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("g", "a", "out"))
+_Product = structure(
+    "product_t",
+    g=POINTER, a=POINTER, w=POINTER, g_row=STEP, a_row=STEP, rows=SIZE, p=SIZE, d=SIZE, out=POINTER, out_row=STEP,
+)  # fmt: skip
+_Apart = structure("apart_t", g=STEP, a=STEP, out=STEP)
 
 
 @dataclass(frozen=True)
@@ -56,76 +49,46 @@ class Products:
     def takes(self, g: Tensor, a: Tensor, out: Tensor) -> bool:
         """Whether it can do this product, and is likely to be faster."""
         rows, p, d = len(g), g.shape[1], a.shape[1]
-        return (
-            min(rows, p, d) >= _LEAST
-            and rows * p * d >= _SMALL
-            and all(x.dtype == torch.float32 and x.is_cpu and x.stride(1) == 1 for x in (g, a, out))
-        )
+        dense = g.stride(1) == a.stride(1) == out.stride(1) == 1
+        return min(rows, p, d) >= _LEAST and rows * p * d >= _SMALL and on_cpu(g, a, out) and dense
 
     def add(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
         """Out (p, d) = β out + Σ_k w_k g_k a_kᵀ for g (K, p), a (K, d) and w (K,), rows dense; β is 0 or 1."""
-        w = w.contiguous()
-        given = _Product(g.data_ptr(), a.data_ptr(), w.data_ptr(), g.stride(0), a.stride(0))
-        given.rows, given.p, given.d = len(g), g.shape[1], a.shape[1]
-        given.out, given.out_row = out.data_ptr(), out.stride(0)
-        short: list[int] = []
+        w, (rows, p) = w.contiguous(), g.shape
+        factors = (g.data_ptr(), a.data_ptr(), w.data_ptr(), g.stride(0), a.stride(0))
+        given = _Product(*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0))
 
         def part(begin: int, end: int) -> None:
-            if self.library.sordino_product(self.level, ctypes.addressof(given), begin, end, beta):
-                short.append(begin)
+            check(self.library.sordino_product(self.level, ctypes.addressof(given), begin, end, beta), _PACKED)
 
-        in_parts(part, g.shape[1], threads, _ROWS)
-        if short:
-            raise MemoryError("no memory for a few packed rows of a product")
+        in_parts(part, p, threads, _ROWS)
 
     def takes_rows(self, g: Tensor, a: Tensor) -> bool:
         """Whether it can make the rows of g (B, T, p) and a (B, T, d), and is likely to be faster."""
         t, p, d = *g.shape[1:], a.shape[2]
-        return (
-            min(p, d) >= _NARROW
-            and t >= _SHORT
-            and t * p * d >= _LITTLE
-            and all(x.dtype == torch.float32 and x.is_cpu and x.stride(2) == 1 for x in (g, a))
-        )
+        large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
+        return large and on_cpu(g, a) and g.stride(2) == a.stride(2) == 1
 
     def rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
         """Out (B, p, d), dense, = g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; the squared norms, (B,)."""
-        b, t, p = g.shape
+        (b, t, p), d = g.shape, a.shape[2]
         squared = torch.empty(b, dtype=torch.float64)
-        given = _Product(g.data_ptr(), a.data_ptr(), None, g.stride(1), a.stride(1), t, p, a.shape[2])
-        given.out, given.out_row = out.data_ptr(), out.stride(1)
-        apart, short = _Apart(g.stride(0), a.stride(0), out.stride(0)), list[int]()
+        factors = (g.data_ptr(), a.data_ptr(), None, g.stride(1), a.stride(1))
+        given = _Product(*factors, t, p, d, out.data_ptr(), out.stride(1))
+        apart = _Apart(g.stride(0), a.stride(0), out.stride(0))
 
         def part(begin: int, end: int) -> None:
             where = (ctypes.addressof(given), ctypes.addressof(apart), begin, end, squared.data_ptr())
-            if self.library.sordino_samples(self.level, *where):
-                short.append(begin)
+            check(self.library.sordino_samples(self.level, *where), _PACKED)
 
-        in_parts(part, b, 1 if b * t * p * a.shape[2] < _SMALL else min(threads, b))
-        if short:
-            raise MemoryError("no memory for a few packed rows of a product")
+        in_parts(part, b, 1 if b * t * p * d < _SMALL else min(threads, b))
         return squared.to(out.dtype)
 
 
 @cache
 def products() -> Products | None:
     """What is used, or None: without vector instructions torch's products are faster."""
-    try:
-        library = typed(opened(build.PRODUCT))
-    except Unavailable:
-        return None
-    made = Products(library, int(library.sordino_level(len(LEVELS) - 1)))
-    return made if made.level and agrees(made) else None
-
-
-def typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with the types of its functions."""
-    size, number = ctypes.c_uint64, ctypes.c_int
-    library.sordino_product.argtypes = [number, ctypes.c_void_p, size, size, number]
-    library.sordino_samples.argtypes = [number, ctypes.c_void_p, ctypes.c_void_p, size, size, ctypes.c_void_p]
-    library.sordino_product.restype = library.sordino_samples.restype = number
-    library.sordino_level.restype = number
-    return library
+    return trusted(build.PRODUCT, FUNCTIONS, Products, agrees, least=1)
 
 
 def agrees(made: Products) -> bool:
@@ -137,7 +100,4 @@ def agrees(made: Products) -> bool:
     made.add(g, a, w, out, 1)
     g, a, each = g.view(3, 100, 13), a.view(3, 100, 21), torch.empty(3, 13, 21)
     squared, rows = made.rows(g, a, each), torch.bmm(g.mT, a)
-    return all(
-        bool((found - right).norm() <= _ROUNDING * right.norm())
-        for found, right in ((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))))
-    )
+    return near((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,10 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 def _by_pool(work: Callable[[], None], threads: int) -> None:
     others = [_pool(os.getpid(), threads - 1).submit(work) for _ in range(threads - 1)]
-    work()
+    try:
+        work()
+    finally:  # whoever catches an error may free what the others still write to
+        wait(others)
     for other in others:
         other.result()
 

@@ -1,4 +1,8 @@
-/* Eight floats at a time. Without AVX2 the compiler makes two or more smaller vectors of each: slower, the same sums. */
+/* What every kernel but the noise's begins with: eight floats at a time, levels, memory, and what a library exports.
+ *
+ * Without AVX2 the compiler makes two or more smaller vectors of each: slower, the same sums but for fused multiply-adds.
+ * SORDINO_SOURCE is the hash of the sources (build.py), by which a library older than its source is recognised.
+ */
 #ifndef SORDINO_VECTORS_H
 #define SORDINO_VECTORS_H
 #include <stddef.h>
@@ -6,15 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(_WIN32)
+#include <malloc.h>
+#define EXPORT __declspec(dllexport)
+#else
 #define EXPORT __attribute__((visibility("default")))
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__x86_64__)
-#define FAST __attribute__((target("avx2,fma")))
 #endif
+#define INLINE static inline __attribute__((always_inline))
 
 #define LANES 8
+#define LINE 16 /* floats of a line of the cache */
 typedef float v8 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
 typedef float v4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef double d4 __attribute__((vector_size(32)));
 
@@ -25,30 +31,77 @@ typedef int32_t i8 __attribute__((vector_size(4 * LANES)));
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (i8){__VA_ARGS__})
 #endif
 
-#define SHUFFLE_HALF(x, k) ((v4){(x)[k], (x)[(k) + 1], (x)[(k) + 2], (x)[(k) + 3]})
 #define AT(p) (*(const v8 *)(p))
 #define PUT(p) (*(v8 *)(p))
 #define ALL(x) ((v8){x, x, x, x, x, x, x, x})
 
-enum { PLAIN, AVX2 };
+#define HALF(x, k) ((v4){(x)[k], (x)[(k) + 1], (x)[(k) + 2], (x)[(k) + 3]})
+
+/* Both halves of a vector in double precision, added. */
+INLINE d4 doubled(v8 x) { return __builtin_convertvector(HALF(x, 0), d4) + __builtin_convertvector(HALF(x, 4), d4); }
+
+INLINE double total(d4 x) { return (x[0] + x[1]) + (x[2] + x[3]); }
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static inline size_t rounded(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/* Memory from a cache line on; NULL where there is none. */
+static inline void *allocated(size_t bytes) {
+#if defined(_WIN32)
+    return _aligned_malloc(rounded(bytes, 64), 64);
+#else
+    return aligned_alloc(64, rounded(bytes, 64));
+#endif
+}
+
+static inline void freed(void *memory) {
+#if defined(_WIN32)
+    _aligned_free(memory);
+#else
+    free(memory);
+#endif
+}
+
+/* Zeroed room for so many floats and a line more, which vectors may read past the last; NULL where there is none. */
+static inline float *zeros(size_t floats) {
+    float *made = allocated((floats + LINE) * sizeof(float));
+    if (made) memset(made, 0, (floats + LINE) * sizeof(float));
+    return made;
+}
+
+/* The levels of abi.py: what a function may use of the processor. */
+enum { PORTABLE, AVX2 };
 
 /* What this processor can run, at most `most`. */
-static int best(int most) {
+static inline int best(int most) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (most >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
 #endif
     (void)most;
-    return PLAIN;
+    return PORTABLE;
 }
 
-static size_t rounded(size_t n, size_t to) { return (n + to - 1) / to * to; }
+/* Exports `exported(level, parameters)`, which runs the INLINE function `name` compiled for the best level there is, at most
+ * `level`. Parameters and arguments are the same names, each list in brackets. */
+#define LIST(...) __VA_ARGS__
+#if defined(__x86_64__)
+#define BY_LEVEL(exported, name, parameters, arguments)                                            \
+    static int name##_portable parameters { return name arguments; }                               \
+    __attribute__((target("avx2,fma"))) static int name##_avx2 parameters { return name arguments; } \
+    EXPORT int exported(int level, LIST parameters) {                                              \
+        return best(level) == AVX2 ? name##_avx2 arguments : name##_portable arguments;            \
+    }
+#else
+#define BY_LEVEL(exported, name, parameters, arguments) \
+    EXPORT int exported(int level, LIST parameters) {   \
+        (void)level;                                    \
+        return name arguments;                          \
+    }
+#endif
 
-/* Zeroed room for so many floats, from a cache line on; NULL where there is none. */
-static float *zeros(size_t floats) {
-    size_t bytes = rounded(floats * sizeof(float) + 64, 64);
-    float *made = aligned_alloc(64, bytes);
-    if (made) memset(made, 0, bytes);
-    return made;
-}
+EXPORT const char sordino_source[] = SORDINO_SOURCE;
+
+EXPORT int sordino_level(int most) { return best(most); }
 #endif

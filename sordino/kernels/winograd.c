@@ -1,12 +1,10 @@
-/* A 3 x 3 convolution's output by Winograd's F(2x2, 3x3): 16 products where 36 are multiplied out (tiles.h).
+/* A 3 x 3 convolution's output by Winograd's F(2x2, 3x3): 16 products where 36 are multiplied out (winograd_tiles.h).
  *
  * The gradient at the input is the same, of the output gradient, with the weights turned around. A block of tiles is transformed
  * into the second-level cache; for a panel of output channels its POINTS products follow, and at once the way back to pixels. So
  * nothing larger than the block is ever written out. Each element is added up in the same order whatever block its tile is in.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "tiles.h"
+#include "winograd_tiles.h"
 
 #define BLOCK (1 << 17) /* floats of a block's transform, three times as many where there are more channels than DEEP: then */
                         /* the weights, which every block reads, come from memory */
@@ -77,11 +75,13 @@ INLINE void collect(const shape_t *s, place_t at, const float *m, int64_t first,
 }
 
 /* The output of samples first..last-1. */
-INLINE int forward(const shape_t *s, int64_t first, int64_t last, const float *a, const float *packed, const float *bias, float *y) {
+INLINE int forward(const int64_t *shape, int64_t first, int64_t last, const float *a, const float *packed, const float *bias,
+                   float *y) {
+    const shape_t *s = (const shape_t *)shape;
     int64_t channels = rounded(s->channels, LANES), each = ((s->rows + 1) / 2) * ((s->columns + 1) / 2);
     int64_t begin = first * each, end = last * each;
-    int64_t most = (channels > DEEP ? 3 * BLOCK : BLOCK) / (POINTS * channels) / TALL * TALL;
-    int64_t block = even(end - begin, most < TALL ? TALL : most), point = block * channels + PANEL;
+    int64_t most = (channels > DEEP ? 3 * BLOCK : BLOCK) / (POINTS * channels) / ROWS * ROWS;
+    int64_t block = even(end - begin, most < ROWS ? ROWS : most), point = block * channels + PANEL;
     size_t bytes[4] = {POINTS * point * sizeof(float), block * PITCH * sizeof(float), POINTS * channels * sizeof(float),
                        rounded(s->outputs, PANEL) * sizeof(float)};
     char *parts[4];
@@ -102,54 +102,30 @@ INLINE int forward(const shape_t *s, int64_t first, int64_t last, const float *a
             const float *weights = packed + p / PANEL * POINTS * POINT(s);
             for (int k = 0; k < POINTS; k++, weights += POINT(s))
                 for (int64_t c = 0; c < s->channels; c += DEEP)
-                    for (int64_t t = 0; t < count; t += TALL)
-                        any_tile(spread + k * point + t * channels + c, channels, 1, weights + c * PANEL,
-                                 least(DEEP, s->channels - c), products + t * PITCH + k * PANEL, PITCH, c > 0,
-                                 least(TALL, count - t));
+                    for (int64_t n = 0; n < count; n += ROWS) {
+                        const float *left = spread + k * point + n * channels + c;
+                        out_t to = out_rows(products + n * PITCH + k * PANEL, PITCH, c > 0);
+#define TILE(rows) tile(rows, left, channels, 1, weights + c * PANEL, least(DEEP, s->channels - c), to, rows, COLUMNS, 0)
+                        WITH_CONSTANT(least(ROWS, count - n), TILE)
+#undef TILE
+                    }
             for (int64_t t = 0; t < count; t++) collect(s, place(s, from + t), products + t * PITCH, p, start + p, y);
         }
     }
     return 0;
 }
 
-INLINE void pack(const shape_t *s, int64_t first, int64_t last, const float *w, float *to) {
-    for (int64_t n = first; n < last; n++) pack_panel(s, n * PANEL, w, to + n * POINTS * POINT(s));
-}
-
-static int forward_plain(const shape_t *s, int64_t first, int64_t last, const float *a, const float *w, const float *b, float *y) {
-    return forward(s, first, last, a, w, b, y);
-}
-
-static void pack_plain(const shape_t *s, int64_t first, int64_t last, const float *w, float *to) { pack(s, first, last, w, to); }
-
-#if defined(FAST)
-FAST static int forward_fast(const shape_t *s, int64_t first, int64_t last, const float *a, const float *w, const float *b,
-                             float *y) {
-    return forward(s, first, last, a, w, b, y);
-}
-
-FAST static void pack_fast(const shape_t *s, int64_t first, int64_t last, const float *w, float *to) { pack(s, first, last, w, to); }
-#endif
-
-/* The transformed weights of panels first..last-1 of 16 outputs, each of 256 times the input channels and one more. */
-EXPORT int sordino_winograd_weights(int level, const int64_t *shape, int64_t first, int64_t last, const float *w, float *packed) {
+INLINE int pack(const int64_t *shape, int64_t first, int64_t last, const float *w, float *to) {
     const shape_t *s = (const shape_t *)shape;
-#if defined(FAST)
-    if (best(level) == AVX2) {
-        pack_fast(s, first, last, w, packed);
-        return 0;
-    }
-#endif
-    pack_plain(s, first, last, w, packed);
+    for (int64_t n = first; n < last; n++) pack_panel(s, n * PANEL, w, to + n * POINTS * POINT(s));
     return 0;
 }
 
+/* The transformed weights of panels first..last-1 of 16 outputs, each of 256 times the input channels and one more. */
+BY_LEVEL(sordino_winograd_weights, pack, (const int64_t *shape, int64_t first, int64_t last, const float *w, float *packed),
+         (shape, first, last, w, packed))
+
 /* The output of samples first..last-1; bias may be NULL. Not 0: there was no memory. */
-EXPORT int sordino_winograd(int level, const int64_t *shape, int64_t first, int64_t last, const float *a, const float *packed,
-                            const float *bias, float *y) {
-    const shape_t *s = (const shape_t *)shape;
-#if defined(FAST)
-    if (best(level) == AVX2) return forward_fast(s, first, last, a, packed, bias, y);
-#endif
-    return forward_plain(s, first, last, a, packed, bias, y);
-}
+BY_LEVEL(sordino_winograd, forward,
+         (const int64_t *shape, int64_t first, int64_t last, const float *a, const float *packed, const float *bias, float *y),
+         (shape, first, last, a, packed, bias, y))

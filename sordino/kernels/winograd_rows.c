@@ -1,12 +1,10 @@
-/* Weight gradients of 3 x 3 convolutions, one per sample, by Winograd's F(3x3, 2x2): the transpose of the output's (tiles.h).
+/* Weight gradients of 3 x 3 convolutions, one per sample, by Winograd's F(3x3, 2x2): the transpose of the output's (winograd_tiles.h).
  *
  * Of every tile the gradient at the output and the pixels are transformed, POINTS products over tiles follow, and one way back
  * to nine taps: for each sample (rows and norms), or once for the weighted sum of all, with a sample's weight in its gradient.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
-#include "tiles.h"
-#include "samples.h"
+#include "winograd_tiles.h"
+#include "sample_gradients.h"
 
 #define CACHED (1 << 17) /* floats: products that stay in the second-level cache from block to block of tiles */
 #define FEW 32           /* tiles of a block if so */
@@ -41,16 +39,16 @@ INLINE void spread(const shape_t *s, const work_t *w, const store_t *r, int64_t 
 INLINE void multiply(const store_t *r, int point, int64_t panel, int64_t count, float *m, int more) {
     const float *a = r->a + point * r->a_point + panel * r->block * PANEL, *g = r->g + point * r->g_point;
     for (int64_t p = 0; p < r->outputs; p += PANEL, g += r->block * PANEL, m += PANEL * PANEL) {
-        tile(g, 1, PANEL, a, count, m, PANEL, more, 6);
-        tile(g + 6, 1, PANEL, a, count, m + 6 * PANEL, PANEL, more, 5);
-        tile(g + 11, 1, PANEL, a, count, m + 11 * PANEL, PANEL, more, 5);
+#define TILE(first, rows) tile(rows, g + first, 1, PANEL, a, count, out_rows(m + first * PANEL, PANEL, more), rows, COLUMNS, 0)
+        TILE(0, 6), TILE(6, 5), TILE(11, 5);
+#undef TILE
     }
 }
 
 /* G'm G of one panel of input channels to rows (outputs, 9, channels), unless there are none; the sum of squares. */
 INLINE double collect(const shape_t *s, const float *m, int64_t point, int64_t panel, float *rows, int add) {
     int64_t count = least(PANEL, s->channels - panel * PANEL);
-    d4 total = {0};
+    d4 all = {0};
     for (int64_t p = 0; p < s->outputs; p++, m += PANEL) {
         v8 squares = ALL(0.0f);
         if (rows)
@@ -76,9 +74,9 @@ INLINE double collect(const shape_t *s, const float *m, int64_t point, int64_t p
                 }
             }
         }
-        total += __builtin_convertvector(SHUFFLE_HALF(squares, 0), d4) + __builtin_convertvector(SHUFFLE_HALF(squares, 4), d4);
+        all += doubled(squares);
     }
-    return (total[0] + total[1]) + (total[2] + total[3]);
+    return total(all);
 }
 
 INLINE int work(const shape_t *s, const work_t *w) {
@@ -111,14 +109,14 @@ INLINE int work(const shape_t *s, const work_t *w) {
             more = 1, tiles = 0;
         }
         if (add) continue;
-        double total = 0;
+        double square = 0;
         for (int64_t panel = 0; panel < panels; panel++) {
             const float *m = r.m + (whole ? panel * r.outputs * PANEL : 0);
             if (!whole)
                 for (int k = 0; k < POINTS; k++) multiply(&r, k, panel, tiles, r.m + k * r.m_point, 0);
-            total += collect(s, m, r.m_point, panel, w->rows ? w->rows + i * size : NULL, 0);
+            square += collect(s, m, r.m_point, panel, w->rows ? w->rows + i * size : NULL, 0);
         }
-        w->squared[i] = (float)total;
+        w->squared[i] = (float)square;
         tiles = 0;
     }
     if (!add || !(more || tiles)) return 0;

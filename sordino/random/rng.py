@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.kernels import kernel
 from sordino.random import normals
+from sordino.random.compiled import kernel
 from sordino.random.keystream import KEY_BYTES, KeyStream
 
 CIPHER = "AES-256-CTR"

@@ -134,6 +134,6 @@ def test_functions_that_are_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch) 
     compiled = rows.functions()
     assert compiled is not None
     assert rows.agrees(compiled)
-    true = compiled.squared
-    monkeypatch.setattr(compiled, "squared", lambda count, *rest: true(count - 1, *rest))
+    true = compiled.library.sordino_squared
+    monkeypatch.setattr(compiled.library, "sordino_squared", lambda level, count, *rest: true(level, count - 1, *rest))
     assert not rows.agrees(compiled)

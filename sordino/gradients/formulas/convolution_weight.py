@@ -25,8 +25,8 @@ from sordino.gradients.formulas.convolution_rows import ORDER, gram, rows, weigh
 from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.matrix_product import diagonal_guard
 from sordino.gradients.formulas.part import Rows, blank, may_keep, per_pass, pieces, square_sum
-from sordino.kernels import winograd
-from sordino.kernels.convolution import Convolutions, convolutions, takes
+from sordino.kernels import convolution, winograd_rows
+from sordino.kernels.sample_gradients import SampleGradients
 
 _FEW_POSITIONS = 64
 """Up to here the patches of a whole batch are small enough to be made at once."""
@@ -94,11 +94,11 @@ class Convolution:
             self.a = self.g = kept[:, :0]
         return squared
 
-    def _kernels(self) -> dict[str, Convolutions]:
+    def _kernels(self) -> dict[str, SampleGradients]:
         """Those that were compiled and take this layer."""
         found = {
-            "winograd": winograd.gradients() if winograd.takes(self.a, self.g, self.geometry) else None,
-            "compiled": convolutions() if takes(self.a, self.g, self.geometry) else None,
+            "winograd": winograd_rows.gradients() if winograd_rows.takes(self.a, self.g, self.geometry) else None,
+            "compiled": convolution.gradients() if convolution.takes(self.a, self.g, self.geometry) else None,
         }
         return {name: kernel for name, kernel in found.items() if kernel is not None}
 

@@ -14,8 +14,9 @@ from sordino.gradients.captured.buffers import room
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.first_batch import stopwatch as tune
 from sordino.gradients.formulas.part import square_sum
-from sordino.kernels.gram import Grams, grams, usable
+from sordino.kernels.gram import Grams, grams
 from sordino.kernels.product import products
+from sordino.kernels.tensors import on_cpu
 
 
 def gram_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +104,7 @@ class Output:
     def formula(self, options: PerformanceOptions, keep: bool) -> str:
         """How the norms of all its weights are found: `keep` says whether rows may be kept for the sum."""
         if self.choice is None:
-            kernel = grams() if usable(self.g, *self.inputs) else None
+            kernel = grams() if on_cpu(self.g, *self.inputs) else None
             self.choice = self._measured(keep, kernel) if options.measure else self._counted(kernel)
         return self.choice
 

@@ -11,9 +11,9 @@ from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas import output_gradient as output
 from sordino.gradients.formulas.matrix_product import Matmul
 from sordino.kernels import build
-from sordino.kernels.gram import LEVELS, Grams, agrees, typed
-from tests.compiled import levels
+from sordino.kernels.gram import FUNCTIONS, Grams, agrees
 from tests.gradients.oracle import same
+from tests.kernels.libraries import levels
 
 EPS = torch.finfo(torch.float32).eps
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -24,7 +24,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-kernel = levels(build.GRAM, typed, LEVELS, Grams)
+kernel = levels(build.GRAM, FUNCTIONS, Grams)
 
 
 @pytest.fixture

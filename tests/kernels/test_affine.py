@@ -10,9 +10,9 @@ from sordino.gradients import Captured, PerformanceOptions
 from sordino.gradients.first_batch import stopwatch as tune
 from sordino.gradients.formulas import linear_map as mapped
 from sordino.kernels import build
-from sordino.kernels.affine import LEVELS, Affines, agrees, typed
-from tests.compiled import levels
+from sordino.kernels.affine import FUNCTIONS, Affines, agrees
 from tests.gradients.oracle import same
+from tests.kernels.libraries import levels
 
 EPS = torch.finfo(torch.float32).eps
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -36,7 +36,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-kernel = levels(build.AFFINE, typed, LEVELS, Willing)
+kernel = levels(build.AFFINE, FUNCTIONS, Willing)
 
 
 @pytest.fixture

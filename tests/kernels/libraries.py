@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,14 @@ from typing import Any
 import pytest
 
 from sordino.kernels import build
+from sordino.kernels.abi import LEVELS, Functions, typed
 from sordino.kernels.library import Unavailable, opened
+
+
+def copied(folder: Path) -> None:
+    """What is needed to build them elsewhere."""
+    for name in ("build.py", *(source for made in build.LIBRARIES for source in made.sources)):
+        shutil.copy(build.HERE / name, folder)
 
 
 @cache
@@ -23,29 +29,28 @@ def _folder() -> Path | None:
     if build.compiler() is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="sordino-kernels-"))
-    for name in ("build.py", *(source for made in build.LIBRARIES for source in made.sources)):
-        shutil.copy(Path(build.__file__).parent / name, folder)
+    copied(folder)
     subprocess.run([sys.executable, str(folder / "build.py")], check=True)
     return folder
 
 
-def library(made: build.Library) -> ctypes.CDLL:
+def library(made: build.Library, functions: Functions) -> ctypes.CDLL:
     """One of them; a test that asks for it is skipped where there is no compiler."""
     try:
-        return opened(made)
+        return typed(opened(made), functions)
     except Unavailable:
         folder = _folder()
     if folder is None:
         pytest.skip("there is no C compiler")
-    return ctypes.CDLL(str(folder / made.path.name))
+    return typed(ctypes.CDLL(str(folder / made.path.name)), functions)
 
 
-def levels(made: build.Library, typed: Callable[[ctypes.CDLL], ctypes.CDLL], names: tuple[str, ...], kind: Any) -> Any:
+def levels(made: build.Library, functions: Functions, kind: Any, names: tuple[str, ...] = LEVELS) -> Any:
     """A fixture: the kernel at each level of a processor's abilities."""
 
     @pytest.fixture(params=range(len(names)), ids=names)
     def kernel(request: pytest.FixtureRequest) -> Any:
-        found = typed(library(made))
+        found = library(made, functions)
         if found.sordino_level(request.param) != request.param:
             pytest.skip("this processor has no such instructions")
         return kind(found, request.param)

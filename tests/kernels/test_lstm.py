@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from sordino.gradients import Captured, Loop, PerformanceOptions
 from sordino.gradients.layers import recurrent
 from sordino.kernels import build
-from sordino.kernels.lstm import LEVELS, Recurrence, Weights, agrees, typed
-from tests.compiled import levels
+from sordino.kernels.lstm import FUNCTIONS, Recurrence, Weights, agrees
 from tests.gradients.oracle import same, square
+from tests.kernels.libraries import levels
 
 quick = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -21,7 +21,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-kernel = levels(build.LSTM, typed, LEVELS, Recurrence)
+kernel = levels(build.LSTM, FUNCTIONS, Recurrence)
 
 
 class Counted:

@@ -11,21 +11,17 @@
  *
  * With channels innermost each transform works on eight channels at a time, and what is left are POINTS matrix products.
  */
-#include "frame.h"
+#include "gemm.h"
+#include "image.h"
 
 #define SIDE 4
 #define POINTS (SIDE * SIDE)
-#define PANEL (2 * LANES)
-#define TALL 6
+#define PANEL COLUMNS /* channels that are computed at once */
 
-enum { SAMPLE, CHANNEL, ROW, COLUMN };
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Blocks of nearly the same size, multiples of TALL, none larger than `most`. */
+/* Blocks of nearly the same size, multiples of ROWS, none larger than `most`. */
 INLINE int64_t even(int64_t total, int64_t most) {
     int64_t blocks = (total + most - 1) / most;
-    return (int64_t)rounded((total + blocks - 1) / blocks, TALL);
+    return (int64_t)rounded((total + blocks - 1) / blocks, ROWS);
 }
 
 /* Which tile of which image: they are numbered through all samples. */
@@ -101,33 +97,4 @@ INLINE void spread_gradient(patch_t from, int64_t channels, float weight, target
             PUT(out + 3 * to.point) = -half[y][1];
         }
     }
-}
-
-/* out[i, :] = (more ? out[i, :] : 0) + sum over k of a[i, k] b[k, :], a having steps `row` and `next`, b and out rows of PANEL and
- * `step`. The constants tell the compiler what to keep in registers. */
-INLINE void tile(const float *a, int64_t row, int64_t next, const float *b, int64_t depth, float *out, int64_t step, int more,
-                 const int tall) {
-    v8 sum[TALL][2];
-    for (int i = 0; i < tall; i++) sum[i][0] = sum[i][1] = ALL(0.0f);
-    for (int64_t k = 0; k < depth; k++, a += next, b += PANEL) {
-        v8 left = AT(b), right = AT(b + LANES);
-        for (int i = 0; i < tall; i++) {
-            float x = a[i * row];
-            sum[i][0] += ALL(x) * left;
-            sum[i][1] += ALL(x) * right;
-        }
-    }
-    for (int i = 0; i < tall; i++, out += step) {
-        if (more) sum[i][0] += AT(out), sum[i][1] += AT(out + LANES);
-        PUT(out) = sum[i][0], PUT(out + LANES) = sum[i][1];
-    }
-}
-
-INLINE void any_tile(const float *a, int64_t row, int64_t next, const float *b, int64_t depth, float *out, int64_t step, int more,
-                     int64_t tall) {
-#define CASE(n) case n: tile(a, row, next, b, depth, out, step, more, n); return
-    switch (tall) {
-        CASE(6); CASE(5); CASE(4); CASE(3); CASE(2); CASE(1);
-    }
-#undef CASE
 }

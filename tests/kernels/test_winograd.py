@@ -16,27 +16,31 @@ from sordino.gradients import Captured, PerformanceOptions
 from sordino.gradients.first_batch import stopwatch as tune
 from sordino.gradients.formulas import by_shape as likely
 from sordino.gradients.formulas import convolution_pass as correlated
-from sordino.gradients.formulas import convolution_weight as convolution
 from sordino.gradients.formulas.geometry import Geometry
-from sordino.kernels import build, winograd
+from sordino.kernels import build, winograd, winograd_rows
 from sordino.kernels import convolution as compiled
-from sordino.kernels.winograd import Gradients, Passes
-from tests.compiled import library as of_these_sources
+from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients
+from sordino.kernels.winograd import Passes
 from tests.gradients.oracle import same
+from tests.kernels.libraries import library as of_these_sources
 
 ROUNDING = 4 * 2.0**-23
 """Of the largest sum of absolute products. Over 29,870 random layers of these sizes the worst was 2.9 last places."""
 LAST = torch.channels_last
 
 
+class Gradients(SampleGradients):
+    """Those of this kernel, to be told from the direct one's."""
+
+
 @pytest.fixture(scope="module")
 def passes_library():
-    return winograd.typed_passes(of_these_sources(build.WINOGRAD))
+    return of_these_sources(build.WINOGRAD, winograd.FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
 def rows_library():
-    return compiled.typed(of_these_sources(build.WINOGRAD_ROWS))
+    return of_these_sources(build.WINOGRAD_ROWS, FUNCTIONS)
 
 
 @contextmanager
@@ -102,7 +106,7 @@ def test_output_and_input_gradient_are_the_frameworks(passes_library, case, leve
 @given(case=layers(), level=st.integers(0, 1), count=st.integers(1, 2))
 def test_rows_norms_and_sums_are_the_frameworks(rows_library, case, level, count):
     a, g, _, geometry = case
-    assert winograd.takes(a, g, geometry)
+    assert winograd_rows.takes(a, g, geometry)
     kernel, weights = Gradients(rows_library, level), torch.linspace(0, 2, len(a))
     wanted, absolute = each(a.double(), g.double(), geometry), each(a.double().abs(), g.double().abs(), geometry)
     with threads(count):
@@ -181,10 +185,10 @@ def test_wrong_kernels_are_not_trusted(passes_library, rows_library):
         def sum(self, a, g, geometry, weights):
             return super().sum(a, g, geometry, weights) * 1.001
 
-    assert winograd.passes_agree(Passes(passes_library))
-    assert winograd.gradients_agree(Gradients(rows_library))
-    assert not winograd.passes_agree(WrongPasses(passes_library))
-    assert not winograd.gradients_agree(WrongGradients(rows_library))
+    assert winograd.agrees(Passes(passes_library))
+    assert winograd_rows.agrees(Gradients(rows_library))
+    assert not winograd.agrees(WrongPasses(passes_library))
+    assert not winograd_rows.agrees(WrongGradients(rows_library))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,7 @@ def _network() -> nn.Module:
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
 def test_a_network_agrees_with_the_loop(keep, passes_library, rows_library, monkeypatch):
     monkeypatch.setattr(winograd, "passes", lambda: Passes(passes_library))
-    monkeypatch.setattr(winograd, "gradients", lambda: Gradients(rows_library))
+    monkeypatch.setattr(winograd_rows, "gradients", lambda: Gradients(rows_library))
     before, seen = tune.known, set()
 
     def known(key):
@@ -248,7 +252,7 @@ def test_a_network_agrees_with_the_loop(keep, passes_library, rows_library, monk
 
 def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_library, rows_library, monkeypatch):
     monkeypatch.setattr(winograd, "passes", lambda: Passes(passes_library))
-    monkeypatch.setattr(winograd, "gradients", lambda: Gradients(rows_library))
+    monkeypatch.setattr(winograd_rows, "gradients", lambda: Gradients(rows_library))
     taken: list[tuple[str, str]] = []
     for name in ("norms", "total", "whole_pass"):
         monkeypatch.setattr(likely, name, _noted(getattr(likely, name), lambda x, name=name: taken.append((name, x))))
@@ -261,11 +265,11 @@ def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_l
 
 def test_a_checkpoint_that_names_it_runs_without_it(monkeypatch):
     monkeypatch.setattr(winograd, "passes", lambda: None)
-    monkeypatch.setattr(winograd, "gradients", lambda: None)
+    monkeypatch.setattr(winograd_rows, "gradients", lambda: None)
     monkeypatch.setattr(
         tune, "known", lambda key: "winograd" if key[0] in ("conv", "sum", "forward", "input") else None
     )
     same(_network(), (torch.randn(4, 3, 9, 8),), backend=Captured(PerformanceOptions(channels_last=True)))
-    monkeypatch.setattr(convolution, "convolutions", lambda: None)
+    monkeypatch.setattr(compiled, "gradients", lambda: None)
     monkeypatch.setattr(correlated, "correlations", lambda: None)
     same(_network(), (torch.randn(4, 3, 9, 8),), backend=Captured(PerformanceOptions(channels_last=True)))

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from sordino.gradients import Captured, PerformanceOptions
 from sordino.gradients.formulas import output_gradient as output
 from sordino.kernels import build
-from sordino.kernels.product import LEVELS, Products, agrees, typed
-from tests.compiled import levels
+from sordino.kernels.product import FUNCTIONS, Products, agrees
 from tests.gradients.oracle import same
+from tests.kernels.libraries import levels
 
 EPS = torch.finfo(torch.float32).eps
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -42,7 +42,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-kernel = levels(build.PRODUCT, typed, LEVELS, Willing)
+kernel = levels(build.PRODUCT, FUNCTIONS, Willing)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The compiled noise kernel: the standard's key stream, the slow path's bits, and when it is left alone."""
 
-import ctypes
 import shutil
 import subprocess
 import sys
@@ -12,37 +11,17 @@ import torch
 
 import sordino
 import sordino as sd
-from sordino import kernels
 from sordino.door.release import release
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity
-from sordino.kernels import build
+from sordino.kernels import build, noise
+from sordino.random import compiled as choice
 from sordino.random import normals
 from sordino.random.keystream import KeyStream
 from sordino.random.rng import Rng
+from tests.kernels.libraries import levels
 
-
-def copied(folder):
-    for name in ("build.py", *(source for made in build.LIBRARIES for source in made.sources)):
-        shutil.copy(Path(build.__file__).parent / name, folder)
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """The kernel of these very sources, built apart: nothing need be installed."""
-    if build.compiler() is None:
-        pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("kernels")
-    copied(folder)
-    subprocess.run([sys.executable, str(folder / "build.py")], check=True)
-    return kernels.typed(ctypes.CDLL(str(folder / "libnoise.so")))
-
-
-@pytest.fixture(params=range(len(kernels.LEVELS)), ids=kernels.LEVELS)
-def compiled(request, library):
-    if library.sordino_level(request.param) != request.param:
-        pytest.skip("this processor has no such instructions")
-    return kernels.Kernel(library, request.param)
+compiled = levels(build.NOISE, noise.FUNCTIONS, noise.Noise, noise.LEVELS)
 
 
 def slow(stream, n, scale):
@@ -93,7 +72,7 @@ def test_rare_words_were_among_those_compared():
     assert ((radii & np.uint32(2**31 - 1)) < normals.RARE).any()
 
 
-def test_release_gives_the_same_bits_with_and_without_the_kernel(library, monkeypatch):
+def test_release_gives_the_same_bits_with_and_without_the_kernel(compiled, monkeypatch):
     def noised(kernel):
         monkeypatch.setattr("sordino.random.rng.kernel", lambda: kernel)
         value = {"a": torch.ones(30, 17), "b": torch.zeros(2, 3, 5, 5).to(memory_format=torch.channels_last)}
@@ -104,23 +83,23 @@ def test_release_gives_the_same_bits_with_and_without_the_kernel(library, monkey
         ]
         return [torch.cat([tensor.flatten() for tensor in each.value.values()]) for each in out], rng.counter
 
-    (fast, counter), (plain, same) = noised(kernels.Kernel(library, library.sordino_level(2))), noised(None)
+    (fast, counter), (plain, same) = noised(compiled), noised(None)
     assert counter == same == 2
     assert all(torch.equal(a, b) for a, b in zip(fast, plain, strict=True))
     assert not torch.equal(fast[0], fast[1])
 
 
 def test_a_wrong_kernel_is_not_trusted(compiled):
-    class Wrong(kernels.Kernel):
+    class Wrong(noise.Noise):
         def add_normal(self, stream, scale, addresses, sizes, threads=1):
             super().add_normal(stream, scale * (1 + 2e-7), addresses, sizes, threads)
 
-    assert kernels.agrees(compiled)
-    assert not kernels.agrees(Wrong(compiled.library, compiled.level))
+    assert choice.agrees(compiled)
+    assert not choice.agrees(Wrong(compiled.library, compiled.level))
 
 
 def status(folder: Path, **environment: str) -> str:
-    code = "from sordino import kernels; print(kernels.status())"
+    code = "from sordino.random.compiled import status; print(status())"
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder)} | environment,
         capture_output=True, text=True, check=True,
@@ -144,22 +123,9 @@ def test_when_the_kernel_is_left_alone(tmp_path):
         return
     assert status(tmp_path).startswith("compiled, ")
     assert status(tmp_path, SORDINO_KERNELS="0") == "numpy: SORDINO_KERNELS=0"
+    library = package / "kernels" / build.NOISE.path.name
     source = package / "kernels" / "noise.c"
     source.write_text(source.read_text() + "\n")
     assert status(tmp_path).startswith("numpy: the library is older than its source")
-    (package / "kernels" / "libnoise.so").write_bytes(b"not a library")
+    library.write_bytes(b"not a library")
     assert status(tmp_path).startswith("numpy: the library cannot be loaded")
-
-
-def test_a_build_without_a_compiler_says_so(tmp_path):
-    copied(tmp_path)
-    for environment, reason in (
-        ({"PATH": ""}, "no C compiler"),
-        ({"PATH": "", "CC": "no-such-cc -m64"}, "could not be run"),
-    ):
-        ran = subprocess.run(
-            [sys.executable, str(tmp_path / "build.py")], env=environment, capture_output=True, text=True, check=False
-        )
-        assert ran.returncode == 1
-        assert reason in ran.stderr
-    assert not (tmp_path / "libnoise.so").exists()

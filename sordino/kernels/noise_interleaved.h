@@ -114,7 +114,7 @@ TARGET INLINE void sixteen(const stream_t *stream, __m256i head, __m256i *counte
 }
 
 /* n pairs, a multiple of TOGETHER, whose radii are the words from `first` on and whose angles those from `second` on. */
-TARGET static void add_woven(const stream_t *stream, uint64_t first, uint64_t second, uint64_t n, float scale, float factor,
+TARGET static void add_interleaved(const stream_t *stream, uint64_t first, uint64_t second, uint64_t n, float scale, float factor,
                              float *cosines, float *sines) {
     uint32_t radii[LONG + AHEAD + TOGETHER], angles[LONG + AHEAD + TOGETHER];
     uint64_t number, skip = first % WORDS, turn = second % WORDS, radius = first / WORDS, angle = second / WORDS;

@@ -11,30 +11,30 @@ from sordino.gradients.first_batch import stopwatch as tune
 from sordino.gradients.formulas import convolution_pass as correlated
 from sordino.gradients.formulas import convolution_rows as filters
 from sordino.gradients.formulas import convolution_weight as convolution
-from sordino.gradients.formulas.convolution_pass import Correlations
 from sordino.gradients.formulas.geometry import Geometry
-from sordino.kernels import build
+from sordino.kernels import build, correlation
 from sordino.kernels import convolution as compiled
-from sordino.kernels.convolution import Convolutions
-from tests.compiled import library as of_these_sources
+from sordino.kernels.correlation import Correlations
+from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients
 from tests.gradients.oracle import same
+from tests.kernels.libraries import library as of_these_sources
 
 
 @pytest.fixture(scope="module")
 def library():
-    return compiled.typed(of_these_sources(build.CONVOLUTION))
+    return of_these_sources(build.CONVOLUTION, FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
 def passes():
-    return correlated.typed(of_these_sources(build.CORRELATION))
+    return of_these_sources(build.CORRELATION, correlation.FUNCTIONS)
 
 
 @pytest.fixture(params=[0, 1], ids=["portable", "AVX2"])
 def kernel(request, library):
     if library.sordino_level(request.param) != request.param:
         pytest.skip("this processor has no such instructions")
-    return Convolutions(library, request.param)
+    return SampleGradients(library, request.param)
 
 
 @st.composite
@@ -74,7 +74,7 @@ def plain(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 def test_rows_norms_and_sums_are_the_frameworks(library, case, level, threads):
     a, g, geometry = case
     assert compiled.takes(a, g, geometry)
-    kernel, wanted, before = Convolutions(library, level), plain(a, g, geometry), torch.get_num_threads()
+    kernel, wanted, before = SampleGradients(library, level), plain(a, g, geometry), torch.get_num_threads()
     weights = torch.linspace(0, 2, len(a))
     torch.set_num_threads(threads)
     try:
@@ -110,7 +110,7 @@ def test_a_sample_of_weight_zero_is_not_looked_at(kernel):
 
 
 def test_a_wrong_kernel_is_not_trusted(kernel):
-    class Wrong(Convolutions):
+    class Wrong(SampleGradients):
         def rows(self, a, g, geometry, into):
             return super().rows(a, g, geometry, into) * 1.001
 
@@ -121,8 +121,8 @@ def test_a_wrong_kernel_is_not_trusted(kernel):
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
 @pytest.mark.parametrize("last", [False, True], ids=("default", "channels last"))
 def test_a_network_by_the_kernel_agrees_with_the_loop(keep, last, library, monkeypatch):
-    used = Convolutions(library, library.sordino_level(1))
-    monkeypatch.setattr(convolution, "convolutions", lambda: used)
+    used = SampleGradients(library, library.sordino_level(1))
+    monkeypatch.setattr(compiled, "gradients", lambda: used)
     monkeypatch.setattr(convolution.Convolution, "_choice", lambda *_: "compiled")
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -134,7 +134,7 @@ def test_a_network_by_the_kernel_agrees_with_the_loop(keep, last, library, monke
 
 
 def test_without_the_kernel_a_checkpoint_that_names_it_still_runs(monkeypatch):
-    monkeypatch.setattr(convolution, "convolutions", lambda: None)
+    monkeypatch.setattr(compiled, "gradients", lambda: None)
     monkeypatch.setattr(convolution.tune, "known", lambda key: "compiled" if key[0] in ("conv", "sum") else None)
     same(nn.Conv2d(2, 3, 3), (torch.randn(4, 2, 6, 6),))
 
@@ -176,8 +176,8 @@ def test_a_wrong_pass_is_not_trusted(passes):
         def backward(self, size, g, weight, geometry):
             return super().backward(size, g, weight, geometry) * 1.001
 
-    assert correlated.agrees(Correlations(passes))
-    assert not correlated.agrees(Wrong(passes))
+    assert correlation.agrees(Correlations(passes))
+    assert not correlation.agrees(Wrong(passes))
 
 
 @pytest.mark.parametrize("choice", ["torch", "compiled"])

@@ -1,7 +1,11 @@
 /* What the kernels of convolutions share: vectors, an image with borders of zeros, memory that is used again. */
+#ifndef SORDINO_IMAGE_H
+#define SORDINO_IMAGE_H
 #include "vectors.h"
 
-/* Everything a call needs, as gradients/rules/frame.py lays it out; sizes and steps in elements, (sample, channel, row, column). */
+enum { SAMPLE, CHANNEL, ROW, COLUMN }; /* of the steps below */
+
+/* Everything a call needs, as abi.py lays it out; sizes and steps in elements, (sample, channel, row, column). */
 typedef struct {
     int64_t channels, height, width;                                /* of the input a */
     int64_t outputs, rows, columns;                                 /* of the output y, or of its gradient */
@@ -16,7 +20,7 @@ typedef struct {
 } image_t;
 
 /* The image from `above` rows and `left` columns before its first pixel on, high x wide pixels, channels innermost. */
-INLINE void framed(const image_t *image, int64_t above, int64_t left, int64_t high, int64_t wide, float *out) {
+INLINE void bordered(const image_t *image, int64_t above, int64_t left, int64_t high, int64_t wide, float *out) {
     int64_t c = image->channels, before = left < wide ? left : wide;
     int64_t inside = wide - before < image->width ? wide - before : image->width;
     int tight = image->channel == 1 && image->column == c;
@@ -53,15 +57,12 @@ static int room_for(const size_t *bytes, char **parts, int count) {
     size_t needed = 64;
     for (int k = 0; k < count; k++) needed += rounded(bytes[k], 64);
     if (held.size < needed) {
-        free(held.memory);
-        held.memory = aligned_alloc(64, needed);
+        freed(held.memory);
+        held.memory = allocated(needed);
         held.size = held.memory ? needed : 0;
     }
     char *next = held.memory;
     for (int k = 0; k < count && next; k++) parts[k] = next, next += rounded(bytes[k], 64);
     return next != NULL;
 }
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
-
-EXPORT int sordino_level(int most) { return best(most); }
+#endif

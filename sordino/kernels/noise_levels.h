@@ -68,7 +68,7 @@ TARGET INLINE const uint32_t *NAMED(words)(const stream_t *stream, uint64_t firs
 }
 
 #if LEVEL == VAES
-#include "woven.h"
+#include "noise_interleaved.h"
 #endif
 
 TARGET static void NAMED(add_normal)(const stream_t *stream, float scale, float factor, uint64_t begin, uint64_t end,
@@ -88,7 +88,7 @@ TARGET static void NAMED(add_normal)(const stream_t *stream, float scale, float 
         float *second = until(to, &sine_tensor, start + half + at, &whole);
         if (!stream->given && whole >= TOGETHER) {
             pairs = whole - whole % TOGETHER;
-            add_woven(stream, start + at, start + half + at, pairs, scale, factor, first, second);
+            add_interleaved(stream, start + at, start + half + at, pairs, scale, factor, first, second);
             continue;
         }
 #endif

@@ -1,0 +1,92 @@
+"""The forward pass of a convolution and the gradient at its input by the compiled kernel, if there is one.
+
+    y[t, p] = b[p] + Σ_kc a[t + k, c] w[p, c, k]    and at the input the same product of the output gradient, once for
+                                                    every remainder of a pixel's place by the stride
+
+For float32 on the CPU with channels last, without groups and dilation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.grad import conv2d_input
+
+from sordino.kernels import build
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, Window, address, check, near, shape_of, trusted
+from sordino.kernels.tensors import on_cpu
+from sordino.kernels.threads import in_parts
+
+FUNCTIONS = {
+    "sordino_correlation": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),
+    "sordino_correlation_input": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 3),
+}
+_PACKED = "the packed weights of a convolution"
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """The library's functions at one level of the processor's abilities."""
+
+    library: ctypes.CDLL
+    level: int = BEST
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+        """The output, channels last."""
+        y = torch.empty(_output(x, weight, geometry), dtype=x.dtype, memory_format=torch.channels_last)
+        bias = None if bias is None else bias.contiguous()
+        where = (x.data_ptr(), weight.data_ptr(), address(bias), y.data_ptr())
+        self._run("sordino_correlation", shape_of(x, y, geometry, weight.stride()), len(x), where)
+        return y
+
+    def backward(self, size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """The gradient at an input of this size, channels last."""
+        a = torch.empty(size, dtype=g.dtype, memory_format=torch.channels_last)
+        where = (g.data_ptr(), weight.data_ptr(), a.data_ptr())
+        self._run("sordino_correlation_input", shape_of(a, g, geometry, weight.stride()), len(a), where)
+        return a
+
+    def _run(self, name: str, shape: object, samples: int, where: tuple[int | None, ...]) -> None:
+        function = getattr(self.library, name)
+
+        def part(begin: int, end: int) -> None:
+            check(function(self.level, shape, begin, end, *where), _PACKED)
+
+        in_parts(part, samples, torch.get_num_threads())
+
+
+def takes(x: Tensor, weight: Tensor, geometry: Geometry) -> bool:
+    """Whether the kernel can do this layer."""
+    return (
+        on_cpu(x, weight)
+        and geometry.groups == 1
+        and geometry.dilation == (1, 1)
+        and min(x.shape) > 0
+        and min(_output(x, weight, geometry)) > 0
+    )
+
+
+def _output(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[int, ...]:
+    sizes = zip(x.shape[2:], geometry.kernel, geometry.stride, geometry.padding, strict=True)
+    return (len(x), len(weight), *((n + 2 * p - k) // s + 1 for n, k, s, p in sizes))
+
+
+@cache
+def correlations() -> Correlations | None:
+    """The kernel that is used, or None: there is none, or it does not give what it should."""
+    return trusted(build.CORRELATION, FUNCTIONS, Correlations, agrees)
+
+
+def agrees(made: Correlations) -> bool:
+    """Whether output and input gradient of a small layer are torch's."""
+    x = (torch.arange(2 * 9 * 7 * 6, dtype=torch.float32) * 0.7).sin().view(2, 9, 7, 6)
+    weight = (torch.arange(17 * 9 * 3 * 2, dtype=torch.float32) * 1.3).cos().view(17, 9, 3, 2)
+    bias = torch.arange(17, dtype=torch.float32)
+    geometry = Window((3, 2), stride=(2, 1), padding=(1, 0))
+    y = torch.conv2d(x, weight, bias, geometry.stride, geometry.padding)
+    back = conv2d_input(x.shape, weight, y, geometry.stride, geometry.padding)
+    return near((made.forward(x, weight, bias, geometry), y), (made.backward(x.shape, y, weight, geometry), back))

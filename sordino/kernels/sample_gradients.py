@@ -1,0 +1,78 @@
+"""The two functions of every kernel of per-sample weight gradients of a convolution (sample_gradients.h).
+
+rows:  G_i[p, k, c] = Σ_t g_i[t, p] a_i[t + k, c] for every sample, and Σ G_i²
+sum:   Σ_i w_i G_i
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn.grad import conv2d_weight
+
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, address, check, near, shape_of
+from sordino.kernels.tensors import on_cpu, waves
+from sordino.kernels.threads import in_parts
+
+FUNCTIONS = dict.fromkeys(("sordino_rows", "sordino_sum"), (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4))
+_PADDED = "one sample of a convolution"
+
+
+@dataclass(frozen=True)
+class SampleGradients:
+    """The library's functions at one level of the processor's abilities."""
+
+    library: ctypes.CDLL
+    level: int = BEST
+
+    def rows(self, a: Tensor, g: Tensor, geometry: Geometry, into: Tensor | None) -> Tensor:
+        """The squared norms, (B,); the gradients themselves go into a dense (B, p, K, C/groups), if there is one."""
+        squared, shape = a.new_empty(len(a)), shape_of(a, g, geometry)
+        where = (a.data_ptr(), g.data_ptr(), address(into), squared.data_ptr())
+
+        def part(begin: int, end: int) -> None:
+            check(self.library.sordino_rows(self.level, shape, begin, end, *where), _PADDED)
+
+        in_parts(part, len(a), torch.get_num_threads())
+        return squared
+
+    def sum(self, a: Tensor, g: Tensor, geometry: Geometry, weights: Tensor) -> Tensor:
+        """Σ w_i G_i, as (p, K, C/groups); a sample of weight 0 is not looked at."""
+        shape, threads, weights = shape_of(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
+        size = (g.shape[1], prod(geometry.kernel), a.shape[1] // geometry.groups)
+        sums = a.new_zeros((max(1, threads), *size))
+
+        def part(first: int, last: int) -> None:
+            for k in range(first, last):
+                begin, end = len(a) * k // threads, len(a) * (k + 1) // threads
+                where = (a.data_ptr(), g.data_ptr(), weights.data_ptr(), sums[k].data_ptr())
+                check(self.library.sordino_sum(self.level, shape, begin, end, *where), _PADDED)
+
+        in_parts(part, threads, max(1, threads))
+        return sums[0] if threads <= 1 else sums.sum(0)
+
+
+def readable(a: Tensor, g: Tensor, geometry: Geometry) -> bool:
+    """Whether such a kernel can read this layer: one or two dimensions, nothing empty."""
+    return on_cpu(a, g) and len(geometry.kernel) <= 2 and min(a.shape[1:]) > 0 and min(g.shape[1:]) > 0
+
+
+def agree(made: SampleGradients, geometry: Geometry) -> bool:
+    """Whether rows, norms and sum of a small layer are torch's."""
+    a = waves(0.7, 2, 9, 7, 6)
+    weight, options = torch.zeros(5, 9, *geometry.kernel), (geometry.stride, geometry.padding)
+    g, weights = waves(1.3, *torch.conv2d(a, weight, None, *options).shape), torch.tensor([0.5, 2.0])
+    wanted = torch.stack(
+        [conv2d_weight(a[i : i + 1], weight.shape, g[i : i + 1], *options).flatten(2).mT for i in range(2)]
+    )
+    rows = torch.empty_like(wanted)
+    squared, total = made.rows(a, g, geometry, rows), made.sum(a, g, geometry, weights)
+    return near(
+        (rows, wanted),
+        (squared, wanted.flatten(1).square().sum(1)),
+        (total, torch.tensordot(weights, wanted, 1)),
+    )

@@ -1,0 +1,29 @@
+"""What kernels ask of tensors: which they can read, where large results are put, and numbers for the check before use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Room: TypeAlias = Callable[[tuple[int, ...], Tensor], Tensor]
+"""Makes an uninitialised tensor of that shape, of the dtype and on the device of another: a caller may reuse buffers."""
+
+
+def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """`Room` from the allocator."""
+    return like.new_empty(shape)
+
+
+def on_cpu(*tensors: Tensor) -> bool:
+    """Whether all are float32 on the CPU, which is all that kernels read and write."""
+    return all(x.dtype is torch.float32 and x.is_cpu for x in tensors)
+
+
+def waves(step: float, *shape: int) -> Tensor:
+    """Some numbers for a check, channels last: no random stream is touched."""
+    made = (torch.arange(prod(shape), dtype=torch.float32) * step).sin().view(shape)
+    return made.contiguous(memory_format=torch.channels_last)

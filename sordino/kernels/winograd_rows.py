@@ -1,0 +1,35 @@
+"""Weight gradients of 3×3 convolutions by Winograd's F(3×3, 2×2), if the kernel was compiled (Lavin & Gray 2016).
+
+    dw = Gᵀ[(A g Aᵀ) ∘ (Bᵀ d B)]G      the weight's gradient: per sample, or once for a weighted sum of all
+
+For the layers of `winograd` with channels last; matrices and rounding are the same.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from torch import Tensor
+
+from sordino.kernels import build
+from sordino.kernels.abi import Geometry, Window, trusted
+from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients, agree, readable
+from sordino.kernels.winograd import channels_last, fits
+
+_PLAIN = Window((3, 3), padding=(1, 1))
+
+
+def takes(a: Tensor, g: Tensor, geometry: Geometry) -> bool:
+    """Whether the weight gradients of this layer can be had so."""
+    return fits(geometry) and readable(a, g, geometry) and channels_last(a) and channels_last(g)
+
+
+@cache
+def gradients() -> SampleGradients | None:
+    """The kernel that is used, or None: there is none, or it does not give what it should."""
+    return trusted(build.WINOGRAD_ROWS, FUNCTIONS, SampleGradients, agrees)
+
+
+def agrees(made: SampleGradients) -> bool:
+    """Whether it gives torch's values."""
+    return agree(made, _PLAIN)
