@@ -10,7 +10,6 @@ processes cannot both take the last of it. A damaged line stops everything: what
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from sordino import validate
 from sordino.accounting.accountant import Accountant
 from sordino.accounting.accountants.pld import PLD
 from sordino.events import Event, compose, from_json, to_json
+from sordino.file_lock import lock
 
 _VERSION = 1
 
@@ -126,7 +126,7 @@ class Budget:
         except FileNotFoundError:
             raise ValueError(f"{self.path}: no such budget; create it first") from None
         with file:
-            fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            lock(file, exclusive=exclusive)
             yield file
 
 

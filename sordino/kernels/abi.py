@@ -50,7 +50,7 @@ def trusted(
     agrees: Callable[[T], bool],
     least: int = 0,
 ) -> T | None:
-    """A kernel at this processor's level, or None: not compiled, a level below `least`, or other values than it should give."""
+    """A kernel at this processor's level, or None: not compiled, below `least`, or wrong on a small case."""
     try:
         library = typed(opened(made_of), functions)
     except Unavailable:

@@ -57,9 +57,11 @@ INLINE d4 tile(const int tall, const float *left, int64_t row, int64_t step, con
     for (int i = 0; i < tall; i++) sum[i][0] = sum[i][1] = ALL(0.0f);
     ADD_PRODUCTS(sum, tall, 2, depth, ALL(left[i * row + t * step]), AT(right + t * COLUMNS + j * LANES));
     if (high == tall && wide == COLUMNS) {
+        if (out.start)
+            for (int i = 0; i < tall; i++)
+                for (int j = 0; j < 2; j++) sum[i][j] += AT(out.start + i * out.start_row + j * LANES);
         for (int i = 0; i < tall; i++)
             for (int j = 0; j < 2; j++) {
-                if (out.start) sum[i][j] += AT(out.start + i * out.start_row + j * LANES);
                 PUT(out.at + i * out.row + j * LANES) = sum[i][j];
                 if (squares) square[j] += sum[i][j] * sum[i][j];
             }

@@ -17,13 +17,13 @@ possible.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sordino.file_lock import Locked, lock
 from sordino.runs import files
 
 FORMAT = 1
@@ -51,8 +51,8 @@ class Ahead:
         except FileNotFoundError:
             raise ValueError(f"{self.path}: missing; what was released is not known, so the run cannot go on") from None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock(self._file, wait=False)
+        except Locked:
             self._file.close()
             raise Busy(f"{folder}: another process is training this run; wait for it, or stop it first") from None
         try:

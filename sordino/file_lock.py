@@ -1,0 +1,68 @@
+"""Locks on open files between processes: flock on POSIX systems, the C runtime's byte locks on Windows.
+
+On Windows there is no shared lock, so readers wait for each other too; and other processes cannot read the byte that is
+locked, so it lies far past the end of any file of ours. Where there is neither, taking a lock is refused: without it two
+processes could both spend the last of a budget.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol
+
+_FAR = 1 << 40  # the byte that is locked on Windows
+_PAUSE = 0.05  # seconds between two tries there
+
+
+class File(Protocol):
+    """An open file."""
+
+    def fileno(self) -> int:
+        """Its number for the system."""
+        ...
+
+
+class Locked(OSError):
+    """Another process holds the lock."""
+
+
+def lock(file: File, *, exclusive: bool = True, wait: bool = True) -> None:
+    """Lock a file until it is closed; with `wait=False` raises `Locked` where another process holds it."""
+    try:
+        _lock(file, exclusive, wait)
+    except (BlockingIOError, PermissionError) as error:
+        raise Locked(*error.args) from None
+
+
+if sys.platform == "win32":
+    import msvcrt
+    import os
+
+    def _lock(file: File, exclusive: bool, wait: bool) -> None:
+        number = file.fileno()
+        before = os.lseek(number, 0, os.SEEK_CUR)
+        try:
+            while True:
+                os.lseek(number, _FAR, os.SEEK_SET)
+                try:
+                    msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
+                    return
+                except OSError:
+                    if not wait:
+                        raise PermissionError("the file is locked") from None
+                time.sleep(_PAUSE)
+        finally:
+            os.lseek(number, before, os.SEEK_SET)
+
+else:
+    try:
+        import fcntl
+    except ImportError:  # neither POSIX nor Windows, such as WebAssembly
+        fcntl = None  # type: ignore[assignment]
+
+    def _lock(file: File, exclusive: bool, wait: bool) -> None:
+        if fcntl is None:
+            raise NotImplementedError(f"{sys.platform} has no locks on files: run on Linux, macOS or Windows")
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        fcntl.flock(file.fileno(), kind if wait else kind | fcntl.LOCK_NB)
