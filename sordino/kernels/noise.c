@@ -1,7 +1,7 @@
 /* Gaussian noise in one pass: AES-256 key stream in counter mode (FIPS 197, 2001; SP 800-38A, 2001), Box-Muller (1958),
  * addition to the sums.
  *
- * The values are those of sordino/normals.py, bit for bit, on every machine: the same operations of IEEE single precision
+ * The values are those of sordino/random/normals.py, bit for bit, on every machine: the same operations of IEEE single precision
  * in the same order, compiled without contraction. Nothing here chooses, clips or keeps anything; the caller decides what
  * is added where. Work is cut into pieces of PAIRS pairs that stay in the first-level cache.
  *
@@ -18,7 +18,11 @@
 #include <immintrin.h>
 #endif
 
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
 #define EXPORT __attribute__((visibility("default")))
+#endif
 #define INLINE static inline __attribute__((always_inline))
 
 #define WORDS 4                    /* 32-bit words of a block of the cipher */

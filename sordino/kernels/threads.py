@@ -41,12 +41,15 @@ def torchs_team() -> Team | None:
     """Torch's own threads, if its OpenMP runtime is one whose entry is known."""
     try:
         maps = Path("/proc/self/maps").read_text().split()
-    except OSError:
+    except OSError:  # not Linux
         return None
     found = sorted({name for name in maps if "libgomp" in name and "torch" in name})
     if len(found) != 1:
         return None
-    parallel = ctypes.CDLL(found[0]).GOMP_parallel
+    try:
+        parallel = ctypes.CDLL(found[0]).GOMP_parallel
+    except (OSError, AttributeError):  # replaced on the disk meanwhile, or another runtime of that name
+        return None
     parallel.argtypes, parallel.restype = [_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
 
     def team(work: Callable[[], None], threads: int) -> None:
@@ -55,7 +58,7 @@ def torchs_team() -> Team | None:
         def guarded(_: object) -> None:
             try:
                 work()
-            except BaseException as error:  # nothing may pass through the runtime's frames
+            except BaseException as error:  # an exception must not unwind through the C runtime
                 failed.append(error)
 
         parallel(_CALLBACK(guarded), None, threads, 0)

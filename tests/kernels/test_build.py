@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,3 +47,34 @@ def test_a_broken_source_leaves_the_other_libraries_working(tmp_path):
     assert "not compiled: noise: " in ran.stderr
     made = {library.path.name for library in build.LIBRARIES if library not in (build.LSTM, build.NOISE)}
     assert libraries(tmp_path) == made
+
+
+PRETEND = """
+import sys
+if any(word.endswith("lstm.c") for word in sys.argv):
+    sys.exit("lstm.c:1: error: broken")
+open(sys.argv[sys.argv.index("-o") + 1], "w").close()
+"""
+
+
+def test_a_wheel_holds_the_libraries_that_compiled(tmp_path, monkeypatch):
+    pytest.importorskip("hatchling")
+    from hatch_build import CustomBuildHook
+
+    folder = tmp_path / "sordino" / "kernels"
+    folder.mkdir(parents=True)
+    copied(folder)
+    (tmp_path / "pretend.py").write_text(PRETEND)
+    monkeypatch.setenv("CC", f"{sys.executable} {tmp_path / 'pretend.py'}")
+    warned: list[str] = []
+    hook = SimpleNamespace(target_name="wheel", root=str(tmp_path), app=SimpleNamespace(display_warning=warned.append))
+    data = {"artifacts": []}
+    CustomBuildHook.initialize(hook, "standard", data)
+    made = {f"sordino/kernels/{library.path.name}" for library in build.LIBRARIES if library != build.LSTM}
+    assert set(data["artifacts"]) == made
+    assert data["pure_python"] is False
+    assert "not compiled: lstm: " in warned[0]
+    (tmp_path / "pretend.py").write_text("import sys; sys.exit('error: no')")
+    data = {"artifacts": []}
+    CustomBuildHook.initialize(hook, "standard", data)
+    assert data == {"artifacts": []}
