@@ -1,5 +1,7 @@
 """Compiles the kernels into libraries beside them: at install, or by `python sordino/kernels/build.py` in a source tree.
 
+With names (`build.py lstm gram`) it makes those alone.
+
 It needs a C compiler (cc, gcc or clang; CC names another) and nothing else: no headers of Python or torch. Each library is
 made on its own: one that does not compile is left out and torch does its work. The flags are safe on any machine: the code
 looks up at run time what the processor can do. Nothing here imports the package, because it runs before its dependencies
@@ -118,4 +120,5 @@ def told(problems: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(told(build()) or None)
+    named = [library for library in LIBRARIES if library.name in sys.argv[1:]]
+    raise SystemExit(told(build(named or LIBRARIES)) or None)
