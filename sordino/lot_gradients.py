@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sordino.gradients import batch as batches
 from sordino.gradients.chunked import nothing
 from sordino.gradients.displaced import displaced
-from sordino.gradients.inventory import Names, Walked, held_by
+from sordino.gradients.inventory import Inventory, Names, held_by
 from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import Seeded
 from sordino.lot import Lot
@@ -40,11 +40,11 @@ class Passes:
         self.buffers: list[tuple[str, Tensor]] = []
         self.look()
 
-    def look(self, now: Walked | None = None) -> None:
+    def look(self, now: Inventory | None = None) -> None:
         """Look at the model once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
-        now = Walked(self.model) if now is None else now
-        self._names.look(now)
-        self._tensors = held_by(now.modules)
+        self._inventory = Inventory(self.model) if now is None else now
+        self._names.look(self._inventory)
+        self._tensors = held_by(self._inventory.modules)
         self.buffers = [(name, tensor) for name, tensor in self._tensors if not isinstance(tensor, nn.Parameter)]
         for p in self.named.values():
             self.device = p.device
@@ -61,11 +61,11 @@ class Passes:
 
     def gradients(self, batch: Any) -> PerSample:
         """Of one batch that is a whole pass."""
-        return self._part(_drawn(self.backend), batch, self._names.trained)[0]
+        return self._part(_for_pass(self.backend, Inventory(self.model)), batch, self._names.trained)[0]
 
     def gradients_of(self, model: nn.Module, batch: Any) -> PerSample:
         """The same of another model, such as a copy in double precision; without the penalty."""
-        return _drawn(self.backend).per_sample(model, self.loss_fn, batches.to(batch, self.device))
+        return _for_pass(self.backend, Inventory(model)).per_sample(model, self.loss_fn, batches.to(batch, self.device))
 
     def parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
         """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way."""
@@ -73,7 +73,7 @@ class Passes:
         parameters = self._names.trained
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
-        backend = _drawn(self.backend)
+        backend = _for_pass(self.backend, self._inventory)
         for batch in lot.loads():
             part, loss = self._part(backend, batch, parameters)
             losses.append(loss)
@@ -111,7 +111,7 @@ class Passes:
         return part if self.penalty is None else self.penalty.shifted(part, parameters), losses
 
 
-def _drawn(backend: Backend) -> Backend:
-    """What a `PerPass` backend draws for one pass; another is itself. `isinstance` is slow where it is asked every step."""
-    drawn: Callable[[], Backend] | None = getattr(backend, "drawn", None)
-    return backend if drawn is None else drawn()
+def _for_pass(backend: Backend, inventory: Inventory) -> Backend:
+    """What a `PerPass` backend is for one pass; another is itself. `isinstance` is slow where it is asked every step."""
+    for_pass: Callable[[Inventory], Backend] | None = getattr(backend, "for_pass", None)
+    return backend if for_pass is None else for_pass(inventory)

@@ -40,7 +40,7 @@ from sordino.gradients import check
 from sordino.gradients import penalised as shifted
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.inventory import Walked, modules_of, parameters_in
+from sordino.gradients.inventory import Inventory
 from sordino.gradients.physical_batch import activation_bytes
 from sordino.gradients.physical_batch import physical_batch as fitting
 from sordino.gradients.protocol import Backend, LossFn, PerSample, Resumable, estimate_of, trainable
@@ -233,14 +233,14 @@ class Private:
         else:
             self._refuse_old(lot)
         self._tripwire.look()
-        walk = Walked(self._model)
-        check.statistics(self._model, walk.modules)
-        self._passes.look(walk)
+        inventory = Inventory(self._model)
+        check.statistics(self._model, inventory.modules)
+        self._passes.look(inventory)
         self._tripwire.forget()  # the last gradients' memory is free for the next sum
-        if lot is self._lot and self._untested is not None and self._moments.due(lot.step, mark_of(walk.modules)):
+        if lot is self._lot and self._untested is not None and self._moments.due(lot.step, mark_of(inventory.modules)):
             self._stand(thorough=lot.step < _EARLY)
         losses: list[Tensor] = []
-        with walk, self._passes.own_randomness(self._forward), ExitStack() as put_back:
+        with self._passes.own_randomness(self._forward), ExitStack() as put_back:
             grads = Chunked(
                 lambda: self._passes.parts(lot, losses),
                 partial(self._passes.parts_at, lot, losses, put_back),
@@ -422,7 +422,7 @@ class Private:
     def _left_the_finite(self) -> bool:
         """Is training over because a parameter, which is public, is not finite any more?"""
         if self._diverged is None:
-            fine = finite(parameters_in(modules_of(self._model)))
+            fine = finite(Inventory(self._model).parameters)
             bad = None if fine else not_finite(dict(self._model.named_parameters()))
             if bad is not None and not self._steps:
                 raise Refusal(f"parameter {bad!r} is not finite before the first step: look at how it was initialised")

@@ -10,7 +10,8 @@ from sordino.door.ledger import Ledger
 from sordino.door.sensitivity import Estimate
 from sordino.events import Event
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.protocol import Backend, Materialised, estimate_of
+from sordino.gradients.materialised import Materialised
+from sordino.gradients.protocol import Backend, estimate_of
 from sordino.random.rng import Rng
 from sordino.sampling.records import alike
 from sordino.sampling.sampler import Sampler, drawn

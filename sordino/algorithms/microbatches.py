@@ -29,7 +29,8 @@ from sordino.door.sensitivity import Sensitivity, Unproven
 from sordino.door.vectors import Grads
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
-from sordino.gradients.protocol import Norms, PerSample, squared_norms
+from sordino.gradients.protocol import Norms, PerSample
+from sordino.gradients.tensors import squared_norms
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.weigh.weigher import Rule, State, Weigher

@@ -15,12 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.door.sensitivity import Estimate, Exact
+from sordino.door.sensitivity import EXACT, Estimate
 from sordino.door.vectors import Grads
-from sordino.gradients.protocol import Materialised, Norms, PerSample
+from sordino.gradients.materialised import Materialised
+from sordino.gradients.protocol import Norms, PerSample
 from sordino.refusal import Refusal
-
-EXACT = Exact()
 
 
 def nothing(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:

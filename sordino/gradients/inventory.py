@@ -1,43 +1,28 @@
-"""Walks over a model's modules, without torch's generators: they are made before every lot, and time is all they cost."""
+"""A model's modules and parameters, listed before every lot, and so without torch's generators, which are slow."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 
-Mark = tuple[tuple[int, bool], ...]
-"""The identity of every parameter, and whether it is trained, in order."""
+Mark = tuple[tuple[int, ...], tuple[tuple[int, bool], ...]]
+"""The identity of every module; of every parameter, and whether it is trained; in order."""
 
 
-class Walked:
-    """A model's modules and parameters, looked at once: inside, it promises to keep them, as it does within a lot."""
+class Inventory:
+    """A model's modules, in the order of `model.modules()`, and its parameters, shared ones as often as they occur."""
 
-    latest: Walked | None = None
+    __slots__ = ("mark", "model", "modules", "parameters")
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.modules = modules_of(model)
-        self.parameters = parameters_in(self.modules)
-        self.mark: Mark = tuple([(id(p), p.requires_grad) for p in self.parameters])
-
-    def __enter__(self) -> None:
-        Walked.latest = self
-
-    def __exit__(self, *error: object) -> None:
-        Walked.latest = None
-
-
-def walked(model: nn.Module) -> Walked:
-    """What is known of the model within a lot; else a look at it."""
-    latest = Walked.latest
-    return latest if latest is not None and latest.model is model else Walked(model)
+        self.parameters = [p for m in self.modules if m._parameters for p in m._parameters.values() if p is not None]
+        self.mark: Mark = tuple(map(id, self.modules)), tuple([(id(p), p.requires_grad) for p in self.parameters])
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """As `list(model.modules())`, in the same order."""
-    latest = Walked.latest
-    if latest is not None and latest.model is model:
-        return latest.modules
     seen: set[nn.Module] = set()
     found: list[nn.Module] = []
     stack = [model]
@@ -49,11 +34,6 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
             if module._modules:
                 stack += [m for m in reversed(module._modules.values()) if m is not None]
     return found
-
-
-def parameters_in(modules: list[nn.Module]) -> list[nn.Parameter]:
-    """Every parameter of the modules, in order, shared ones as often as they occur."""
-    return [p for m in modules if m._parameters for p in m._parameters.values() if p is not None]
 
 
 def held_by(modules: list[nn.Module]) -> list[tuple[str, Tensor]]:
@@ -84,7 +64,7 @@ class Names:
         # A wrapper may have names of its own.
         self._plain = type(model).named_parameters is nn.Module.named_parameters
 
-    def look(self, now: Walked) -> None:
+    def look(self, now: Inventory) -> None:
         """The model is as seen here."""
         if now.mark != self._mark or not self._plain:
             self._mark, self.named = now.mark, dict(self._model.named_parameters())

@@ -8,9 +8,9 @@ Only the norm of the whole gradient is estimated: weighers with a bound per laye
 
 Privacy: M_i²/‖g_i‖² is χ²_r/r, so after the clip a record contributes up to C·ρ with ρ = √(r/χ²_r), which no number
 bounds. The directions are drawn anew for every pass over a lot, independently of the data, and are treated as known to
-all; then the release is a mixture of Gaussians over ρ, and that is its event. All batches of a pass share them (`drawn`):
-with directions of its own for each, one record more would move others to other directions, and their weights with them.
-Below 20 directions the tail of ρ alone is too much.
+all; then the release is a mixture of Gaussians over ρ, and that is its event. All batches of a pass share them
+(`for_pass`): with directions of its own for each, one record more would move others to other directions, and their
+weights with them. Below 20 directions the tail of ρ alone is too much.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from sordino.gradients import check
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.captured.graph import one_loss_each
 from sordino.gradients.chunked import nothing
-from sordino.gradients.protocol import LossFn, Norms, PerSample, trainable, zeros
+from sordino.gradients.inventory import Inventory
+from sordino.gradients.protocol import LossFn, Norms, PerSample, trainable
 from sordino.gradients.seeded import Seeded
+from sordino.gradients.tensors import zeros
 from sordino.gradients.vmap import Loss
 from sordino.refusal import Refusal
 
@@ -70,7 +72,7 @@ class JL:
         """What the norms are."""
         return FromProjections(self.projections)
 
-    def drawn(self) -> JL:
+    def for_pass(self, inventory: Inventory) -> JL:
         """With directions for one pass."""
         return replace(self, directions=_seed())
 

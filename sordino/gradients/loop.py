@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from sordino.door.vectors import Grads
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.check import one_loss
-from sordino.gradients.protocol import LossFn, Materialised, trainable
+from sordino.gradients.materialised import Materialised
+from sordino.gradients.protocol import LossFn, trainable
 
 
 @dataclass(frozen=True)

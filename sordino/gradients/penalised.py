@@ -22,9 +22,10 @@ from torch import Tensor
 from sordino.door.sensitivity import Exact
 from sordino.door.vectors import Grads
 from sordino.gradients.captured.engine import Captured
-from sordino.gradients.captured.result import Taken
-from sordino.gradients.captured.two_pass import Streamed
-from sordino.gradients.protocol import Backend, Norms, PerSample, estimate_of, squared_norms
+from sordino.gradients.captured.result import Result
+from sordino.gradients.captured.two_pass import TwoPassResult
+from sordino.gradients.protocol import Backend, Norms, PerSample, estimate_of
+from sordino.gradients.tensors import squared_norms
 from sordino.refusal import Refusal
 
 KAPPA = 16.0
@@ -87,7 +88,7 @@ class Shifted:
 
     def _inner(self) -> Tensor:
         """⟨g_i, θ⟩, (B, P)."""
-        found = self.grads.inner if isinstance(self.grads, Taken | Streamed) else None
+        found = self.grads.inner if isinstance(self.grads, Result | TwoPassResult) else None
         if found is not None:
             return found
         return self.grads.dot({name: p.detach() for name, p in self.parameters.items() if name in self.factors})

@@ -1,4 +1,4 @@
-"""Above the waist: what a backend hands over, and the plain form of it that holds every gradient.
+"""What a backend hands over: per-sample gradients that can be measured and summed.
 
 A backend turns (model, loss_fn, batch) into a `PerSample`: B gradients that can be measured and summed but need never
 exist. Parameters are the model's trainable tensors in the order of `named_parameters()`, each once, tied or not; P of
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
 from sordino.door.sensitivity import EXACT, Estimate
-from sordino.door.vectors import Grads, accumulation_dtype
+from sordino.door.vectors import Grads
+from sordino.gradients.inventory import Inventory
 
 LossFn = Callable[..., Tensor]
 """`loss_fn(model, *batch)` returns one loss per sample, shape (B,)."""
@@ -107,10 +107,10 @@ class Resumable(Protocol):
 
 @runtime_checkable
 class PerPass(Protocol):
-    """A backend that draws something at random which all records of a pass must share, whatever batches they come in."""
+    """A backend with something that all batches of a pass share: random directions, or a look at the model's modules."""
 
-    def drawn(self) -> Backend:
-        """The backend for one pass."""
+    def for_pass(self, inventory: Inventory) -> Backend:
+        """The backend for one pass over a lot, during which the model's modules and parameters stay as found here."""
         ...
 
 
@@ -133,66 +133,3 @@ def estimate_of(backend: Backend | None) -> Estimate:
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters by name, in order, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-def zeros(parameters: Mapping[str, Tensor]) -> Grads:
-    """A sum over no samples."""
-    return {n: torch.zeros(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device) for n, p in parameters.items()}
-
-
-BLOCK = 1 << 18
-"""Elements squared at once: few enough to stay in cache, and for float32 sums over them to be good to 1e-7. Longer runs
-read low, and a low norm breaks the bound."""
-
-
-def flattened(rows: Tensor) -> Tensor:
-    """(B, …) as (B, d) in float32 or better; a scalar parameter has d = 1, an empty lot B = 0."""
-    return rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).to(accumulation_dtype(rows.dtype))
-
-
-def squared_norms(rows: Tensor) -> Tensor:
-    """Σ x² of each row of (B, …), accumulated in float32 or better, block by block."""
-    flat = flattened(rows)
-    total = torch.zeros(flat.shape[0], dtype=torch.float64, device=flat.device)
-    together = max(1, BLOCK // max(1, flat.shape[1]))  # rows
-    for start in range(0, flat.shape[0], together):
-        for block in flat[start : start + together].split(BLOCK, dim=1):
-            total[start : start + together] += block.square().sum(dim=1)
-    return total.to(flat.dtype)
-
-
-@dataclass(frozen=True)
-class Materialised:
-    """Per-sample gradients held in full: the plain form, and the oracle's."""
-
-    rows: Grads  # name -> (B, *shape)
-    losses: Tensor  # (B,)
-    estimate: Estimate = EXACT  # anything else only where there are no rows
-
-    def norms(self) -> Norms:
-        """Squared norms from the gradients themselves."""
-        columns = [squared_norms(rows) for rows in self.rows.values()]
-        if not columns:
-            return Norms(torch.zeros(len(self.losses), 0), (), self.estimate)
-        return Norms(torch.stack(columns, dim=1), tuple(self.rows), self.estimate)
-
-    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Inner products from the gradients themselves."""
-        columns = []
-        for name, rows in self.rows.items():
-            flat = flattened(rows)
-            other = u[name].flatten().to(flat.dtype) if name in u else flat.new_zeros(flat.shape[1])
-            columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
-        return torch.stack(columns, dim=1)
-
-    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Σ_i w_i g_i, tensor by tensor."""
-        total: Grads = {} if into is None else into
-        for column, (name, rows) in enumerate(self.rows.items()):
-            dtype = accumulation_dtype(rows.dtype)
-            w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
-            summed = torch.tensordot(w, rows.to(dtype), dims=1)
-            if not torch.isfinite(summed).all():  # 0 · nan is nan: leave the rows of weight 0 out
-                summed = torch.tensordot(w[w != 0], rows[w != 0].to(dtype), dims=1)
-            total[name] = total[name].add_(summed) if name in total else summed
-        return total

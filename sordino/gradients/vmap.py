@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_map
 from sordino import validate
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.check import one_loss
-from sordino.gradients.protocol import LossFn, Materialised, trainable
+from sordino.gradients.materialised import Materialised
+from sordino.gradients.protocol import LossFn, trainable
 from sordino.refusal import Refusal
 
 

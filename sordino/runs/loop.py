@@ -28,7 +28,6 @@ from sordino.accounting import Live
 from sordino.door import claims
 from sordino.door.claims import Claim, Guarantee
 from sordino.door.ledger import Ledger
-from sordino.gradients.first_batch import stopwatch as tune
 from sordino.lot import Lot
 from sordino.optim import Average
 from sordino.private import Private
@@ -203,15 +202,13 @@ class Training:
         self.save()
 
     def _step(self) -> None:
-        with tune.fixed():  # some samplers measure gradients to draw
-            lot = next(self._draws(), None)
+        lot = next(self._draws(), None)
         if lot is None:
             raise Diverged(f"{self.private.diverged}; lower learning_rate")
         rate = self.job.problem.learning_rate(lot.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        with tune.fixed():
-            losses = self.private.backward(lot)
+        losses = self.private.backward(lot)
         if self.private.diverged is not None:
             raise Diverged(f"{self.private.diverged}; lower learning_rate")
         self.optimizer.step()

@@ -17,7 +17,7 @@ from torch import Tensor
 from sordino import validate
 from sordino.door.noise import Laplace, Noise
 from sordino.door.sensitivity import Sensitivity
-from sordino.gradients.protocol import flattened
+from sordino.gradients.tensors import flattened
 from sordino.weigh.flat import shorten
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sordino import validate
 from sordino.door.noise import Noise
 from sordino.door.sensitivity import Sensitivity
-from sordino.gradients.protocol import flattened
+from sordino.gradients.tensors import flattened
 from sordino.refusal import Refusal
 
 

@@ -6,7 +6,8 @@ from torch import nn
 
 from sordino.gradients import Chunked, Loop, Vmap
 from sordino.gradients.chunked import nothing
-from sordino.gradients.protocol import squared_norms, trainable
+from sordino.gradients.protocol import trainable
+from sordino.gradients.tensors import squared_norms
 from sordino.refusal import Refusal
 
 B = 4

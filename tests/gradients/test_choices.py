@@ -1,7 +1,8 @@
 """Formulas chosen by a stopwatch differ in rounding, so a checkpoint takes the choices along."""
 
+import copy
 import json
-from collections.abc import Iterator
+import pickle
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from torch import nn
 
 import sordino as sd
 from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.captured.plan import plan_of, way_of
-from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.captured.plan import Plan
+from sordino.gradients.inventory import Inventory
 from tests.gradients.oracle import same
 
 
@@ -22,6 +23,10 @@ def _model() -> nn.Module:
 
 def _loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(x).square().flatten(1).sum(1)
+
+
+def _plan(backend: Captured, model: nn.Module, x: torch.Tensor) -> Plan:
+    return backend._plans.find(Inventory(model), _loss, [x])
 
 
 def _other(key: str, choice: str) -> str:
@@ -37,14 +42,6 @@ def _other(key: str, choice: str) -> str:
     return "default" if choice == "channels last" else "channels last"
 
 
-@pytest.fixture(autouse=True)
-def measured_anew() -> Iterator[None]:
-    before = tune.choices()
-    tune.forget()
-    yield
-    tune.restore(before)
-
-
 def test_loaded_choices_are_used_in_place_of_a_measurement() -> None:
     x = torch.randn(8, 2, 6, 6)
     options = PerformanceOptions(keep_bytes=1 << 30)  # or one layer's choice would decide what is left for the next
@@ -57,7 +54,7 @@ def test_loaded_choices_are_used_in_place_of_a_measurement() -> None:
     other = Captured(options)
     other.load_state_dict(turned)
     same(_model(), (x,), _loss, other)
-    assert tune.choices() == turned["choices"]
+    assert other.state_dict() == turned
 
 
 def test_a_model_met_before_follows_loaded_choices() -> None:
@@ -65,11 +62,32 @@ def test_a_model_met_before_follows_loaded_choices() -> None:
     backend.per_sample(model, _loss, (x,)).norms()
     saved = backend.state_dict()["choices"]
     turned = {key: _other(key, choice) if key.startswith("('format'") else choice for key, choice in saved.items()}
+    before = _plan(backend, model, x).channels_last
     backend.load_state_dict({"choices": turned})
     backend.per_sample(model, _loss, (x,)).norms()
-    assert {k: v for k, v in tune.choices().items() if k.startswith("('format'")} == {
-        k: v for k, v in turned.items() if k.startswith("('format'")
-    }
+    assert _plan(backend, model, x).channels_last is not before
+
+
+def test_loading_one_runs_state_leaves_anothers_alone() -> None:
+    x, model, one, other = torch.randn(8, 2, 6, 6), _model(), Captured(), Captured()
+    one.per_sample(model, _loss, (x,)).norms()
+    other.per_sample(model, _loss, (x,)).norms()
+    plan, choices = _plan(one, model, x), one.state_dict()
+    other.load_state_dict({"choices": {}})
+    assert other.state_dict() == {"choices": {}}
+    assert _plan(one, model, x) is plan
+    assert plan.trusted
+    assert one.state_dict() == choices
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
+def test_a_copy_of_a_backend_has_met_no_model(copied: Any) -> None:
+    x, backend = torch.randn(8, 2, 6, 6), Captured(PerformanceOptions(scratch_bytes=1 << 20))
+    backend.per_sample(_model(), _loss, (x,)).norms()
+    twin = copied(backend)
+    assert twin == backend
+    assert backend.state_dict()["choices"]
+    assert not twin.state_dict()["choices"]
 
 
 def test_a_checkpoint_holds_the_choices() -> None:
@@ -83,10 +101,9 @@ def test_a_checkpoint_holds_the_choices() -> None:
         run.backward(lot)
     state = json.loads(json.dumps(run.state_dict()))
     assert state["backend"]["choices"]
-    tune.forget()
     resumed = private()
     resumed.load_state_dict(state)
-    assert tune.choices() == state["backend"]["choices"]
+    assert resumed.state_dict()["backend"] == state["backend"]
 
 
 class _Viewed(nn.Module):
@@ -102,19 +119,22 @@ class _Viewed(nn.Module):
 
 @pytest.mark.parametrize(("make", "last"), [(_model, True), (_Viewed, False)])
 def test_without_a_stopwatch_channels_come_last_where_the_model_allows_it(make: Any, last: bool) -> None:
-    model, x = make(), torch.randn(8, 2, 6, 6)
-    with tune.fixed():
-        same(model, (x,), _loss, Captured(PerformanceOptions(measure=False)))
-    plan = plan_of(model, way_of(model, _loss, (x,)))
-    assert plan.channels_last is last
-    assert not tune.choices()
+    model, x, backend = make(), torch.randn(8, 2, 6, 6), Captured(PerformanceOptions(measure=False))
+    same(model, (x,), _loss, backend)
+    assert _plan(backend, model, x).channels_last is last
 
 
-def test_a_run_that_measures_nothing_holds_nothing_that_others_measured() -> None:
-    Captured().per_sample(_model(), _loss, (torch.randn(8, 2, 6, 6),)).norms()
-    before = tune.choices()
-    assert before
-    still = Captured(PerformanceOptions(measure=False))
-    assert still.state_dict() == {"choices": {}}
-    still.load_state_dict({"choices": {}})
-    assert tune.choices() == before
+@pytest.mark.parametrize("shape", [(8, 2, 6, 6), (512, 2, 6, 6)])
+def test_a_backend_that_measures_nothing_asks_no_clock(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
+    def clock(device: torch.device) -> float:
+        raise AssertionError("the time was asked for")
+
+    monkeypatch.setattr("sordino.gradients.first_batch.stopwatch._clock", clock)
+    monkeypatch.setattr("sordino.gradients.formulas.linear_map._SMALL", 0)
+    backend = Captured(PerformanceOptions(measure=False, keep_bytes=0))
+    grads = backend.per_sample(_model(), _loss, (torch.randn(shape),))
+    grads.norms()
+    grads.weighted_sum(torch.ones(shape[0], 1))
+    assert backend.state_dict() == {"choices": {}}
+    backend.load_state_dict({"choices": {"a key": "a choice"}})
+    assert backend.state_dict() == {"choices": {}}

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients import Captured
-from sordino.gradients.captured import backward as gather
-from sordino.gradients.captured.result import Taken
+from sordino.gradients.captured import backward
+from sordino.gradients.captured.result import Result
 from sordino.gradients.physical_batch import activation_bytes, physical_batch
 from sordino.loading import chunks
 from tests.gradients.oracle import same, square
@@ -19,7 +19,7 @@ from tests.gradients.zoo import GRID, Case
 
 @pytest.fixture(autouse=True)
 def every_layer_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "_LARGE", 0)
+    monkeypatch.setattr(backward, "_LARGE", 0)
 
 
 def _deep() -> nn.Module:
@@ -43,9 +43,10 @@ def test_gradients_are_the_loops(case: Case) -> None:
 
 def test_layers_inside_are_measured_early_and_right() -> None:
     model, x = _deep().double(), torch.randn(6, 2, 6, 6, dtype=torch.float64)
-    same(model, (x,))
-    grads = Captured().per_sample(model, square, (x,))
-    assert isinstance(grads, Taken)
+    backend = Captured()
+    same(model, (x,), backend=backend)
+    grads = backend.per_sample(model, square, (x,))
+    assert isinstance(grads, Result)
     assert sum(s is not None for s in grads._squares) == 6  # all but the first convolution's two parameters
 
 
@@ -64,11 +65,12 @@ class _Twice(nn.Module):
 def test_a_layer_that_is_suddenly_used_twice_is_joined() -> None:
     torch.manual_seed(0)
     model, x = _Twice().double(), torch.randn(5, 7, 3, dtype=torch.float64)
-    same(model, (x,))
+    backend = Captured()
+    same(model, (x,), backend=backend)
     model.twice = True
-    same(model, (x,))
+    same(model, (x,), backend=backend)
     model.twice = False
-    same(model, (x,))
+    same(model, (x,), backend=backend)
 
 
 def test_inputs_that_want_gradients_do_not_hide_a_layer() -> None:
@@ -79,13 +81,13 @@ def test_inputs_that_want_gradients_do_not_hide_a_layer() -> None:
 def test_nothing_of_a_batch_lives_on_without_a_garbage_collection() -> None:
     model, seen = _deep(), list[weakref.ref[Tensor]]()
     model[2].register_forward_hook(lambda module, args, out: seen.append(weakref.ref(out)))
-    x = torch.randn(6, 2, 6, 6)
-    Captured().per_sample(model, square, (x,)).norms()
+    x, backend = torch.randn(6, 2, 6, 6), Captured()
+    backend.per_sample(model, square, (x,)).norms()
     gc.collect()
     gc.disable()
     try:
         seen.clear()
-        Captured().per_sample(model, square, (x,)).weighted_sum(torch.ones(6, 1))
+        backend.per_sample(model, square, (x,)).weighted_sum(torch.ones(6, 1))
         assert seen
         assert all(ref() is None for ref in seen)
     finally:

@@ -216,15 +216,16 @@ def test_no_samples_are_a_sum_of_zeros():
 
 def test_the_sum_lies_in_one_buffer_that_is_not_reused_while_held():
     model, x = nn.Linear(4, 1 << 18), (torch.randn(3, 4),)  # a small one has a tensor for each parameter
-    first = Captured().per_sample(model, square, x).weighted_sum(torch.ones(3, 1))
+    backend = Captured()
+    first = backend.per_sample(model, square, x).weighted_sum(torch.ones(3, 1))
     buffer = flat(first)
     assert buffer is not None
     kept = {name: t.clone() for name, t in first.items()}
-    Captured().per_sample(model, square, x).weighted_sum(torch.zeros(3, 1))
+    backend.per_sample(model, square, x).weighted_sum(torch.zeros(3, 1))
     assert all(torch.equal(first[name], t) for name, t in kept.items())
     address = buffer.data_ptr()
     del first, buffer
-    again = Captured().per_sample(model, square, x).weighted_sum(torch.zeros(3, 1))
+    again = backend.per_sample(model, square, x).weighted_sum(torch.zeros(3, 1))
     assert flat(again).data_ptr() == address
     assert not any(t.any() for t in again.values())
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from sordino.gradients import Captured
 from sordino.gradients.captured.options import PerformanceOptions
-from sordino.gradients.first_batch import stopwatch as tune
-from sordino.gradients.formulas import by_shape as likely
+from sordino.gradients.formulas import by_shape
 from tests.gradients.oracle import same
 from tests.gradients.zoo import GRID, Case
 
@@ -39,11 +38,10 @@ def test_two_passes_give_the_same(case: Case):
 @pytest.mark.parametrize("case", GRID, ids=str)
 def test_without_a_stopwatch_they_are_the_loops_too(case: Case):
     torch.manual_seed(3)
-    with tune.fixed():
-        same(case.model().double(), case.batch(4, torch.float64), backend=Captured(PerformanceOptions(measure=False)))
+    same(case.model().double(), case.batch(4, torch.float64), backend=Captured(PerformanceOptions(measure=False)))
 
 
-LIKELY = {  # shapes on which each formula is taken: input, weight, stride, padding
+BY_SHAPE = {  # shapes on which each formula is taken: input, weight, stride, padding
     "last": ((16, 9, 9), (8, 16, 3, 3), 2, 1),
     "unfold": ((3, 12, 12), (8, 3, 3, 3), 1, 1),
     "shifted": ((32, 3, 3), (64, 32, 3, 3), 1, 1),
@@ -52,23 +50,22 @@ LIKELY = {  # shapes on which each formula is taken: input, weight, stride, padd
 
 
 @pytest.mark.parametrize("last", [False, True], ids=("default format", "channels last"))
-@pytest.mark.parametrize("formula", LIKELY)
-def test_the_likely_formula_depends_on_shapes_and_is_the_loops(monkeypatch, formula, last):
-    shape, (p, c, *kernel), stride, padding = LIKELY[formula]
+@pytest.mark.parametrize("formula", BY_SHAPE)
+def test_the_formula_by_shape_depends_on_shapes_and_is_the_loops(monkeypatch, formula, last):
+    shape, (p, c, *kernel), stride, padding = BY_SHAPE[formula]
     seen = []
-    norms = likely.norms
+    norms = by_shape.norms
 
     def watched(*given, **named):
         seen.append(norms(*given, **named))
         return seen[-1]
 
-    monkeypatch.setattr(likely, "norms", watched)
+    monkeypatch.setattr(by_shape, "norms", watched)
     torch.manual_seed(4)
     model = nn.Conv2d(c, p, tuple(kernel), stride, padding).double()
     options = PerformanceOptions(measure=False, channels_last=last, keep_bytes=0)
     for scale in (1.0, 1e3):
-        with tune.fixed():
-            same(model, (scale * torch.randn(6, *shape, dtype=torch.float64),), backend=Captured(options))
+        same(model, (scale * torch.randn(6, *shape, dtype=torch.float64),), backend=Captured(options))
     assert set(seen) == {formula}
 
 

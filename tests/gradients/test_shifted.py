@@ -12,8 +12,9 @@ from sordino.gradients import Captured, Loop, Vmap
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas.convolution_weight import Convolution
 from sordino.gradients.formulas.matrix_product import Matmul
+from sordino.gradients.materialised import Materialised
 from sordino.gradients.penalised import Shifted, prepared
-from sordino.gradients.protocol import Materialised, trainable
+from sordino.gradients.protocol import trainable
 from sordino.weigh.weigher import weigh
 from tests.contracts.hunter import hunt
 from tests.contracts.row import EXACT

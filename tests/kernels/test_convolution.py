@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.first_batch.stopwatch import Stopwatch
 from sordino.gradients.formulas import convolution_pass as correlated
 from sordino.gradients.formulas import convolution_rows as filters
 from sordino.gradients.formulas import convolution_weight as convolution
 from sordino.gradients.formulas.geometry import Geometry
+from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels import build, correlation
 from sordino.kernels import convolution as compiled
 from sordino.kernels.correlation import Correlations
@@ -66,7 +67,7 @@ def layers(draw):
 def plain(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """(B, p, C/groups, *kernel) in double precision, sample by sample, by the framework."""
     shape = (g.shape[1], a.shape[1] // geometry.groups, *geometry.kernel)
-    return filters.rows(a.double(), g.double(), shape, geometry, "native")
+    return filters.rows(a.double(), g.double(), shape, geometry, "native", Workspace())
 
 
 @settings(max_examples=150, deadline=None)
@@ -135,7 +136,7 @@ def test_a_network_by_the_kernel_agrees_with_the_loop(keep, last, library, monke
 
 def test_without_the_kernel_a_checkpoint_that_names_it_still_runs(monkeypatch):
     monkeypatch.setattr(compiled, "gradients", lambda: None)
-    monkeypatch.setattr(convolution.tune, "known", lambda key: "compiled" if key[0] in ("conv", "sum") else None)
+    monkeypatch.setattr(Stopwatch, "known", lambda _, key: "compiled" if key[0] in ("conv", "sum") else None)
     same(nn.Conv2d(2, 3, 3), (torch.randn(4, 2, 6, 6),))
 
 
@@ -183,15 +184,15 @@ def test_a_wrong_pass_is_not_trusted(passes):
 @pytest.mark.parametrize("choice", ["torch", "compiled"])
 def test_a_network_whose_passes_are_compiled_agrees_with_the_loop(choice, passes, monkeypatch):
     monkeypatch.setattr(correlated, "correlations", lambda: Correlations(passes))
-    before, seen = tune.known, set()
+    before, seen = Stopwatch.known, set()
 
-    def known(key):
+    def known(self, key):
         if key[0] in ("forward", "input"):
             seen.add(key[0])
             return choice
-        return before(key)
+        return before(self, key)
 
-    monkeypatch.setattr(tune, "known", known)
+    monkeypatch.setattr(Stopwatch, "known", known)
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 8, 5, 2, 2),

@@ -13,8 +13,8 @@ from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.first_batch import stopwatch as tune
-from sordino.gradients.formulas import by_shape as likely
+from sordino.gradients.first_batch.stopwatch import Stopwatch
+from sordino.gradients.formulas import by_shape
 from sordino.gradients.formulas import convolution_pass as correlated
 from sordino.gradients.formulas.geometry import Geometry
 from sordino.kernels import build, winograd, winograd_rows
@@ -231,13 +231,13 @@ def _network() -> nn.Module:
 def test_a_network_agrees_with_the_loop(keep, passes_library, rows_library, monkeypatch):
     monkeypatch.setattr(winograd, "passes", lambda: Passes(passes_library))
     monkeypatch.setattr(winograd_rows, "gradients", lambda: Gradients(rows_library))
-    before, seen = tune.known, set()
+    before, seen = Stopwatch.known, set()
 
-    def known(key):
+    def known(self, key):
         seen.add(key[0])
-        return "winograd" if key[0] in ("conv", "sum", "forward", "input") else before(key)
+        return "winograd" if key[0] in ("conv", "sum", "forward", "input") else before(self, key)
 
-    monkeypatch.setattr(tune, "known", known)
+    monkeypatch.setattr(Stopwatch, "known", known)
     used: list[str] = []
     for kind, name in ((Passes, "forward"), (Passes, "backward"), (Gradients, "rows"), (Gradients, "sum")):
         monkeypatch.setattr(kind, name, _noted(getattr(kind, name), lambda _, name=name: used.append(name)))
@@ -255,10 +255,11 @@ def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_l
     monkeypatch.setattr(winograd_rows, "gradients", lambda: Gradients(rows_library))
     taken: list[tuple[str, str]] = []
     for name in ("norms", "total", "whole_pass"):
-        monkeypatch.setattr(likely, name, _noted(getattr(likely, name), lambda x, name=name: taken.append((name, x))))
-    with tune.fixed():
-        options = PerformanceOptions(measure=False, keep_bytes=0)
-        same(_network(), (torch.randn(6, 3, 9, 8),), backend=Captured(options))
+        monkeypatch.setattr(
+            by_shape, name, _noted(getattr(by_shape, name), lambda x, name=name: taken.append((name, x)))
+        )
+    options = PerformanceOptions(measure=False, keep_bytes=0)
+    same(_network(), (torch.randn(6, 3, 9, 8),), backend=Captured(options))
     assert {name for name, choice in taken if choice == "winograd"} == {"norms", "total", "whole_pass"}
     assert {choice for name, choice in taken} >= {"torch", "compiled"}  # the first layer has three channels
 
@@ -267,7 +268,7 @@ def test_a_checkpoint_that_names_it_runs_without_it(monkeypatch):
     monkeypatch.setattr(winograd, "passes", lambda: None)
     monkeypatch.setattr(winograd_rows, "gradients", lambda: None)
     monkeypatch.setattr(
-        tune, "known", lambda key: "winograd" if key[0] in ("conv", "sum", "forward", "input") else None
+        Stopwatch, "known", lambda _, key: "winograd" if key[0] in ("conv", "sum", "forward", "input") else None
     )
     same(_network(), (torch.randn(4, 3, 9, 8),), backend=Captured(PerformanceOptions(channels_last=True)))
     monkeypatch.setattr(compiled, "gradients", lambda: None)

@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.gradients.protocol import Materialised, Norms
+from sordino.gradients.materialised import Materialised
+from sordino.gradients.protocol import Norms
 from sordino.weigh.shares import EqualShare, Isotropic, LeastNoise, Multipliers, units
 
 

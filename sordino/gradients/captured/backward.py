@@ -18,8 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
-from sordino.gradients.captured.graph import backward
-from sordino.gradients.captured.keep_budget import Purse
+from sordino.gradients.captured.graph import gradients_at
+from sordino.gradients.captured.keep_budget import KeepBudget
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.captured.plan import Plan
 from sordino.gradients.captured.result import Inner
@@ -31,16 +31,16 @@ _LARGE = 1 << 21
 """Bytes of a layer's output from which on its gradient does not wait."""
 
 
-class Surprise(Exception):
-    """A batch that uses the model in another way than those before."""
+class UsedDifferently(Exception):
+    """A batch that uses the model in another way than those before; the plan has been corrected."""
 
 
 @dataclass
-class Gathered:
+class PartsByColumn:
     """What the backward pass gave, by column."""
 
     plan: Plan
-    purse: Purse
+    budget: KeepBudget
     parts: list[Part | None]
     squares: list[Tensor | None]
     inner: Inner | None  # ⟨g_i, θ⟩, if asked for
@@ -58,15 +58,15 @@ class Gathered:
             column = columns[id(p)]
             if self.parts[column] is None:
                 self.parts[column] = part
-                if early and column in plan.single:
-                    self.squares[column] = self.purse.measure(part)
+                if early and column in plan.used_once:
+                    self.squares[column] = self.budget.measure(part)
                     self.measured = True
             elif self.squares[column] is None:
                 self._again.setdefault(column, []).append(part)
             else:
-                plan.repeated |= {column}
-                plan.single -= {column}
-                raise Surprise
+                plan.used_again |= {column}
+                plan.used_once -= {column}
+                raise UsedDifferently
 
     def finish(self) -> None:
         """Join the uses of one parameter."""
@@ -75,22 +75,22 @@ class Gathered:
             assert first is not None, "the first use comes first"
             self.parts[column] = joined([first, *others])
         plan = self.plan
-        used = frozenset(k for k, part in enumerate(self.parts) if part is not None) if not plan.single else plan.single
-        plan.single = used - self._again.keys() - plan.repeated
+        used = plan.used_once or frozenset(k for k, part in enumerate(self.parts) if part is not None)
+        plan.used_once = used - self._again.keys() - plan.used_again
 
 
-def gather(
+def backward_pass(
     plan: Plan,
     uses: Sequence[Use],
     losses: Tensor,
     upstream: Tensor,
     options: PerformanceOptions,
-    columns: int,
     inner: Inner | None,
-) -> Gathered:
-    """Run the backward pass."""
-    gathered = Gathered(plan, Purse.holding(options, uses), [None] * columns, [None] * columns, inner)
-    early = [use for use in uses if use.inside and use.bytes >= _LARGE] if plan.single and plan.early else []
+) -> PartsByColumn:
+    """Run the backward pass; `upstream` is the gradient at the losses."""
+    columns = len(plan.parameters)
+    found = PartsByColumn(plan, KeepBudget.holding(options, uses), [None] * columns, [None] * columns, inner)
+    early = [use for use in uses if use.inside and use.bytes >= _LARGE] if plan.used_once and plan.early else []
     late = [use for use in uses if not (use.inside and use.bytes >= _LARGE)] if early else list(uses)
     if not late:
         early, late = [], list(uses)
@@ -102,21 +102,21 @@ def gather(
             if g is not None:
                 waiting.discard(id(use))
                 with Exactly(g.device):
-                    gathered.take(use, g, early=True)
+                    found.take(use, g, early=True)
 
         return hook
 
     handles = [use.edge.node.register_prehook(reached(use)) for use in early]
     try:
-        grads = backward(losses, tuple([use.edge for use in late]), upstream)
+        grads = gradients_at(losses, tuple([use.edge for use in late]), upstream)
     finally:
         for handle in handles:  # a hook holds what holds its node
             handle.remove()
     if waiting:
         plan.early = False
-        raise Surprise
+        raise UsedDifferently
     with Exactly(losses.device):
         for use, g in zip(late, grads, strict=True):
-            gathered.take(use, g, early=False)
-        gathered.finish()
-    return gathered
+            found.take(use, g, early=False)
+        found.finish()
+    return found

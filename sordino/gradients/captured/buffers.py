@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from sordino.door.vectors import ALIGNMENT
+from sordino.gradients.formulas.workspace import is_free
 
 _KEPT = 3  # buffers a pool remembers
-_POOL_ONLY = 2  # references to a storage: the pool's tensor, and the handle that asks
 
 
 @dataclass
@@ -44,43 +44,9 @@ class Pool:
 
     def _take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         for buffer in self.buffers:
-            if buffer.numel() == length and buffer.dtype == dtype and buffer.device == device and _free(buffer):
+            if buffer.numel() == length and buffer.dtype == dtype and buffer.device == device and is_free(buffer):
                 return buffer
         buffer = torch.zeros(length, dtype=dtype, device=device)
         self.buffers.append(buffer)
         del self.buffers[:-_KEPT]
         return buffer
-
-
-_ROWS: list[Tensor] = []
-_MOST_ROWS = 64 << 20  # bytes remembered
-_WORTH = 1 << 18  # elements; below, the allocator itself hands memory out again
-
-
-def room(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """An uninitialised tensor for rows that live until the sum, in a buffer nobody holds any more if there is one.
-
-    Fresh memory costs its page faults. What is remembered is bounded, because it is there during the forward pass too.
-    """
-    n = math.prod(shape)
-    if n < _WORTH:
-        return like.new_empty(shape)
-    for buffer in _ROWS:
-        fits = n <= buffer.numel() <= 2 * n and buffer.dtype == like.dtype and buffer.device == like.device
-        if fits and _free(buffer):
-            return buffer[:n].view(shape)
-    buffer = torch.empty(n, dtype=like.dtype, device=like.device)
-    if buffer.nbytes + sum(held.nbytes for held in _ROWS) <= _MOST_ROWS:
-        _ROWS.append(buffer)
-    return buffer[:n].view(shape)
-
-
-def forget_rows() -> None:
-    """Give the buffers for rows back."""
-    _ROWS.clear()
-
-
-def _free(buffer: Tensor) -> bool:
-    storage = buffer.untyped_storage()
-    count: int = torch._C._storage_Use_Count(storage._cdata)
-    return count <= _POOL_ONLY

@@ -22,23 +22,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from sordino.gradients import check
-from sordino.gradients.batch import arguments, rows_of, size, tensors
-from sordino.gradients.captured.backward import Surprise, gather
-from sordino.gradients.captured.graph import one_loss_each, recorded_only
-from sordino.gradients.captured.keep_budget import Purse
+from sordino.gradients.batch import rows_of, tensors
 from sordino.gradients.captured.options import PerformanceOptions
-from sordino.gradients.captured.plan import Plan, forget_plans, installed, known_sample_bytes, plan_of, way_of
-from sordino.gradients.captured.result import Inner, Taken
-from sordino.gradients.captured.tape import Checkpointed, Mode, Tape
-from sordino.gradients.captured.two_pass import streamed
-from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.captured.plan import Plans
+from sordino.gradients.captured.session import Session
+from sordino.gradients.captured.tape import Checkpointed
+from sordino.gradients.captured.two_pass import two_passes
 from sordino.gradients.first_batch.settle import settle
-from sordino.gradients.inventory import modules_of
-from sordino.gradients.protocol import LossFn, Norms, PerSample, trainable
+from sordino.gradients.first_batch.stopwatch import Stopwatch
+from sordino.gradients.formulas.workspace import Workspace
+from sordino.gradients.inventory import Inventory
+from sordino.gradients.protocol import Backend, LossFn, Norms, PerSample, trainable
 from sordino.refusal import Refusal
 
 
@@ -57,28 +55,43 @@ class Captured:
     options: PerformanceOptions = field(default_factory=PerformanceOptions)
     inner: bool = False
     """Find the inner products of the gradients with their parameters too, for a penalty inside the clip."""
+    _plans: Plans = field(init=False, repr=False, compare=False, default_factory=Plans)
+    _workspace: Workspace = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_workspace", Workspace(Stopwatch(self.options.measure)))
+
+    def __reduce__(self) -> tuple[type[Captured], tuple[PerformanceOptions, bool]]:
+        """A copy has met no model yet."""
+        return Captured, (self.options, self.inner)
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Forward and pruned backward; norms and sums are computed when asked for."""
+        return self._per_sample(Inventory(model), loss_fn, batch)
+
+    def for_pass(self, inventory: Inventory) -> Backend:
+        """The same for the batches of one pass, without looking at the model's modules for each."""
+        return _OnePass(self, inventory)
+
+    def _per_sample(self, inventory: Inventory, loss_fn: LossFn, batch: Any) -> PerSample:
         inputs = tensors(batch)
         b = rows_of(inputs)
-        modules = modules_of(model)
-        plan = plan_of(model, way_of(model, loss_fn, inputs))
-        like = plan.like
-        check.statistics(model, modules)
-        if not like:
+        plan = self._plans.find(inventory, loss_fn, inputs)
+        session = Session(inventory, loss_fn, plan, self.options, self._workspace)
+        check.statistics(session.model, session.modules)
+        if not plan.parameters:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:
-            return Taken(like[0].new_zeros(0), [None] * len(like), plan.names, like, Purse(self.options), plan.pool)
+            return session.nothing(plan.parameters[0].new_zeros(0))
         if plan.layouts is None or not plan.trusted:
-            settle(plan, model, modules, loss_fn, batch, self.options, captured)
-        if plan.stream or self.options.two_pass:
-            return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
+            settle(session, batch)
+        if plan.two_pass or self.options.two_pass:
+            return two_passes(session, batch, products=self.inner)
         try:
-            return captured(plan, model, modules, loss_fn, batch, self.options, products=self.inner, b=b)
+            return session.run(batch, products=self.inner, b=b)
         except Checkpointed:
-            plan.stream = True
-            return streamed(plan, model, modules, loss_fn, batch, self.options, inner=self.inner)
+            plan.two_pass = True
+            return two_passes(session, batch, products=self.inner)
 
     def norms(
         self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int | None = None
@@ -94,7 +107,7 @@ class Captured:
 
         """
         if isinstance(data, Dataset):
-            data = _batches(data, lambda: chunk or _cached(known_sample_bytes(model)))
+            data = _batches(data, lambda: chunk or _cached(self._plans.sample_bytes(model)))
         found = [self.per_sample(model, loss_fn, batch).norms() for batch in data]
         if not found:
             names = tuple(trainable(model))
@@ -104,22 +117,38 @@ class Captured:
     def sample_bytes(self, model: nn.Module) -> int:
         """What a sample took on the first batch; before that, a guess from the parameters."""
         guess = max(1 << 12, sum(p.numel() for p in trainable(model).values()) // 8)
-        return known_sample_bytes(model) or guess
+        return self._plans.sample_bytes(model) or guess
 
     def state_dict(self) -> dict[str, Any]:
-        """The formulas and memory formats that were measured to be fastest, as JSON.
+        """The formulas and memory formats that were measured to be fastest, as JSON; none where nothing is measured.
 
         They differ in rounding only, but a stopwatch may decide otherwise in the next process, so a run that is to
-        resume bit-equal takes them along. They belong to the process, not to this object; where nothing is measured
-        there are none, whatever others in the process measured.
+        resume bit-equal takes them along.
         """
-        return {"choices": tune.choices() if self.options.measure else {}}
+        return {"choices": self._workspace.stopwatch.choices()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved choices in place of measuring; models met before are looked at again."""
+        """Go on with saved choices in place of measuring; models this backend met before are looked at again."""
         if self.options.measure:
-            tune.restore(state["choices"])
-            forget_plans()
+            self._workspace.stopwatch.restore(state["choices"])
+            self._plans.forget()
+
+
+@dataclass(frozen=True)
+class _OnePass:
+    """The backend during one pass over a lot, in which the model keeps its modules and parameters."""
+
+    backend: Captured
+    inventory: Inventory
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
+        """By what is known of the model's modules."""
+        inventory = self.inventory if self.inventory.model is model else Inventory(model)
+        return self.backend._per_sample(inventory, loss_fn, batch)
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """The backend's."""
+        return self.backend.sample_bytes(model)
 
 
 _CACHE = 1 << 24
@@ -140,39 +169,3 @@ def _batches(data: Dataset[Any], chunk: Callable[[], int]) -> Iterator[Any]:
         end = begin + chunk()
         yield tuple(column[begin:end] for column in data.tensors)
         begin = end
-
-
-def captured(
-    plan: Plan,
-    model: nn.Module,
-    modules: list[nn.Module],
-    loss_fn: LossFn,
-    batch: Any,
-    options: PerformanceOptions,
-    scale: Tensor | None = None,
-    products: bool = False,
-    b: int | None = None,
-) -> Taken:
-    """One pass; `scale` multiplies each sample's loss; `products` asks for ⟨g_i, θ⟩ as well."""
-    like = plan.like
-    b = size(batch) if b is None else b
-    tape = Tape(b, Mode.KEEP, plan.trainable, plan.layouts or {}, plan.channels_last, products)
-    with torch.enable_grad(), installed(plan, modules, tape):
-        losses = one_loss_each(loss_fn(model, *arguments(batch)), b)
-    inner = Inner([None] * len(like)) if products else None
-    if not losses.requires_grad:
-        return Taken(losses.detach(), [None] * len(like), plan.names, like, Purse(options), plan.pool, inner)
-    nodes = recorded_only(losses, plan.columns, plan.names)
-    uses = [use for use in tape.uses if use.edge.node in nodes]
-    tape.uses.clear()  # rules hold the tape: without this, inputs would live until the next garbage collection
-    if not uses:
-        return Taken(losses.detach(), [None] * len(like), plan.names, like, Purse(options), plan.pool, inner)
-    if not plan.sample_bytes:
-        plan.sample_bytes = max(1, sum(use.bytes + sum(t.nbytes for t in use.saved) for use in uses) // b)
-    upstream = plan.ones(losses) if scale is None else scale.to(losses)
-    try:
-        found = gather(plan, uses, losses, upstream, options, len(like), inner)
-    except Surprise:
-        return captured(plan, model, modules, loss_fn, batch, options, scale, products, b)
-    squares = found.squares if found.measured else None
-    return Taken(losses.detach(), found.parts, plan.names, like, found.purse, plan.pool, inner, squares)

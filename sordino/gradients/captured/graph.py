@@ -34,7 +34,7 @@ def one_loss_each(losses: Tensor, b: int) -> Tensor:
     return losses
 
 
-def backward(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tensor) -> tuple[Tensor, ...]:
+def gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tensor) -> tuple[Tensor, ...]:
     """As `torch.autograd.grad(losses, edges, upstream)`, which checks once more what is known here, at a price."""
     if _run is None:
         return torch.autograd.grad(losses, edges, upstream)
@@ -75,13 +75,10 @@ def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple
     for node in nodes:
         if type(node).__name__ == _LEAF and id(node.variable) in columns:
             raise Refusal(
-                f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's "
-                "input has no batch "
-                "dimension; need uses whose gradient can be told apart by sample; call the module that owns it "
-                "on inputs with one "
-                "row per sample (expand position ids to (B, T)), leave penalties on parameters out of loss_fn "
-                "(they are public: "
-                "use weight decay), or use Loop()"
+                f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's input has no "
+                "batch dimension; need uses whose gradient can be told apart by sample; call the module that owns it on "
+                "inputs with one row per sample (expand position ids to (B, T)), leave penalties on parameters out of "
+                "loss_fn (they are public: use weight decay), or use Loop()"
             )
 
 

@@ -15,17 +15,17 @@ _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
 
 
-class Purse:
+class KeepBudget:
     """Measures parts, and counts the rows they keep against one allowance for the whole model."""
 
-    __slots__ = ("_taken", "options")
+    __slots__ = ("_held", "options")
 
-    def __init__(self, options: PerformanceOptions, taken: int | None = None) -> None:
+    def __init__(self, options: PerformanceOptions, held: int | None = None) -> None:
         """Take the options, and the bytes of what is held, if the allowance is to follow from them."""
-        self.options, self._taken = options, taken
+        self.options, self._held = options, held
 
     @classmethod
-    def holding(cls, options: PerformanceOptions, uses: Sequence[Use]) -> Purse:
+    def holding(cls, options: PerformanceOptions, uses: Sequence[Use]) -> KeepBudget:
         """The allowance given, or one in proportion to what the batch takes anyway, so that B does not decide."""
         if options.keep_bytes is None:
             return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in uses]))
@@ -33,8 +33,8 @@ class Purse:
 
     def measure(self, part: Part) -> Tensor:
         """‖g_i‖², (B,)."""
-        if self._taken is not None:
-            self.options, self._taken = replace(self.options, keep_bytes=int(_ROWS * self._taken)), None
+        if self._held is not None:
+            self.options, self._held = replace(self.options, keep_bytes=int(_ROWS * self._held)), None
         squared = part.squared(self.options)
         kept = getattr(part, "kept", None)
         if kept is not None:

@@ -1,5 +1,5 @@
-"""Raw parameters: `self.pos` added to every sample, `self.cls.expand(…)`, `F.linear(x, self.emb.weight)`, a penalty
-in the loss.
+"""Parameters that no layer with a rule owns, and uses outside their layer: `self.pos` added to every sample,
+`self.cls.expand(…)`, `F.linear(x, self.emb.weight)`, a penalty in the loss.
 
 While a forward pass runs, a tensor computed from parameters alone is shared by all samples, and autograd would add up
 their gradients where it meets them. There, and only there, it is replaced by one copy per sample, a leaf of its own:
@@ -7,7 +7,7 @@ their gradients where it meets them. There, and only there, it is replaced by on
     x + f(θ)  becomes  x + copies,  copies_i = f(θ);   g_i(θ) = Jfᵀ · (gradient at copies_i)
 
 Products with a batch are recorded as linear maps. Whatever else meets a shared tensor is left to autograd, which
-leaves the parameter in the graph, where `graph.refuse_unrecorded` finds it: nothing is dropped silently.
+leaves the parameter in the graph, where `graph.recorded_only` finds it: nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Book:
         return self.shared.get(id(leaf))
 
 
-class RawParameters(TorchFunctionMode):
+class LooseParameters(TorchFunctionMode):
     """Watches the operations of one forward pass."""
 
     def __init__(self, tape: Tape) -> None:
@@ -92,7 +92,7 @@ class RawParameters(TorchFunctionMode):
         return out
 
     def _layout(self, tensor: Tensor) -> int | None:
-        key = ("raw", self.book.met)
+        key = ("loose", self.book.met)
         self.book.met += 1
         return self.book.tape.argument_dim(key, tensor)
 
@@ -101,7 +101,7 @@ class RawParameters(TorchFunctionMode):
         dim = self._layout(out)
         source = found[0]
         before = [1] * (out.dim() - source.tensor.dim()) + list(source.tensor.shape)
-        if self.book.tape.probing:  # the dimension is not known yet: both runs must at least agree on what grew
+        if self.book.tape.shapes_only:  # the dimension is not known yet: both runs must at least agree on what grew
             grew = any(b == 1 and n == self.book.tape.size for b, n in zip(before, out.shape, strict=True))
             return out if grew else self._derive(out, found)
         kept = [n for j, n in enumerate(before) if j != dim]
@@ -127,7 +127,7 @@ class RawParameters(TorchFunctionMode):
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
         dim = self._layout(out)
-        if tape.probing or dim is None:
+        if tape.shapes_only or dim is None:
             return out
 
         def copied(leaf: Any) -> Any:
@@ -152,7 +152,7 @@ class RawParameters(TorchFunctionMode):
         bias = (args[2] if len(args) > 2 else kwargs.get("bias")) if func is _LINEAR else None
         plain = isinstance(weight, nn.Parameter) and weight.dim() == 2 and x is others[0] and len(others) == 1
         plain = plain and x.dim() >= 2 and dim != x.dim() - 1 and (bias is None or isinstance(bias, nn.Parameter))
-        if tape.probing or dim is None or not plain:
+        if tape.shapes_only or dim is None or not plain:
             return func(*args, **kwargs)
         if func is _LINEAR:
             return affine(tape, x, weight, bias, dim)
@@ -161,11 +161,10 @@ class RawParameters(TorchFunctionMode):
 
         def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
             rows = samples_first(lift(g).view(*lead, -1), dim, size)
-            return {
-                weight: Matmul(rows, samples_first(lift(saved[0], g), dim, size))
-            }  # (d, p): the roles are exchanged
+            inputs = samples_first(lift(saved[0], g), dim, size)
+            return {weight: Matmul(rows, inputs, workspace=tape.workspace)}  # (d, p): the roles are exchanged
 
-        return tape.record(y, (x,), parts, frames=1).view(*lead, -1)
+        return tape.record(y, (x,), parts, rows=1).view(*lead, -1)
 
     def _record(self, copies: Tensor, source: _Shared, rows: Callable[[Tensor], Tensor]) -> Tensor:
         def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
@@ -182,4 +181,4 @@ class RawParameters(TorchFunctionMode):
             )
             return {p: lift(t) for p, t in zip(source.of, pulled, strict=True) if t is not None}
 
-        return self.book.tape.record(copies, (), parts, frames=1)
+        return self.book.tape.record(copies, (), parts, rows=1)

@@ -1,7 +1,7 @@
-"""What to do with each module of a model, found once and kept for as long as the model stays the same.
+"""What to do with each module of a model, found once and kept for as long as model and loss stay the same.
 
-A plan is remembered per model and thrown away when a parameter is added, replaced, frozen or thawed. It holds the trained
-parameters and no other reference to the model.
+A plan is made anew when a module or a parameter is added, replaced, frozen or thawed. It holds the trained parameters and
+the modules below the model, so that their identities are not given out again, and no reference to the model itself.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from sordino.gradients.captured.buffers import Pool
-from sordino.gradients.captured.loose_parameters import RawParameters
+from sordino.gradients.captured.loose_parameters import LooseParameters
+from sordino.gradients.captured.loss_identity import identity_of
 from sordino.gradients.captured.tape import Layout, Tape
-from sordino.gradients.inventory import Mark, walked
+from sordino.gradients.inventory import Inventory, Mark
 from sordino.gradients.layers.fallback import fallback
 from sordino.gradients.layers.registry import Rule, rule_for
 from sordino.gradients.layers.sequential import chain, chains
 from sordino.gradients.protocol import LossFn, trainable
 from sordino.refusal import Refusal
 
-_REWRITTEN = (
-    "weight_g",
-    "weight_v",
-    "_orig",
-)  # what weight_norm, spectral_norm and pruning by hooks leave in place of a weight
+_REWRITTEN = ("weight_g", "weight_v", "_orig")
+"""What weight_norm, spectral_norm and pruning by hooks leave in place of a weight."""
 
 
 @dataclass
@@ -39,20 +37,20 @@ class Plan:
     """One model's modules, parameters and what its first batch taught."""
 
     mark: Mark
+    below: list[nn.Module]  # the model's modules but the model, held so that the mark stays true
     names: tuple[str, ...]
-    like: list[nn.Parameter]  # the parameters of those names
+    parameters: list[nn.Parameter]  # of those names
     columns: dict[int, int]  # id of a parameter -> its column
     trainable: frozenset[int]  # the same ids
-    shapes: tuple[torch.Size, ...]
     rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
-    raw: bool  # some parameters belong to no layer with a rule
+    loose: bool  # some parameters belong to no layer with a rule
     has_convolutions: bool
     layouts: Mapping[Hashable, Sequence[Layout | None]] | None = None
     trusted: bool = False  # compared with autograd on samples whose gradients were finite
     channels_last: bool = False
-    stream: bool = False
-    single: frozenset[int] = frozenset()  # columns known to be used once per pass
-    repeated: frozenset[int] = frozenset()  # columns that were used more than once in some pass
+    two_pass: bool = False  # the model checkpoints activations
+    used_once: frozenset[int] = frozenset()  # columns known to be used once per pass
+    used_again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
     early: bool = True  # layers are measured during the backward pass
     sample_bytes: int = 0
     pool: Pool = field(default_factory=Pool)
@@ -67,43 +65,48 @@ class Plan:
         return held
 
 
-_PLANS: WeakKeyDictionary[nn.Module, dict[Hashable, Plan]] = WeakKeyDictionary()
-_MOST = 16  # ways of using one model that are remembered
+class Plans:
+    """The plans of one backend, for each model by loss, mode and kind of input: another may use the layers otherwise."""
+
+    _MOST = 16  # ways of using one model that are remembered
+
+    def __init__(self) -> None:
+        self._plans: WeakKeyDictionary[nn.Module, dict[Hashable, Plan]] = WeakKeyDictionary()
+
+    def find(self, inventory: Inventory, loss_fn: LossFn, inputs: list[Tensor]) -> Plan:
+        """The plan for this way of using the model, made anew if the model is not what it was."""
+        model = inventory.model
+        way = identity_of(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
+        plans = self._plans.get(model)
+        plan = None if plans is None else plans.get(way)
+        if plan is None or plan.mark != inventory.mark:
+            plans = self._plans.setdefault(model, {})
+            plan = new_plan(inventory)
+            plans.pop(way, None)
+            plans[way] = plan
+            for old in list(plans)[: -self._MOST]:
+                del plans[old]
+        return plan
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """The most a sample took in any way the model was used, 0 if it was not."""
+        return max((plan.sample_bytes for plan in self._plans.get(model, {}).values()), default=0)
+
+    def forget(self) -> None:
+        """Look at every model again on its next batch."""
+        self._plans.clear()
 
 
-def way_of(model: nn.Module, loss_fn: LossFn, inputs: list[Tensor]) -> Hashable:
-    """What a plan was made for: another loss, mode or kind of input may use the layers in another way."""
-    code = getattr(loss_fn, "__code__", None) or id(loss_fn)  # a lambda written in a loop is a new object every time
-    return code, model.training, tuple([(t.dim(), t.dtype) for t in inputs])
-
-
-def plan_of(model: nn.Module, way: Hashable) -> Plan:
-    """The plan for this way of using the model.
-
-    It is made anew if the parameters are not what they were.
-    """
-    now = walked(model)
-    plans = _PLANS.get(model)
-    plan = None if plans is None else plans.get(way)
-    if plan is None or plan.mark != now.mark:
-        plans = _PLANS.setdefault(model, {})
-        plan = _made(model, now.mark)
-        plans.pop(way, None)
-        plans[way] = plan
-        for old in list(plans)[:-_MOST]:
-            del plans[old]
-    return plan
-
-
-def _made(model: nn.Module, mark: Mark) -> Plan:
+def new_plan(inventory: Inventory) -> Plan:
+    """A plan in which nothing is known yet of the layers' inputs."""
+    model = inventory.model
     parameters = trainable(model)
     rules: list[tuple[int, str, Rule]] = []
-    raw, convolutions, done = False, False, set[int]()
+    loose, convolutions, done = False, False, set[int]()
     for position, (name, module) in enumerate(model.named_modules()):
         if isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
             raise Refusal(
-                f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can "
-                "be seen; "
+                f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can be seen; "
                 "pass the model as it was before torch.compile or torch.jit"
             )
         if id(module) in done or not any(p.requires_grad for p in module.parameters()):
@@ -116,9 +119,8 @@ def _made(model: nn.Module, mark: Mark) -> Plan:
         if found is not None:
             if any(key.endswith(_REWRITTEN) for key in own):
                 raise Refusal(
-                    f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that "
-                    "is a parameter; "
-                    "use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions"
+                    f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that is a "
+                    "parameter; use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions"
                 )
             rules.append((position, name, found))
             convolutions = convolutions or isinstance(module, nn.Conv2d)
@@ -132,29 +134,19 @@ def _made(model: nn.Module, mark: Mark) -> Plan:
                 rules.append((position, name, fallback))
                 done.update(id(m) for m in below)
             else:
-                raw = True
+                loose = True
     columns = {id(p): column for column, p in enumerate(parameters.values())}
     return Plan(
-        mark,
+        inventory.mark,
+        inventory.modules[1:],
         tuple(parameters),
         list(parameters.values()),
         columns,
         frozenset(columns),
-        tuple(p.shape for p in parameters.values()),
         tuple(rules),
-        raw,
+        loose,
         convolutions,
     )
-
-
-def known_sample_bytes(model: nn.Module) -> int:
-    """The most a sample took in any way the model was used, 0 if it was not."""
-    return max((plan.sample_bytes for plan in _PLANS.get(model, {}).values()), default=0)
-
-
-def forget_plans() -> None:
-    """Look at every model again on its next batch."""
-    _PLANS.clear()
 
 
 @contextmanager
@@ -169,8 +161,8 @@ def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None
             before.append((module, module.__dict__.get("forward")))
             original = module.forward
             module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
-        if plan.raw:
-            with RawParameters(tape):
+        if plan.loose:
+            with LooseParameters(tape):
                 yield
         else:
             yield

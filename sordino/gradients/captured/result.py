@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sordino.door.vectors import Grads, accumulation_dtype
 from sordino.gradients.captured.buffers import Pool
-from sordino.gradients.captured.keep_budget import Purse
-from sordino.gradients.captured.small_layers import AtOnce, at_once
+from sordino.gradients.captured.keep_budget import KeepBudget
+from sordino.gradients.captured.small_layers import SmallLayers, small_layers
 from sordino.gradients.formulas.part import Exactly, Part, full_precision
 from sordino.gradients.protocol import Norms
 
@@ -22,7 +22,7 @@ _SMALL = 1 << 20
 
 @dataclass
 class Inner:
-    """⟨g_i, θ⟩ of the parameters all of whose uses gave it away; None for the others."""
+    """⟨g_i, θ⟩ by column, where every use of the parameter gave it with its output; None for the others."""
 
     columns: list[Tensor | None]
     _unknown: set[int] = field(default_factory=set)
@@ -39,7 +39,7 @@ class Inner:
                 self.columns[column] = found[p] if before is None else before + found[p]
 
 
-class Taken:
+class Result:
     """A `PerSample` over parts."""
 
     def __init__(
@@ -47,8 +47,8 @@ class Taken:
         losses: Tensor,
         parts: Sequence[Part | None],
         names: tuple[str, ...],
-        like: Sequence[Tensor],
-        purse: Purse,
+        parameters: Sequence[Tensor],
+        budget: KeepBudget,
         pool: Pool,
         inner: Inner | None = None,
         squares: Sequence[Tensor | None] | None = None,
@@ -60,8 +60,8 @@ class Taken:
         self.losses = losses
         self._parts = list(parts)
         self._names = names
-        self._like = like
-        self._purse = purse
+        self._parameters = parameters
+        self._budget = budget
         self._pool = pool
         self._norms: Norms | None = None
         self._squares = squares
@@ -71,36 +71,41 @@ class Taken:
         """Squared norms, (B, P), each layer by its fastest formula."""
         if self._norms is None:
             with Exactly(self.losses.device):
-                if self._squares is None and self._at_once is not None:
-                    self._norms = self._at_once.norms(self._names)
+                if self._squares is None and self._small_layers is not None:
+                    self._norms = self._small_layers.norms(self._names)
                 else:
                     self._norms = Norms(self._one_by_one(), self._names)
         return self._norms
 
     @cached_property
-    def _at_once(self) -> AtOnce | None:
-        return at_once(self._parts)
+    def _small_layers(self) -> SmallLayers | None:
+        return small_layers(self._parts)
 
     def _one_by_one(self) -> Tensor:
         columns, b = [], self.losses.shape[0]
-        for part, p, known in zip(self._parts, self._like, self._squares or [None] * len(self._parts), strict=True):
+        for part, p, known in zip(
+            self._parts, self._parameters, self._squares or [None] * len(self._parts), strict=True
+        ):
             if known is not None:
                 columns.append(known)
             elif part is None:
                 columns.append(p.new_zeros(b, dtype=accumulation_dtype(p.dtype)))
             else:
-                columns.append(self._purse.measure(part))
+                columns.append(self._budget.measure(part))
         return torch.stack(columns, dim=1)
 
     @property
     def inner(self) -> Tensor | None:
-        """⟨g_i, θ⟩, (B, P) in float64, if it was asked for: from outputs, else from parts, which keep rows by now."""
+        """⟨g_i, θ⟩, (B, P) in float64, if it was asked for: from outputs, else from parts.
+
+        The norms come first: parts that keep rows for them have cheaper products.
+        """
         if self._inner is None:
             return None
         self.norms()
         columns = []
         with Exactly(self.losses.device):
-            for known, part, p in zip(self._inner.columns, self._parts, self._like, strict=True):
+            for known, part, p in zip(self._inner.columns, self._parts, self._parameters, strict=True):
                 if part is None:
                     columns.append(self.losses.new_zeros(len(self.losses), dtype=torch.float64))
                 else:
@@ -110,7 +115,7 @@ class Taken:
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """⟨g_i, u⟩, (B, P)."""
         columns = []
-        for name, part, p in zip(self._names, self._parts, self._like, strict=True):
+        for name, part, p in zip(self._names, self._parts, self._parameters, strict=True):
             if part is None or name not in u:
                 columns.append(p.new_zeros(self.losses.shape[0], dtype=accumulation_dtype(p.dtype)))
             else:
@@ -124,10 +129,10 @@ class Taken:
             return self._weighted_sum(weights, into)
 
     def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
-        total = buffers(self._names, self._like, self._pool) if into is None else into
+        total = room_for_sum(self._names, self._parameters, self._pool) if into is None else into
         norms, beta = self.norms(), 0 if into is None else 1
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
-        together = self._at_once if finite is None else None
+        together = self._small_layers if finite is None else None
         if together is not None and together.add_to([total[name] for name in self._names], weights, beta):
             return total
         columns = weights.unbind(1)
@@ -142,17 +147,19 @@ class Taken:
         return total
 
 
-def buffers(names: tuple[str, ...], like: Sequence[Tensor], pool: Pool) -> Grads:
+def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:
     """Room for a sum, not cleared: one flat buffer where all parameters share a dtype and a device.
 
     Small models have a tensor for each: the allocator hands the same memory out again, at half the price of a view.
     """
-    if sum([p.numel() for p in like]) > _SMALL:
-        kinds = {(p.dtype, p.device) for p in like}
+    if sum([p.numel() for p in parameters]) > _SMALL:
+        kinds = {(p.dtype, p.device) for p in parameters}
         if len(kinds) == 1:
             dtype, device = kinds.pop()
-            return dict(zip(names, pool.views([p.shape for p in like], accumulation_dtype(dtype), device), strict=True))
+            return dict(
+                zip(names, pool.views([p.shape for p in parameters], accumulation_dtype(dtype), device), strict=True)
+            )
     return {
         name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
-        for name, p in zip(names, like, strict=True)
+        for name, p in zip(names, parameters, strict=True)
     }

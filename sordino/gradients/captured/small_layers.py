@@ -22,7 +22,7 @@ _SMALL = 1 << 20
 """Elements of a matrix up to which the calls matter; larger ones are worth torch's threads."""
 
 
-class AtOnce:
+class SmallLayers:
     """The parts of all parameters, each a product of two matrices or the rows of one."""
 
     def __init__(self, parts: Sequence[Matmul | Rows], matrices: Matrices, pairs: list[int]) -> None:
@@ -70,7 +70,7 @@ class AtOnce:
         return True
 
 
-def at_once(parts: Sequence[Part | None]) -> AtOnce | None:
+def small_layers(parts: Sequence[Part | None]) -> SmallLayers | None:
     """The parts, to be taken together; None if one of them cannot."""
     compiled = functions()
     if compiled is None:
@@ -99,4 +99,4 @@ def at_once(parts: Sequence[Part | None]) -> AtOnce | None:
         simple.append(part)
     if len(matrices) > compiled.most:
         return None
-    return AtOnce(simple, Matrices(compiled, matrices), pairs)
+    return SmallLayers(simple, Matrices(compiled, matrices), pairs)

@@ -1,13 +1,12 @@
-"""The tape of one forward pass: every use of a trainable parameter, with the place in the graph to ask for its
-gradient.
+"""The tape of one forward pass: every use of a trainable parameter, with the place in the graph of its gradient.
 
 A rule runs its layer on detached parameters, so the graph holds no parameter that the tape has not recorded, and
 autograd computes no parameter gradients. What is kept is a graph edge, never the output tensor: an in-place operation
 after the layer replaces the tensor, and an edge still names the value the layer returned. Inputs are kept with their
 version, and a changed version raises: a mutated input would give a wrong norm.
 
-A tape works in one of three ways: `Keep` holds inputs until the backward pass is over; `Stream` saves them through
-autograd (so activation checkpointing may forget them) and hands each use over during the backward pass; `Probe` only
+A tape works in one of three ways: `KEEP` holds inputs until the backward pass is over; `HAND_OVER` saves them through
+autograd (so activation checkpointing may forget them) and hands each use over during the backward pass; `SHAPES` only
 logs shapes.
 """
 
@@ -23,7 +22,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from sordino.gradients.captured.use import Parts, Use
-from sordino.gradients.formulas.parameter_product import Euler
+from sordino.gradients.formulas.parameter_product import ParameterProduct
+from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.layers.registry import Rule
 from sordino.refusal import Refusal
 
@@ -35,26 +35,26 @@ class Mode(Enum):
     """What a tape does with a use."""
 
     KEEP = auto()
-    STREAM = auto()
-    PROBE = auto()
+    HAND_OVER = auto()
+    SHAPES = auto()
 
 
 class Checkpointed(Exception):
-    """Raised where saved tensors are rerouted (activation checkpointing): the forward must run as a stream."""
+    """Raised where saved tensors are rerouted (activation checkpointing): the engine must go in two passes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a layer's input has its samples: dimension `dim`, `k` rows for each."""
+    """Where a layer's input has its samples: dimension `dim`, `rows` of it for each."""
 
     dim: int
-    k: int = 1
+    rows: int = 1
 
 
 _ROW_EACH = (Layout(0),)
 
 
-class _Carry(torch.autograd.Function):
+class _WithPath(torch.autograd.Function):
     """The identity, with a gradient path where the input has none."""
 
     @staticmethod
@@ -67,7 +67,7 @@ class _Carry(torch.autograd.Function):
         return None, g.new_zeros(())
 
 
-class _Probe(torch.autograd.Function):
+class _HandOver(torch.autograd.Function):
     """The identity; its backward hands what was saved and the gradient to a sink, one use at a time."""
 
     @staticmethod
@@ -91,12 +91,13 @@ class Tape:
     size: int  # B
     mode: Mode
     trainable: frozenset[int]  # ids of the parameters wanted
+    workspace: Workspace  # for the formulas
     layouts: Mapping[Hashable, Sequence[Layout | None]] = field(default_factory=dict)  # by module, by call
     channels_last: bool = False
-    outputs: bool = False  # Keep: hold the outputs too, for inner products with the parameters
+    outputs: bool = False  # KEEP: hold the outputs too, for inner products with the parameters
     uses: list[Use] = field(default_factory=list)
-    shapes: list[tuple[Hashable, torch.Size]] = field(default_factory=list)  # Probe: (module, shape of its input)
-    sink: Callable[[Use, Tensor], None] | None = None  # Stream: called during the backward pass
+    shapes: list[tuple[Hashable, torch.Size]] = field(default_factory=list)  # SHAPES: (module, shape of its input)
+    sink: Callable[[Use, Tensor], None] | None = None  # HAND_OVER: called during the backward pass
     closed: bool = False
     sharing: bool = False  # inside a layer whose input no sample owns
     idle: bool = False  # layers run by their own code, as inside a part's computation
@@ -104,9 +105,7 @@ class Tape:
     name: str = ""
     index: int = -1
     original: Rule = field(default=lambda: None)
-    rules: Mapping[int, tuple[int, Rule]] = field(
-        default_factory=dict
-    )  # by the identity of a module: its place, its rule
+    rules: Mapping[int, tuple[int, Rule]] = field(default_factory=dict)  # by a module's identity: its place, its rule
     _calls: dict[Hashable, int] = field(default_factory=dict)
     _layout: Layout = Layout(0)
 
@@ -141,9 +140,9 @@ class Tape:
         return self._path
 
     @property
-    def probing(self) -> bool:
+    def shapes_only(self) -> bool:
         """Is this a pass for shapes only?"""
-        return self.mode is Mode.PROBE
+        return self.mode is Mode.SHAPES
 
     @property
     def keeps(self) -> bool:
@@ -168,42 +167,39 @@ class Tape:
             )
         return layouts[call]
 
-    def batch_dim(self, x: Tensor, *, only: int | None = None, frames: bool = True) -> int:
+    def batch_dim(self, x: Tensor, *, only: int | None = None, several: bool = True) -> int:
         """The dimension of x that counts samples; rules call it once per use, and never guess it from sizes.
 
-        `only`: the one the rule can do with. `frames`: may a sample have several rows there?
+        `only`: the one the rule can do with. `several`: may a sample have several rows there?
         """
-        if self.mode is Mode.PROBE:
+        if self.mode is Mode.SHAPES:
             self.shapes.append((self.index, x.shape))
             return 0
         layout = self._layout
-        if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.k:
+        if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.rows:
             raise Refusal(
-                f"layer '{self.name}': its input of {x.dim()} dimensions does not have the samples where the "
-                "first batch "
+                f"layer '{self.name}': its input of {x.dim()} dimensions does not have the samples where the first batch "
                 "had them; need one layout for all batches; keep the batch dimension first, or use Loop()"
             )
-        if (only is not None and layout.dim != only) or (layout.k != 1 and (layout.dim or not frames)):
+        if (only is not None and layout.dim != only) or (layout.rows != 1 and (layout.dim or not several)):
             raise Refusal(
-                f"layer '{self.name}': its input has the samples in dimension {layout.dim} ({layout.k} rows "
-                "each); need "
-                f"one row per sample in dimension {only or 0}; reshape the input, or use Loop()"
+                f"layer '{self.name}': its input has the samples in dimension {layout.dim} ({layout.rows} rows each); "
+                f"need one row per sample in dimension {only or 0}; reshape the input, or use Loop()"
             )
         return layout.dim
 
     def argument_dim(self, which: tuple[Hashable, ...], x: Tensor) -> int | None:
         """The same for one of several tensors a layer takes or returns; None: it is shared by all samples."""
         key = (self.index, *which)
-        if self.mode is Mode.PROBE:
+        if self.mode is Mode.SHAPES:
             self.shapes.append((key, x.shape))
             return 0
         layout = self._layout_of(key, self.name)
         if layout is None:
             return None
-        if layout.k != 1 or layout.dim >= x.dim() or x.shape[layout.dim] != self.size:
+        if layout.rows != 1 or layout.dim >= x.dim() or x.shape[layout.dim] != self.size:
             raise Refusal(
-                f"layer '{self.name}': a tensor it takes or returns has several rows per sample; need one; keep "
-                "the batch "
+                f"layer '{self.name}': a tensor it takes or returns has several rows per sample; need one; keep the batch "
                 "dimension on its own, or write a rule for the layer (sordino.gradients.layers.rule)"
             )
         return layout.dim
@@ -225,37 +221,39 @@ class Tape:
         saved: tuple[Tensor, ...],
         parts: Parts,
         *,
-        frames: int | None = None,
-        euler: Euler | None = None,
+        rows: int | None = None,
+        product: ParameterProduct | None = None,
         more: int = 0,
     ) -> Tensor:
         """Take down a use; y comes back, and is what the layer must return (or compute on).
 
-        `more`: the bytes of outputs before y, in a use that stands for several layers.
+        `saved` is what `parts` needs besides the gradient at y. `rows`: the rows of that gradient which belong to one
+        sample, if they are not those of the input. `product`: how ⟨g_i, θ⟩ follows from y. `more`: the bytes of outputs
+        before y, in a use that stands for several layers.
         """
-        if self.mode is Mode.PROBE:
+        if self.mode is Mode.SHAPES:
             return y
-        k = self._layout.k if frames is None else frames
+        each = self._layout.rows if rows is None else rows
         if self.mode is Mode.KEEP:
             if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
                 raise Checkpointed
             if not y.requires_grad:
-                y = _Carry.apply(y, self.path)  # type: ignore[no-untyped-call]
+                y = _WithPath.apply(y, self.path)  # type: ignore[no-untyped-call]
             held = tuple([t.detach() for t in saved])
             versions = tuple([t._version for t in held])
             inside = any([t.requires_grad for t in saved])  # noqa: C419 — a generator costs more
-            use = Use(self.name, get_gradient_edge(y), held, versions, parts, k, y.nbytes + more, inside)
-            if self.outputs and euler is not None and y.dtype in _EXACT and euler.pays(y.numel() // self.size):
-                use.output, use.version, use.euler = y.detach(), y._version, euler
+            use = Use(self.name, get_gradient_edge(y), held, versions, parts, each, y.nbytes + more, inside)
+            if self.outputs and product is not None and y.dtype in _EXACT and product.pays(y.numel() // self.size):
+                use.output, use.version, use.product = y.detach(), y._version, product
             self.uses.append(use)
             return y
-        use = Use(self.name, get_gradient_edge(self.path), (), (), parts, k)
+        use = Use(self.name, get_gradient_edge(self.path), (), (), parts, each)
         if not self.closed:  # a checkpoint's second forward only provides saved tensors
             self.uses.append(use)
 
         def sink(tensors: tuple[Tensor, ...], g: Tensor) -> None:
             if self.sink is not None:
-                self.sink(Use(use.name, use.edge, tensors, tuple(t._version for t in tensors), parts, k), g)
+                self.sink(Use(use.name, use.edge, tensors, tuple(t._version for t in tensors), parts, each), g)
 
-        out: Tensor = _Probe.apply(y, self.path, sink, *[t.detach() for t in saved])  # type: ignore[no-untyped-call]
+        out: Tensor = _HandOver.apply(y, self.path, sink, *[t.detach() for t in saved])  # type: ignore[no-untyped-call]
         return out

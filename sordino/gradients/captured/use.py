@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sordino.gradients.formulas.compound import Frames
-from sordino.gradients.formulas.parameter_product import Euler
+from sordino.gradients.formulas.compound import SeveralRows
+from sordino.gradients.formulas.parameter_product import ParameterProduct
 from sordino.gradients.formulas.part import Part, Rows, lift
 from sordino.refusal import Refusal
 
@@ -26,24 +26,24 @@ class Use:
     saved: tuple[Tensor, ...]
     versions: tuple[int, ...]
     parts: Parts
-    frames: int
+    rows: int  # of the gradient, for each sample
     bytes: int = 0  # of the output
     inside: bool = False  # its input depends on another recorded layer
     output: Tensor | None = None
     version: int = 0
-    euler: Euler | None = None
+    product: ParameterProduct | None = None
 
     def inner(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
         """⟨g_i, θ⟩ for the parameters of this use, (B,), from its output; empty where the output is not what it was."""
-        if self.euler is None or self.output is None or self.output._version != self.version:
+        if self.product is None or self.output is None or self.output._version != self.version:
             return {}  # not held, or an in-place operation came after
-        dear, *rest = [p for p in self.euler.of if p is not None]
-        if not all(p in parts for p in (dear, *rest)):  # a frozen one has a part in the output too
+        largest, *rest = [p for p in self.product.of if p is not None]
+        if not all(p in parts for p in (largest, *rest)):  # a frozen one has a part in the output too
             return {}
         found = {p: parts[p].dot(p.detach()).double() for p in rest}
-        whole = self.euler.rows(g, self.output).double()
-        whole = whole if self.frames == 1 else whole.view(-1, self.frames).sum(1)
-        found[dear] = whole - sum(found.values())
+        whole = self.product.rows(g, self.output).double()
+        whole = whole if self.rows == 1 else whole.view(-1, self.rows).sum(1)
+        found[largest] = whole - sum(found.values())
         return found
 
     def resolve(self, g: Tensor) -> dict[Tensor, Part]:
@@ -54,13 +54,13 @@ class Use:
                     f"layer '{self.name}': its input was changed in place after the layer had read it; "
                     "need the value it computed with; use the out-of-place operation (x = x + y, not x += y)"
                 )
-        return as_parts(self.parts(self.saved, g), self.frames)
+        return as_parts(self.parts(self.saved, g), self.rows)
 
 
-def as_parts(found: Mapping[Tensor, Part | Tensor], frames: int = 1) -> dict[Tensor, Part]:
-    """Tensors become rows; rows of several frames are added up per sample."""
+def as_parts(found: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
+    """Tensors become parts; where a sample has several rows they are added up."""
     parts: dict[Tensor, Part] = {}
     for p, part in found.items():
         plain: Part = Rows(lift(part)) if isinstance(part, Tensor) else part
-        parts[p] = plain if frames == 1 else Frames(plain, frames)
+        parts[p] = plain if rows == 1 else SeveralRows(plain, rows)
     return parts

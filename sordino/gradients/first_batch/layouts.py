@@ -10,52 +10,48 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
-from sordino.gradients.batch import arguments, take
-from sordino.gradients.captured.graph import one_loss_each, reachable, refuse_reentrant, unrecorded
-from sordino.gradients.captured.plan import Plan, installed
-from sordino.gradients.captured.tape import Layout, Mode, Tape
-from sordino.gradients.first_batch.trial import FEW, MORE
-from sordino.gradients.protocol import LossFn
+from sordino.gradients.batch import take
+from sordino.gradients.captured.graph import reachable, refuse_reentrant, unrecorded
+from sordino.gradients.captured.session import Session
+from sordino.gradients.captured.tape import Layout, Mode
 from sordino.refusal import Refusal
 
+FEW, MORE = 2, 3
+"""Samples in the two runs that are compared."""
 
-def layouts_of(
-    plan: Plan, model: nn.Module, modules: list[nn.Module], loss_fn: LossFn, more: Any
-) -> dict[Hashable, Sequence[Layout | None]]:
+Layouts = dict[Hashable, Sequence[Layout | None]]
+
+
+def layouts_of(session: Session, more: Any) -> Layouts:
     """First the layers; then, if parameters are used outside them, those uses, knowing which layers are shared."""
-    needed, plan.raw = plan.raw, False
-    found, loose = _compared(plan, model, modules, loss_fn, more, {})
+    plan = session.plan
+    needed, plan.loose = plan.loose, False
+    found, loose = _compared(session, more, {})
     shared = any(layout is None for layouts in found.values() for layout in layouts)
-    plan.raw = needed or loose or shared
-    if plan.raw:
-        found, _ = _compared(plan, model, modules, loss_fn, more, found)
+    plan.loose = needed or loose or shared
+    if plan.loose:
+        found, _ = _compared(session, more, found)
     return found
 
 
-def _compared(
-    plan: Plan,
-    model: nn.Module,
-    modules: list[nn.Module],
-    loss_fn: LossFn,
-    more: Any,
-    known: dict[Hashable, Sequence[Layout | None]],
-) -> tuple[dict[Hashable, Sequence[Layout | None]], bool]:
+def _compared(session: Session, more: Any, known: Layouts) -> tuple[Layouts, bool]:
+    """The layouts, and whether a parameter is used outside its layer."""
+    plan = session.plan
     names = {position: name for position, name, _ in plan.rules}
     logs, loose = [], False
     for n in (FEW, MORE):
-        tape = Tape(n, Mode.PROBE, plan.trainable, known)
-        with torch.enable_grad(), installed(plan, modules, tape):
-            losses = one_loss_each(loss_fn(model, *arguments(take(more, slice(0, n)))), n)
+        tape = session.tape(n, Mode.SHAPES, known)
+        with torch.enable_grad(), session.recording(tape):
+            losses = session.losses(take(more, slice(0, n)), n)
         nodes = reachable(losses)
         refuse_reentrant(nodes)
         loose = loose or unrecorded(nodes, plan.columns)
         logs.append(tape.shapes)
     if [key for key, _ in logs[0]] != [key for key, _ in logs[1]]:
         raise Refusal(
-            "the model calls other layers on two samples than on three; need a forward pass that does not "
-            "depend on the number of samples; loop over something else, or use Loop()"
+            "the model calls other layers on two samples than on three; need a forward pass that does not depend on the "
+            "number of samples; loop over something else, or use Loop()"
         )
     found: dict[Hashable, list[Layout | None]] = {key: [None] for key, each in known.items() if None in each}
     for (key, few), (_, many) in zip(*logs, strict=True):
@@ -70,10 +66,10 @@ def _layout(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
     if len(few) == len(many) and not different:
         return None
     dim = different[0] if len(different) == 1 and len(few) == len(many) else -1
-    k = few[dim] // FEW
-    if dim < 0 or few[dim] != FEW * k or many[dim] != MORE * k:
+    rows = few[dim] // FEW
+    if dim < 0 or few[dim] != FEW * rows or many[dim] != MORE * rows:
         raise Refusal(
-            f"layer '{name}': its input does not grow by whole rows with the number of samples; need one "
-            "dimension that counts samples; do not mix samples inside the model"
+            f"layer '{name}': its input does not grow by whole rows with the number of samples; need one dimension that "
+            "counts samples; do not mix samples inside the model"
         )
-    return Layout(dim, k)
+    return Layout(dim, rows)

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from sordino.gradients.batch import size, take, tensors
+from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Checkpointed
-from sordino.gradients.first_batch import stopwatch as tune
-from sordino.gradients.first_batch.trial import Trial
 
 TRIAL = 32
 """Samples a format is timed on."""
@@ -18,12 +17,13 @@ _REPEATS = 3
 _LAST = "channels last"
 
 
-def faster(trial: Trial, batch: Any) -> bool:
+def faster(session: Session, batch: Any) -> bool:
     """Time a whole step in both memory formats, each once untimed while its layers choose their formulas."""
-    plan, model = trial.plan, trial.model
+    plan, model, stopwatch = session.plan, session.model, session.workspace.stopwatch
     inputs = tuple((tuple(t.shape[1:]), t.dtype, t.device) for t in tensors(batch))
-    key = ("format", plan.names, plan.shapes, model.training, inputs, torch.get_num_threads())
-    before = tune.known(key)
+    shapes = tuple(p.shape for p in plan.parameters)
+    key = ("format", plan.names, shapes, model.training, inputs, torch.get_num_threads())
+    before = stopwatch.known(key)
     if before is not None:
         return before == _LAST
     few = take(batch, slice(0, TRIAL))
@@ -34,30 +34,30 @@ def faster(trial: Trial, batch: Any) -> bool:
             plan.channels_last = last
             start = time.perf_counter() if torch.cuda.is_available() else time.thread_time()
             try:
-                grads = trial.run(few)
+                grads = session.run(few)
                 grads.weighted_sum(ones)
             except Checkpointed:
                 return False
             except RuntimeError:  # the model's own code asks for the other format, as x.view(len(x), -1) does
                 if not last:
                     raise
-                tune.remember(key, "default")
+                stopwatch.remember(key, "default")
                 return False
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             elapsed = (time.perf_counter() if torch.cuda.is_available() else time.thread_time()) - start
             if repeat:
                 best[last] = min(best[last], elapsed)
-    return tune.remember(key, _LAST if best[True] < best[False] else "default") == _LAST
+    return stopwatch.remember(key, _LAST if best[True] < best[False] else "default") == _LAST
 
 
-def accepts_last(trial: Trial, more: Any) -> bool:
+def accepts_last(session: Session, more: Any) -> bool:
     """Without a stopwatch: channels last on a CPU, where it has won on all models tried, if the model's code allows it."""
-    if any(p.device.type != "cpu" for p in trial.model.parameters()):
+    if any(p.device.type != "cpu" for p in session.model.parameters()):
         return False
-    trial.plan.channels_last = True
+    session.plan.channels_last = True
     try:
-        trial.run(more)
+        session.run(more)
     except (Checkpointed, RuntimeError):
         return False
     return True

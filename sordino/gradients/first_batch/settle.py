@@ -1,5 +1,5 @@
 """What a model's first batch teaches: where its layers have their samples, which memory format is faster, and whether
-the engine's answers are autograd's. Randomness is off meanwhile and the generators are put back.
+the engine's answers are autograd's. Dropout is off where answers are compared, and all generators are put back.
 """
 
 from __future__ import annotations
@@ -8,56 +8,42 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import nn
 
 from sordino.gradients.batch import size, take
-from sordino.gradients.captured.buffers import forget_rows
-from sordino.gradients.captured.options import PerformanceOptions
-from sordino.gradients.captured.plan import Plan
+from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Checkpointed
-from sordino.gradients.first_batch import memory_format as formats
-from sordino.gradients.first_batch.layouts import layouts_of
-from sordino.gradients.first_batch.trial import MORE, Run, Trial, calm
+from sordino.gradients.first_batch import memory_format
+from sordino.gradients.first_batch.dropout import without_dropout
+from sordino.gradients.first_batch.layouts import MORE, layouts_of
 from sordino.gradients.first_batch.verify import verify
 from sordino.gradients.physical_batch import give_back
-from sordino.gradients.protocol import LossFn
+from sordino.gradients.random_state import RandomState
 
 
-def settle(
-    plan: Plan,
-    model: nn.Module,
-    modules: list[nn.Module],
-    loss_fn: LossFn,
-    batch: Any,
-    options: PerformanceOptions,
-    captured: Run,
-) -> None:
-    """Fill in a plan from a first batch."""
-    trial = Trial(plan, model, modules, loss_fn, options, captured)
-    rows = torch.arange(MORE) % size(batch)
-    more = take(batch, rows)
-    devices = sorted(
-        {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
-    )
-    with torch.random.fork_rng(devices), torch.backends.cudnn.flags(enabled=False):
-        with calm(modules, everything=False):
-            plan.layouts = layouts_of(plan, model, modules, loss_fn, more)
+def settle(session: Session, batch: Any) -> None:
+    """Fill in the session's plan from a first batch."""
+    plan, options = session.plan, session.options
+    more = take(batch, torch.arange(MORE) % size(batch))
+    now = RandomState.now({p.device for p in session.model.parameters()})
+    with now.again(), torch.backends.cudnn.flags(enabled=False):
+        with without_dropout(session.modules, everything=False):
+            plan.layouts = layouts_of(session, more)
         try:
             if options.channels_last is not None:
                 plan.channels_last = options.channels_last
             elif plan.has_convolutions and options.measure and not options.two_pass:
-                plan.channels_last = formats.faster(trial, batch)
+                plan.channels_last = memory_format.faster(session, batch)
             elif plan.has_convolutions and not options.two_pass:
-                plan.channels_last = formats.accepts_last(trial, more)
+                plan.channels_last = memory_format.accepts_last(session, more)
             elif options.measure and not options.two_pass and options.verify:
                 with suppress(Checkpointed):  # layers choose on a real batch, before the check runs on three samples
-                    trial.run(take(batch, slice(0, formats.TRIAL))).norms()
+                    session.run(take(batch, slice(0, memory_format.TRIAL))).norms()
             if options.verify:
-                verify(trial, more)
+                verify(session, more)
             else:
                 plan.trusted = True
         except BaseException:
             plan.layouts = None  # nothing is trusted yet
             raise
-    forget_rows()  # what the measurements wrote
+    session.workspace.forget_rows()  # what the measurements wrote
     give_back()

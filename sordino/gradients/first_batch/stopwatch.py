@@ -4,20 +4,17 @@ An operation count picks wrongly for several layers, so the candidates run on a 
 is the shape of one sample: a Poisson batch has a new size every step, and must not be measured again.
 
 Candidates agree up to rounding only, and a stopwatch may decide otherwise in another process. So the choices are part of
-a checkpoint: a resumed run computes what the first one computed, bit by bit.
+a checkpoint: a resumed run computes what the first one computed, bit by bit. They belong to one backend: what another
+run in the same process measured, or loaded, changes nothing here.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
 
 import torch
 
-_CHOICES: dict[Hashable, str] = {}
-_RESTORED: dict[str, str] = {}  # by repr of the key, as a checkpoint has them
-_fixed = False
 _REPEATS = 3
 _SAMPLES = 8
 _COLD = 1 << 22
@@ -39,64 +36,61 @@ def _clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-@contextmanager
-def fixed() -> Iterator[None]:
-    """Nothing is measured or remembered while this lasts: the first candidate is taken, the same in every process."""
-    global _fixed
-    before, _fixed = _fixed, True
-    try:
-        yield
-    finally:
-        _fixed = before
+class Stopwatch:
+    """The choices made so far, and the means to make another.
 
+    Where nothing is measured (`measures=False`) there are no choices: the first candidate is taken, the same in every
+    process, so callers name first the one that shapes speak for.
+    """
 
-def known(key: Hashable) -> str | None:
-    """The choice made for this shape before, here or in the run a checkpoint came from."""
-    if _fixed:
-        return None
-    choice = _CHOICES.get(key)
-    if choice is None and _RESTORED:
-        choice = _RESTORED.get(repr(key))
-        if choice is not None:
-            _CHOICES[key] = choice
-    return choice
+    def __init__(self, measures: bool = True) -> None:
+        self.measures = measures
+        self._choices: dict[Hashable, str] = {}
+        self._restored: dict[str, str] = {}  # by repr of the key, as a checkpoint has them
 
+    def known(self, key: Hashable) -> str | None:
+        """The choice made for this shape before, here or in the run a checkpoint came from."""
+        if not self.measures:
+            return None
+        choice = self._choices.get(key)
+        if choice is None and self._restored:
+            choice = self._restored.get(repr(key))
+            if choice is not None:
+                self._choices[key] = choice
+        return choice
 
-def remember(key: Hashable, choice: str) -> str:
-    """Keep a choice that was made elsewhere."""
-    _CHOICES[key] = choice
-    return choice
+    def remember(self, key: Hashable, choice: str) -> str:
+        """Keep a choice that was made elsewhere."""
+        if self.measures:
+            self._choices[key] = choice
+        return choice
 
+    def fastest(
+        self,
+        key: Hashable,
+        device: torch.device,
+        candidates: Mapping[str, Callable[[], object]],
+        margin: float = 0.0,
+    ) -> str:
+        """The name of the fastest candidate, remembered; the first, unless another saves more than the share `margin`."""
+        if not self.measures:
+            return next(iter(candidates))
+        best = dict.fromkeys(candidates, float("inf"))
+        if len(candidates) > 1:
+            for _ in range(_REPEATS):  # interleaved, so that a slow moment hits all of them
+                for name, run in candidates.items():
+                    start = _clock(device)
+                    run()
+                    best[name] = min(best[name], _clock(device) - start)
+        best[next(iter(best))] *= 1 - margin
+        return self.remember(key, min(best, key=best.__getitem__))
 
-def fastest(
-    key: Hashable, device: torch.device, candidates: Mapping[str, Callable[[], object]], margin: float = 0.0
-) -> str:
-    """The name of the fastest candidate, remembered under `key`; the first, unless another saves more than this share."""
-    if _fixed:
-        return next(iter(candidates))
-    best = dict.fromkeys(candidates, float("inf"))
-    if len(candidates) > 1:
-        for _ in range(_REPEATS):  # interleaved, so that a slow moment hits all of them
-            for name, run in candidates.items():
-                start = _clock(device)
-                run()
-                best[name] = min(best[name], _clock(device) - start)
-    best[next(iter(best))] *= 1 - margin
-    return remember(key, min(best, key=best.__getitem__))
+    def choices(self) -> dict[str, str]:
+        """Every choice so far, for a checkpoint: shapes of layers and samples, nothing of the data."""
+        return {**self._restored, **{repr(key): choice for key, choice in self._choices.items()}}
 
-
-def choices() -> dict[str, str]:
-    """Every choice so far, for a checkpoint: shapes of layers and samples, nothing of the data."""
-    return {**_RESTORED, **{repr(key): choice for key, choice in _CHOICES.items()}}
-
-
-def restore(saved: Mapping[str, str]) -> None:
-    """Go on with the choices of a checkpoint; what this process measured before is dropped."""
-    forget()
-    _RESTORED.update(saved)
-
-
-def forget() -> None:
-    """Drop every choice, so that the next batches are measured again."""
-    _CHOICES.clear()
-    _RESTORED.clear()
+    def restore(self, saved: Mapping[str, str]) -> None:
+        """Go on with the choices of a checkpoint; what was measured before is dropped."""
+        if self.measures:
+            self._choices.clear()
+            self._restored = dict(saved)

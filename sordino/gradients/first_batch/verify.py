@@ -6,7 +6,6 @@ Three samples, their losses scaled by 1, 2 and 3 so that even equal samples diff
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,14 +13,14 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from sordino.door.vectors import accumulation_dtype
-from sordino.gradients.batch import arguments, take
-from sordino.gradients.captured.graph import one_loss_each
-from sordino.gradients.captured.plan import plan_of, way_of
+from sordino.gradients.batch import take
+from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Checkpointed
-from sordino.gradients.captured.two_pass import streamed
-from sordino.gradients.first_batch.layouts import layouts_of
-from sordino.gradients.first_batch.trial import MORE, Trial, calm
-from sordino.gradients.protocol import squared_norms, trainable
+from sordino.gradients.captured.two_pass import two_passes
+from sordino.gradients.first_batch.dropout import without_dropout
+from sordino.gradients.first_batch.layouts import MORE, layouts_of
+from sordino.gradients.protocol import PerSample, trainable
+from sordino.gradients.tensors import squared_norms
 from sordino.refusal import Refusal
 
 _AGREE = 2e-3
@@ -30,15 +29,15 @@ _AGREE_LOW = 0.2
 """The same where layers compute in half precision, whose rounding autograd and the engine place differently."""
 
 
-def verify(trial: Trial, more: Any) -> None:
+def verify(session: Session, more: Any) -> None:
     """Norms and a sum of three samples against autograd's, in training mode without dropout, else in evaluation."""
     worst: tuple[float, str] = (0.0, "")
     for everything in (False, True):
-        with calm(trial.modules, everything=everything):
-            worst = _disagreement(trial, more)
-        if worst[0] <= _tolerance(trial.model):
+        with without_dropout(session.modules, everything=everything):
+            worst = _disagreement(session, more)
+        if worst[0] <= _tolerance(session.model):
             return
-    if _agrees_in_double(trial, more):
+    if _agrees_in_double(session, more):
         return
     raise Refusal(
         f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model; need "
@@ -47,22 +46,21 @@ def verify(trial: Trial, more: Any) -> None:
     )
 
 
-def _agrees_in_double(trial: Trial, more: Any) -> bool:
+def _agrees_in_double(session: Session, more: Any) -> bool:
     """The same comparison in float64, on a copy.
 
     What a trained classifier is sure of has a gradient p − y that is little but rounding, and autograd on one sample
     rounds otherwise than on three. A wrong formula is as wrong in float64; rounding is not.
     """
-    if any(p.dtype == torch.float64 for p in trial.model.parameters()):
+    if any(p.dtype == torch.float64 for p in session.model.parameters()):
         return False
     try:
-        twin = copy.deepcopy(trial.model).double()
+        twin = copy.deepcopy(session.model).double()
         wide = tree_map(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
-        modules = list(twin.modules())
-        plan = plan_of(twin, way_of(twin, trial.loss_fn, wide))
-        with calm(modules, everything=True):
-            plan.layouts = layouts_of(plan, twin, modules, trial.loss_fn, wide)
-            return _disagreement(replace(trial, plan=plan, model=twin, modules=modules), wide)[0] <= _AGREE
+        other = session.on(twin)
+        with without_dropout(other.modules, everything=True):
+            other.plan.layouts = layouts_of(other, wide)
+            return _disagreement(other, wide)[0] <= _AGREE
     except (RuntimeError, TypeError, Refusal):  # a loss that cannot be computed in float64 decides nothing
         return False
 
@@ -73,29 +71,30 @@ def _tolerance(model: nn.Module) -> float:
     return _AGREE_LOW if low else _AGREE
 
 
-def _disagreement(trial: Trial, more: Any) -> tuple[float, str]:
+def _disagreement(session: Session, more: Any) -> tuple[float, str]:
     """The largest relative difference over parameters, and where."""
-    plan, model, loss_fn = trial.plan, trial.model, trial.loss_fn
+    plan, model = session.plan, session.model
     parameters = trainable(model)
     some = next(iter(parameters.values()))
     scale = torch.arange(1.0, 1 + MORE, device=some.device)
+    grads: PerSample
     try:
-        taken = trial.run(more, scale)
+        grads = session.run(more, scale)
     except Checkpointed:
-        plan.stream = True
-        taken = streamed(plan, model, trial.modules, loss_fn, more, trial.options, scale=scale)  # type: ignore[assignment]
-    norms = taken.norms().squared.double().sqrt()  # (3, P)
+        plan.two_pass = True
+        grads = two_passes(session, more, scale)
+    norms = grads.norms().squared.double().sqrt()  # (3, P)
     true, weights = torch.zeros_like(norms), torch.tensor([[1.0], [-0.5], [2.0]], device=some.device)
     sums = {name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach() for name, p in parameters.items()}
     for i in range(MORE):  # one gradient in memory at a time
         with torch.enable_grad():
-            loss = one_loss_each(loss_fn(model, *arguments(take(more, slice(i, i + 1)))), 1)
-        grads = (
+            loss = session.losses(take(more, slice(i, i + 1)), 1)
+        single = (
             torch.autograd.grad(loss, list(parameters.values()), scale[i : i + 1].to(loss), allow_unused=True)
             if loss.requires_grad
             else [None] * len(parameters)
         )
-        plain = {name: g.detach().to_dense() for name, g in zip(parameters, grads, strict=True) if g is not None}
+        plain = {name: g.detach().to_dense() for name, g in zip(parameters, single, strict=True) if g is not None}
         for column, name in enumerate(parameters):
             if name in plain:
                 true[i, column] = squared_norms(plain[name][None])[0].sqrt()
@@ -105,7 +104,7 @@ def _disagreement(trial: Trial, more: Any) -> tuple[float, str]:
         plan.trusted = True  # if no sample is finite, the next batch is compared as well
         for name, g in plain.items():
             sums[name].add_(g, alpha=float(weights[i]))
-    ours = taken.weighted_sum(weights)
+    ours = grads.weighted_sum(weights)
     overall = true.square().sum(1, keepdim=True).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
     floor = _tolerance(model) * 0.1 * overall + true
     worst = ((norms - true).abs() / floor).max(0).values

@@ -1,4 +1,4 @@
-"""Parts made of parts: several uses of one parameter, blocks of a larger one, frames of a sample.
+"""Parts made of parts: several uses of one parameter, blocks of a larger one, several rows of a sample.
 
 A layer called twice, or two layers sharing a weight, are joined here by the parameter's identity before the norm is
 taken.
@@ -144,26 +144,26 @@ class Disjoint:
 
 
 @dataclass(frozen=True)
-class Frames:
-    """k consecutive rows of the layer's input belong to one sample (frames of a clip, tokens folded into the batch)."""
+class SeveralRows:
+    """k consecutive rows of a layer's input belong to one sample: frames of a clip, or tokens folded into the batch."""
 
     part: Part  # over B·k rows
     k: int
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """From rows, since the frames of a sample add up before the norm."""
+        """From gradients, since the rows of a sample add up before the norm."""
         return Several((self,)).squared(options)
 
     def dot(self, u: Tensor) -> Tensor:
-        """Linear in the frames."""
+        """Linear in the rows."""
         return self.part.dot(u).view(-1, self.k).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Every frame has its sample's weight."""
+        """Every row has its sample's weight."""
         self.part.add_to(out, weights.repeat_interleave(self.k), beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """The frames of a sample, added."""
+        """The rows of a sample, added."""
         if isinstance(where, slice):
             inner = slice((where.start or 0) * self.k, None if where.stop is None else where.stop * self.k)
             rows = self.part.rows(inner)
@@ -171,9 +171,9 @@ class Frames:
             rows = self.part.rows((where[:, None] * self.k + torch.arange(self.k, device=where.device)).flatten())
         return rows.reshape(rows.shape[0] // self.k, self.k, *rows.shape[1:]).sum(1)
 
-    def without(self, gone: Tensor) -> Frames:
-        """Masked, all frames of a sample."""
-        return Frames(self.part.without(gone.repeat_interleave(self.k)), self.k)
+    def without(self, gone: Tensor) -> SeveralRows:
+        """Masked, all rows of a sample."""
+        return SeveralRows(self.part.without(gone.repeat_interleave(self.k)), self.k)
 
 
 @joiner

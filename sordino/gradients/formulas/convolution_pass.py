@@ -12,15 +12,15 @@ for itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from sordino.gradients.first_batch import stopwatch as tune
-from sordino.gradients.formulas import by_shape as likely
+from sordino.gradients.formulas import by_shape
 from sordino.gradients.formulas.geometry import Geometry
-from sordino.gradients.formulas.part import scratch
+from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels import winograd
 from sordino.kernels.correlation import Correlations, correlations, takes
 
@@ -28,53 +28,60 @@ Ways: TypeAlias = dict[str, Callable[[], Tensor]]
 """Codes of equal result, by name."""
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, workspace: Workspace) -> Tensor:
     """As torch.conv2d for x and weight with channels last, by whichever code is faster for their shapes."""
     kernel = correlations() if takes(x, weight, geometry) else None
     if kernel is None or torch.is_autocast_enabled("cpu") or x.is_inference():
         return _plain(x, weight, bias, geometry)
-    y: Tensor = _Convolve.apply(x, weight, bias, geometry, kernel)  # type: ignore[no-untyped-call]
+    y: Tensor = _Convolve.apply(x, weight, bias, geometry, kernel, workspace)  # type: ignore[no-untyped-call]
     return y
 
 
 class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, kernel: Correlations
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        kernel: Correlations,
+        workspace: Workspace,
     ) -> Tensor:
         ctx.save_for_backward(weight)
-        ctx.size, ctx.geometry, ctx.kernel = x.shape, geometry, kernel
-        ways: Ways = {
-            "torch": lambda: _plain(x, weight, bias, geometry),
-            "compiled": lambda: kernel.forward(x, weight, bias, geometry),
-        }
-        fewer = winograd.passes() if winograd.fits(geometry) else None
+        ctx.size, ctx.geometry, ctx.kernel, ctx.workspace = x.shape, geometry, kernel, workspace
+        given = x, weight, bias, geometry
+        ways: Ways = {"torch": partial(_plain, *given), "compiled": partial(kernel.forward, *given)}
+        fewer = _with_fewer_multiplications(geometry)
         if fewer is not None:
-            ways["winograd"] = lambda: fewer.forward(x, weight, bias, geometry, _reused)
-        return _by_the_faster("forward", x, weight, geometry, ways)
+            ways["winograd"] = partial(fewer.forward, *given, workspace.scratch)
+        return _by_the_faster("forward", x, weight, geometry, ways, workspace)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None, None
-        (weight,) = ctx.saved_tensors
-        size, geometry, kernel = ctx.size, ctx.geometry, ctx.kernel
-        ways: Ways = {
-            "torch": lambda: _plain_input(size, g, weight, geometry),
-            "compiled": lambda: kernel.backward(size, g, weight, geometry),
-        }
-        fewer = winograd.passes() if winograd.fits(geometry) else None
-        if fewer is not None:
-            ways["winograd"] = lambda: fewer.backward(size, g, weight, geometry, _reused)
-        return _by_the_faster("input", g, weight, geometry, ways), None, None, None, None
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
+        found, (weight,) = None, ctx.saved_tensors
+        if ctx.needs_input_grad[0]:
+            given = ctx.size, g, weight, ctx.geometry
+            ways: Ways = {"torch": partial(_plain_input, *given), "compiled": partial(ctx.kernel.backward, *given)}
+            fewer = _with_fewer_multiplications(ctx.geometry)
+            if fewer is not None:
+                ways["winograd"] = partial(fewer.backward, *given, ctx.workspace.scratch)
+            found = _by_the_faster("input", g, weight, ctx.geometry, ways, ctx.workspace)
+        return found, None, None, None, None, None
 
 
-def _by_the_faster(which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: Ways) -> Tensor:
+def _with_fewer_multiplications(geometry: Geometry) -> winograd.Passes | None:
+    return winograd.passes() if winograd.fits(geometry) else None
+
+
+def _by_the_faster(
+    which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: Ways, workspace: Workspace
+) -> Tensor:
     key = (which, geometry, x.shape[1:], x.stride()[1:], weight.shape, torch.get_num_threads())
-    choice = tune.known(key)
+    choice = workspace.stopwatch.known(key)
     if choice is None:
-        first = likely.whole_pass(which, geometry, weight.shape, x.shape, ways)
-        choice = tune.fastest(key, x.device, {first: ways[first], **ways})
+        first = by_shape.whole_pass(which, geometry, weight.shape, x.shape, ways)
+        choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways})
     return ways.get(choice, ways["torch"])()  # a checkpoint may name what is not here
 
 
@@ -87,7 +94,3 @@ def _plain_input(size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry
     options = (geometry.stride, geometry.padding, geometry.dilation, False, (0, 0), geometry.groups)
     found: Tensor = torch.ops.aten.convolution_backward(g, like, weight, None, *options, (True, False, False))[0]
     return found
-
-
-def _reused(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    return scratch(shape[0], like)

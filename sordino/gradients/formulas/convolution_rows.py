@@ -19,9 +19,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from sordino.gradients.captured.buffers import room
 from sordino.gradients.formulas.geometry import Geometry
-from sordino.gradients.formulas.part import scratch
+from sordino.gradients.formulas.workspace import Workspace
 
 ORDER = {"shift": "kpc", "last": "pkc", "compiled": "pkc"}
 """How rows are laid out, k the taps; as (p, C/groups, *kernel) where nothing is said."""
@@ -46,15 +45,15 @@ def gram(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> tuple[Tensor,
     return product.sum(3).flatten(1).sum(1), product.diagonal(dim1=2, dim2=3).flatten(1).sum(1)
 
 
-def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choice: str) -> Tensor:
+def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choice: str, workspace: Workspace) -> Tensor:
     """Per-sample gradients, in the order that `ORDER` has for the choice."""
     if choice == "native":
         each = [weight_gradient(a[i : i + 1], g[i : i + 1], shape, geometry) for i in range(len(g))]
         return torch.stack(each) if each else a.new_zeros((0, *shape))
     if choice == "last":
-        return _last(a, g, geometry)
+        return _last(a, g, geometry, workspace)
     if choice == "unfold":
-        return _unfold(a, g, shape, geometry)
+        return _unfold(a, g, shape, geometry, workspace)
     a = geometry.fitted(a, g.shape[2:])
     if choice == "taps":
         by_tap = [(g * part).flatten(2).sum(2) for part in geometry.slices(a, g.shape[2:])]
@@ -67,11 +66,11 @@ def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choic
     return rows_by_tap
 
 
-def _unfold(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
+def _unfold(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, workspace: Workspace) -> Tensor:
     """Patches of a few samples at a time, positions innermost; rows (b, p, C/groups, *kernel)."""
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     groups, wide = geometry.groups, prod(shape[1:])
-    found = room((b, groups, p // groups, wide), a)
+    found = workspace.room((b, groups, p // groups, wide), a)
     step = max(1, _WARM // max(1, t * wide * groups))
     for i in range(0, b, step):
         patches = geometry.unfolded(geometry.fitted(a[i : i + step], g.shape[2:]).contiguous())  # (s, groups, d, T)
@@ -81,13 +80,13 @@ def _unfold(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) ->
     return found.view(b, *shape)
 
 
-def _last(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+def _last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:
     """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     wide = a.shape[1] * geometry.taps
-    found = room((b, p, wide), a)
+    found = workspace.room((b, p, wide), a)
     step = max(1, _WARM // (t * wide))
-    buffer = scratch(min(step, b) * t * wide, a)
+    buffer = workspace.scratch((min(step, b) * t * wide,), a)
     for i in range(0, b, step):
         few = geometry.fitted(a[i : i + step], g.shape[2:])
         patches = geometry.unfolded_last(few, buffer)  # (s, T, K·C)

@@ -17,14 +17,14 @@ from math import prod
 import torch
 from torch import Tensor
 
-from sordino.gradients.captured.buffers import room
 from sordino.gradients.captured.options import PerformanceOptions
-from sordino.gradients.first_batch import stopwatch as tune
-from sordino.gradients.formulas import by_shape as likely
+from sordino.gradients.first_batch.stopwatch import samples
+from sordino.gradients.formulas import by_shape
 from sordino.gradients.formulas.convolution_rows import ORDER, gram, rows, weight_gradient
 from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.matrix_product import diagonal_guard
 from sordino.gradients.formulas.part import Rows, blank, may_keep, per_pass, pieces, square_sum
+from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels import convolution, winograd_rows
 from sordino.kernels.sample_gradients import SampleGradients
 
@@ -37,13 +37,14 @@ _KERNELS = ("winograd", "compiled")
 class Convolution:
     """The weight of a convolution."""
 
-    __slots__ = ("a", "g", "geometry", "kept", "order", "shape")
+    __slots__ = ("a", "g", "geometry", "kept", "order", "shape", "workspace")
 
-    def __init__(self, a: Tensor, g: Tensor, geometry: Geometry) -> None:
+    def __init__(self, a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace | None = None) -> None:
         """Take a (B, C, *S), not padded, and g (B, p, *S')."""
         self.a = a
         self.g = g
         self.geometry = geometry
+        self.workspace = Workspace() if workspace is None else workspace
         self.shape = (g.shape[1], a.shape[1] // geometry.groups, *geometry.kernel)  # the weight's
         self.kept: Tensor | None = None  # (B, …) rows in the order of `order`
         self.order = ""  # "" for rows as (p, C/groups, *kernel), else their layout: "kpc" or "pkc" with k the taps
@@ -87,7 +88,7 @@ class Convolution:
         """Norms and rows in one pass; rows that are not kept are never written out."""
         kernel = self._kernels()[choice]
         taps, channels = self.geometry.taps, self.shape[1]
-        kept = room((len(self.a), self.shape[0], taps, channels), self.a) if keep else None
+        kept = self.workspace.room((len(self.a), self.shape[0], taps, channels), self.a) if keep else None
         squared = kernel.rows(self.a, self.g, self.geometry, kept)
         if kept is not None:
             self.kept, self.order = kept, "pkc"
@@ -114,13 +115,13 @@ class Convolution:
             return "taps"
         kernels = self._kernels()
         if not options.measure:
-            return likely.norms(geometry, self.a, self.g, keep=keep, kernels=kernels)
+            return by_shape.norms(geometry, self.a, self.g, keep=keep, kernels=kernels)
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
         key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
-        choice = tune.known(key)
+        choice = self.workspace.stopwatch.known(key)
         if choice is None:
-            few = slice(0, tune.samples(max(prod(self.shape), d * t)))
-            sub = Convolution(self.a[few], self.g[few], geometry)
+            few = slice(0, samples(max(prod(self.shape), d * t)))
+            sub = Convolution(self.a[few], self.g[few], geometry, self.workspace)
             w = torch.ones(sub.a.shape[0], device=self.a.device, dtype=self.a.dtype)
             total = self.a.new_empty(self.shape)
             self._sum_choice(torch.ones(self.a.shape[0], device=self.a.device, dtype=self.a.dtype))
@@ -139,7 +140,7 @@ class Convolution:
                         gram(sub.a, sub.g, geometry, name)
                         sub.add_to(total, w, 0)
                     elif name in _KERNELS:
-                        one = Convolution(sub.a, sub.g, geometry)
+                        one = Convolution(sub.a, sub.g, geometry, self.workspace)
                         one._compiled(keep, name)
                         one.add_to(total, w, 0)
                     else:
@@ -152,13 +153,13 @@ class Convolution:
 
                 return run
 
-            choice = tune.fastest(key, self.a.device, {name: candidate(name) for name in names})
+            choice = self.workspace.stopwatch.fastest(key, self.a.device, {name: candidate(name) for name in names})
         if choice in _KERNELS and choice not in kernels:  # a checkpoint from a machine that had it
             return next(iter(kernels), "unfold")
         return choice
 
     def _rows(self, where: slice | Tensor, choice: str) -> Tensor:
-        return rows(self.a[where], self.g[where], self.shape, self.geometry, choice)
+        return rows(self.a[where], self.g[where], self.shape, self.geometry, choice, self.workspace)
 
     def _native(self, weights: Tensor) -> Tensor:
         scaled = self.g * weights.view(-1, *[1] * (self.g.dim() - 1))
@@ -217,7 +218,7 @@ class Convolution:
         b, t = self.g.shape[0], prod(self.g.shape[2:])
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
         key = ("sum", self.geometry, *shapes, self.a.dtype, self.a.device)
-        choice = tune.known(key) if b else "native"
+        choice = self.workspace.stopwatch.known(key) if b else "native"
         if choice is None:
 
             def product() -> None:
@@ -228,8 +229,8 @@ class Convolution:
                 ways["product"] = product
             for name in self._kernels():
                 ways[name] = partial(self._sum, w, name)
-            first = likely.total(self.a.shape, self.g.shape, ways)  # the one taken where nothing is measured
-            choice = tune.fastest(key, self.a.device, {first: ways[first], **ways})
+            first = by_shape.total(self.a.shape, self.g.shape, ways)  # the one taken where nothing is measured
+            choice = self.workspace.stopwatch.fastest(key, self.a.device, {first: ways[first], **ways})
         return choice
 
     def rows(self, where: slice | Tensor) -> Tensor:
@@ -240,7 +241,7 @@ class Convolution:
 
     def without(self, gone: Tensor) -> Convolution:
         """Masked in both factors."""
-        masked = Convolution(blank(self.a, gone), blank(self.g, gone), self.geometry)
+        masked = Convolution(blank(self.a, gone), blank(self.g, gone), self.geometry, self.workspace)
         masked.shape = self.shape
         masked.kept, masked.order = (None if self.kept is None else blank(self.kept, gone)), self.order
         return masked

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.gradients.first_batch import stopwatch as tune
-from sordino.gradients.formulas import by_shape as likely
+from sordino.gradients.formulas import by_shape
 from sordino.gradients.formulas.part import autocasting
+from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels.affine import Affines, affines
 
 _SMALL = 1 << 26
@@ -25,40 +25,45 @@ _MARGIN = 0.07
 """They differ by a tenth, a stopwatch on a busy machine by as much: only a clear case overrules the rule."""
 
 
-def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, size: int) -> Tensor:
+def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
     """As torch.nn.functional.linear for x (rows, d) of `size` samples, by whichever code is faster for their shapes."""
     kernel = affines() if x.numel() * len(weight) >= _SMALL else None
     if kernel is None or not kernel.takes(x, weight.t()) or autocasting(x.device) or x.is_inference():
         return torch.nn.functional.linear(x, weight, bias)
-    y: Tensor = _Mapped.apply(x, weight, bias, len(x) // max(1, size), kernel)  # type: ignore[no-untyped-call]
+    y: Tensor = _Mapped.apply(x, weight, bias, len(x) // max(1, size), kernel, workspace)  # type: ignore[no-untyped-call]
     return y
 
 
 class _Mapped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, each: int, kernel: Affines) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
+    ) -> Tensor:
         ctx.save_for_backward(weight)
-        ctx.each, ctx.kernel = each, kernel
-        return _by_the_faster("mapped", x, weight.t(), bias, each, kernel)
+        ctx.each, ctx.kernel, ctx.workspace = each, kernel, workspace
+        return _by_the_faster("mapped", x, weight.t(), bias, each, kernel, workspace)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
         if not ctx.needs_input_grad[0]:
-            return None, None, None, None, None
+            return None, None, None, None, None, None
         (weight,) = ctx.saved_tensors
-        return _by_the_faster("mapped back", g, weight, None, ctx.each, ctx.kernel), None, None, None, None
+        found = _by_the_faster("mapped back", g, weight, None, ctx.each, ctx.kernel, ctx.workspace)
+        return found, None, None, None, None, None
 
 
-def _by_the_faster(which: str, x: Tensor, m: Tensor, bias: Tensor | None, each: int, kernel: Affines) -> Tensor:
+def _by_the_faster(
+    which: str, x: Tensor, m: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
+) -> Tensor:
     if not kernel.takes(x, m):
         return _plain(x, m, bias)
     threads = torch.get_num_threads()
     key = (which, each, *m.shape, threads)
-    choice = tune.known(key)
+    choice = workspace.stopwatch.known(key)
     if choice is None:
         ways = {"torch": lambda: _plain(x, m, bias), "compiled": lambda: kernel(x, m, bias, threads)}
-        first = likely.product(torch.backends.cpu.get_cpu_capability())
-        choice = tune.fastest(key, x.device, {first: ways[first], **ways}, _MARGIN)
+        first = by_shape.product(torch.backends.cpu.get_cpu_capability())
+        choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways}, _MARGIN)
     return kernel(x, m, bias, threads) if choice == "compiled" else _plain(x, m, bias)
 
 

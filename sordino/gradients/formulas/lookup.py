@@ -77,7 +77,7 @@ class Tied:
         q = self.head.g if self.head.g.dim() == 3 else self.head.g.unsqueeze(1)  # (B, S, V)
         inner = torch.bmm(self.embedding.g, a.transpose(1, 2))  # (B, T, S)
         at = q.gather(2, self.embedding.ids[:, None, :].expand(-1, q.shape[1], -1))  # (B, S, T)
-        separate = self.embedding.squared(options) + Matmul(a, q).squared(options)
+        separate = self.embedding.squared(options) + Matmul(a, q, workspace=self.head.workspace).squared(options)
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
         again = diagonal_guard(squared, separate)
         for index in pieces(again, 1):

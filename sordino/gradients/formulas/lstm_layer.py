@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sordino.gradients.captured.buffers import room
+from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels.lstm import Recurrence, Trace, Weights
 
 
@@ -102,11 +102,19 @@ class CompiledLSTMLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, port: Tensor, h0: Tensor, c0: Tensor, kernel: Recurrence, weights: Weights, held: Held
+        ctx: Any,
+        x: Tensor,
+        port: Tensor,
+        h0: Tensor,
+        c0: Tensor,
+        kernel: Recurrence,
+        weights: Weights,
+        held: Held,
+        workspace: Workspace,
     ) -> tuple[Tensor, Tensor]:
         """All steps."""
-        out, trace = kernel.forward(x, h0, c0, weights, torch.get_num_threads(), room)
-        ctx.kernel, ctx.weights, ctx.held, ctx.spent = kernel, weights, held, False
+        out, trace = kernel.forward(x, h0, c0, weights, torch.get_num_threads(), workspace.room)
+        ctx.kernel, ctx.weights, ctx.held, ctx.room, ctx.spent = kernel, weights, held, workspace.room, False
         ctx.save_for_backward(trace.read, trace.gates, trace.cells)
         return out, trace.cells[-1].clone()
 
@@ -118,8 +126,8 @@ class CompiledLSTMLayer(torch.autograd.Function):
         d = ctx.weights.w_ih.shape[1]
         if ctx.spent:
             read, cells = trace.read, trace.cells
-            trace = kernel.forward(read[:, :, :d], read[0, :, d:], cells[0], ctx.weights, threads, room)[1]
+            trace = kernel.forward(read[:, :, :d], read[0, :, d:], cells[0], ctx.weights, threads, ctx.room)[1]
         ctx.spent = True
-        back = kernel.backward(trace, ctx.weights, dhidden, dlast, threads, room, inner=ctx.needs_input_grad[0])
+        back = kernel.backward(trace, ctx.weights, dhidden, dlast, threads, ctx.room, inner=ctx.needs_input_grad[0])
         ctx.held.read, ctx.held.sums = trace.read, back.sums
-        return back.dx, trace.gates.flatten(0, 1), back.dh0, back.dc0, None, None, None
+        return back.dx, trace.gates.flatten(0, 1), back.dh0, back.dc0, None, None, None, None

@@ -22,6 +22,7 @@ from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas.compound import joiner
 from sordino.gradients.formulas.output_gradient import Output, add_product, gram_of, gram_with, rows_of
 from sordino.gradients.formulas.part import Part, Squares, blank, may_keep, per_pass, pieces, square_sum
+from sordino.gradients.formulas.workspace import Workspace
 
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
@@ -35,10 +36,16 @@ def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
 class Matmul:
     """The weight of a linear map."""
 
-    __slots__ = ("a", "g", "kept", "number", "output", "squares", "start")
+    __slots__ = ("a", "g", "kept", "number", "output", "squares", "start", "workspace")
 
     def __init__(
-        self, a: Tensor, g: Tensor, output: Output | None = None, squares: Squares | None = None, start: int = 0
+        self,
+        a: Tensor,
+        g: Tensor,
+        output: Output | None = None,
+        squares: Squares | None = None,
+        start: int = 0,
+        workspace: Workspace | None = None,
     ) -> None:
         """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both, and then `squares` may give ‖g‖².
 
@@ -48,7 +55,8 @@ class Matmul:
             a, g = a[:, 0], g[:, 0]
         self.a = a
         self.g = g
-        self.output = None if a.dim() == 2 else output or Output(g)
+        self.workspace = workspace if output is None else output.workspace
+        self.output = None if a.dim() == 2 else output or Output(g, None, workspace)
         self.number = 0 if self.output is None else self.output.joins(a)
         self.squares = squares
         self.start = start
@@ -72,12 +80,13 @@ class Matmul:
         if choice == "gram":
             return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
         if keep:
-            self.kept, squared = rows_of(self.a, self.g)
+            self.kept, squared = rows_of(self.a, self.g, self.output.workspace)
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
             self.output = None
             return squared
         step = per_pass(p * d, options, self.a.element_size())
-        return torch.cat([rows_of(a, g)[1] for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)])
+        both = zip(pieces(self.a, step), pieces(self.g, step), strict=True)
+        return torch.cat([rows_of(a, g, self.output.workspace)[1] for a, g in both])
 
     def _gram(self, output: Output, step: int, options: PerformanceOptions) -> Tensor:
         b, t, _ = self.a.shape
@@ -123,7 +132,7 @@ class Matmul:
 
     def without(self, gone: Tensor) -> Matmul:
         """Masked in both factors."""
-        masked = Matmul(blank(self.a, gone), blank(self.g, gone))
+        masked = Matmul(blank(self.a, gone), blank(self.g, gone), workspace=self.workspace)
         masked.kept = None if self.kept is None else blank(self.kept, gone)
         return masked
 
@@ -138,6 +147,5 @@ def _along_positions(parts: Sequence[Part]) -> Part | None:
     same = [part for part in parts if isinstance(part, Matmul)]
     if len(same) < len(parts):
         return None
-    return Matmul(
-        torch.cat([_positions(part.a) for part in same], 1), torch.cat([_positions(part.g) for part in same], 1)
-    )
+    a, g = (torch.cat([_positions(each) for each in uses], 1) for uses in zip(*[(p.a, p.g) for p in same], strict=True))
+    return Matmul(a, g, workspace=same[0].workspace)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sordino.gradients.captured.buffers import room
 from sordino.gradients.captured.options import PerformanceOptions
-from sordino.gradients.first_batch import stopwatch as tune
+from sordino.gradients.first_batch.stopwatch import samples
 from sordino.gradients.formulas.part import square_sum
+from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels.gram import Grams, grams
 from sordino.kernels.product import products
 from sordino.kernels.tensors import on_cpu
@@ -46,9 +46,9 @@ def add_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None
     out.addmm_(g.flatten(0, -2).t(), a.flatten(0, -2), beta=beta)
 
 
-def rows_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+def rows_of(a: Tensor, g: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:
     """gᵀa of every sample, (B, p, d), in room that is used again, and their squared norms, (B,)."""
-    held, kernel = room((len(a), g.shape[2], a.shape[2]), a), products()
+    held, kernel = workspace.room((len(a), g.shape[2], a.shape[2]), a), products()
     if kernel is not None and kernel.takes_rows(g, a):
         return held, kernel.rows(g, a, held, torch.get_num_threads())
     torch.bmm(g.transpose(1, 2), a, out=held)
@@ -58,11 +58,12 @@ def rows_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 class Output:
     """The gradient at an output, and the inputs that met in it: one, or two in a recurrent layer."""
 
-    __slots__ = ("choice", "g", "gram", "inputs", "read", "sums", "total", "weights")
+    __slots__ = ("choice", "g", "gram", "inputs", "read", "sums", "total", "weights", "workspace")
 
-    def __init__(self, g: Tensor, read: Tensor | None = None) -> None:
+    def __init__(self, g: Tensor, read: Tensor | None = None, workspace: Workspace | None = None) -> None:
         """Take g (B, T, p), and a tensor (B, T, d) of which the inputs are columns, if there is one."""
         self.g = g
+        self.workspace = Workspace() if workspace is None else workspace
         self.read = read
         self.weights: Tensor | None = None
         self.total: Tensor | None = None
@@ -117,10 +118,10 @@ class Output:
     def _measured(self, keep: bool, kernel: Grams | None) -> str:
         (_, t, p), widths, threads = self.g.shape, tuple(a.shape[2] for a in self.inputs), torch.get_num_threads()
         key = ("matmul", t, widths, p, self.g.dtype, self.g.device, threads, keep, kernel is None)
-        choice = tune.known(key)
+        choice = self.workspace.stopwatch.known(key)
         if choice is not None:
             return choice
-        few = tune.samples(p * sum(widths))
+        few = samples(p * sum(widths))
         g, inputs = self.g[:few], [a[:few] for a in self.inputs]
         read = None if self.read is None else self.read[:few]
         w = torch.ones(len(g), device=g.device, dtype=g.dtype)
@@ -142,11 +143,11 @@ class Output:
 
         def rows() -> None:
             for a in inputs:
-                held, _ = rows_of(a, g)
+                held, _ = rows_of(a, g, self.workspace)
                 if keep:
                     held.flatten(1).t() @ w
             if not keep:
                 total()
 
         candidates = {"gram": gram, "rows": rows} | ({} if kernel is None else {"compiled": compiled})
-        return tune.fastest(key, g.device, candidates)
+        return self.workspace.stopwatch.fastest(key, g.device, candidates)

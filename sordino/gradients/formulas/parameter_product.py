@@ -12,27 +12,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.gradients.formulas.part import scratch
+from sordino.gradients.formulas.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Euler:
-    """An output that is linear in the parameters `of`, together; the first is the one whose own product is dear."""
+class ParameterProduct:
+    """An output that is linear in the parameters `of`, together.
+
+    The others' own products are computed and subtracted, which leaves that of the first: so it should be the largest.
+    """
 
     of: tuple[Tensor | None, ...]
     rows: Callable[[Tensor, Tensor], Tensor]  # (δ, y) to Σ δ·y of each row of the layer's input
 
     def pays(self, outputs: int) -> bool:
-        """Is holding so many outputs per sample better than a product with the layer's rows, which it keeps then?"""
-        dear = self.of[0]
-        return dear is not None and outputs <= dear.numel()
+        """Is holding so many outputs per sample cheaper than one product with the rows the layer would keep instead?"""
+        largest = self.of[0]
+        return largest is not None and outputs <= largest.numel()
 
 
 _WARM = 1 << 16
 """Elements multiplied at once: the product should still be in the cache when it is added up."""
 
 
-def each(g: Tensor, y: Tensor) -> Tensor:
+def each(workspace: Workspace, g: Tensor, y: Tensor) -> Tensor:
     """Σ δ·y over all but the first dimension, whatever the memory format, a few rows at a time."""
     rest, n = tuple(range(1, g.dim())), g[:1].numel()
     dense = g.is_contiguous() or (g.dim() == 4 and g.is_contiguous(memory_format=torch.channels_last))
@@ -41,6 +44,6 @@ def each(g: Tensor, y: Tensor) -> Tensor:
     step, found = max(1, _WARM // n), g.new_empty(g.shape[0])
     for i in range(0, g.shape[0], step):
         few = g[i : i + step]
-        room = scratch(few.numel(), few).as_strided(few.shape, few.stride())
+        room = workspace.scratch((few.numel(),), few).as_strided(few.shape, few.stride())
         found[i : i + step] = torch.mul(few, y[i : i + step], out=room).sum(rest)
     return found

@@ -11,7 +11,6 @@ Only the norm has cross terms, so only the norm needs the uses together.
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -146,33 +145,21 @@ def blank(tensor: Tensor, gone: Tensor) -> Tensor:
     return tensor.masked_fill(gone.view(-1, *[1] * (tensor.dim() - 1)), 0)
 
 
-_SCRATCH = threading.local()
-
-
-def scratch(elements: int, like: Tensor) -> Tensor:
-    """A flat buffer that is used again and again: fresh memory of this size costs its page faults every time."""
-    key = f"{like.dtype}{like.device}"
-    held: Tensor | None = _SCRATCH.__dict__.get(key)
-    if held is None or held.numel() < elements:
-        held = _SCRATCH.__dict__[key] = torch.empty(elements, dtype=like.dtype, device=like.device)
-    return held[:elements]
-
-
 def per_pass(sample_elements: int, options: PerformanceOptions, itemsize: int = 4) -> int:
     """How many samples fit the scratch memory, at least one."""
     return max(1, options.scratch_bytes // max(1, sample_elements * itemsize))
 
 
-_DEAR = 4
-"""Rows so many times as large as a layer's own input and gradient cost more in memory than they save in the sum."""
+_LARGEST = 4
+"""Rows more than so many times as large as a layer's input and gradient cost more in memory than they save in the sum."""
 
 
 def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize: int) -> bool:
     """Whether the rows of b samples may stay until the sum; `rows` and `own` are elements of one sample.
 
-    They may always take the place of the layer's own input and output gradient.
+    Rows no larger than the layer's input and output gradient are always kept: they take their place.
     """
-    return rows <= own or (rows <= _DEAR * own and b * rows * itemsize <= (options.keep_bytes or 0))
+    return rows <= own or (rows <= _LARGEST * own and b * rows * itemsize <= (options.keep_bytes or 0))
 
 
 class Rows:

@@ -53,14 +53,14 @@ def _bias_rows(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, d
         copies.contiguous(),
         (),
         lambda _, g: {bias: Block(Rows(lift(g).reshape(tape.size, -1)), *block, bias.shape)},
-        frames=1,
+        rows=1,
     )
 
 
 def _appended(tape: Tape, p: Tensor, x: Tensor) -> Tensor:
     """A learned key or value (1, 1, E) after each sample's own, x (B, S, E)."""
     copies = tape.leaf(p).expand(x.shape[0], 1, -1).contiguous()
-    copies = tape.record(copies, (), lambda _, g: {p: g.reshape(-1, 1, 1, g.shape[-1])}, frames=1)
+    copies = tape.record(copies, (), lambda _, g: {p: g.reshape(-1, 1, 1, g.shape[-1])}, rows=1)
     return torch.cat([x, copies], 1)
 
 
@@ -79,7 +79,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Softmax(QKᵀ/√d) V over heads."""
     dim = 0 if module.batch_first else 1
-    tape.batch_dim(query, only=dim, frames=False)
+    tape.batch_dim(query, only=dim, several=False)
     if query.dim() != 3:
         raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, T, E) or (T, B, E); unsqueeze the input")
     heads, size, lengths = module.num_heads, tape.size, 1 - dim

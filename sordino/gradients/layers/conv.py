@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from sordino.gradients.formulas.convolution_pass import convolve
 from sordino.gradients.formulas.convolution_weight import Convolution
 from sordino.gradients.formulas.geometry import Geometry
-from sordino.gradients.formulas.parameter_product import Euler, each
+from sordino.gradients.formulas.parameter_product import ParameterProduct, each
 from sordino.gradients.formulas.part import Part, lift
 from sordino.gradients.layers.registry import rule
 
@@ -44,10 +45,10 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
     )
     w = tape.leaf(weight, x)
     b = None if bias is None else bias.detach()
-    if tape.channels_last and rank == 2 and not tape.probing:
+    if tape.channels_last and rank == 2 and not tape.shapes_only:
         x = _channels_last(x)
         w = _channels_last(w.detach()).requires_grad_(w.requires_grad)
-        y = convolve(x, w, b, geometry)
+        y = convolve(x, w, b, geometry, tape.workspace)
     else:
         plain = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
         y = plain(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
@@ -56,12 +57,12 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
         found: dict[Tensor, Part | Tensor] = {}
         g32 = lift(g)
         if tape.wants(weight):
-            found[weight] = Convolution(lift(saved[0], g), g32, geometry)
+            found[weight] = Convolution(lift(saved[0], g), g32, geometry, tape.workspace)
         if bias is not None and tape.wants(bias):
             found[bias] = g32.flatten(2).sum(2)
         return found
 
-    return tape.record(y, (x,), parts, euler=Euler((weight, bias), each))
+    return tape.record(y, (x,), parts, product=ParameterProduct((weight, bias), partial(each, tape.workspace)))
 
 
 @rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -107,9 +108,9 @@ def transposed(
         found: dict[Tensor, Part | Tensor] = {}
         g32 = lift(g)
         if tape.wants(weight):
-            found[weight] = Convolution(g32, lift(saved[0], g), geometry)
+            found[weight] = Convolution(g32, lift(saved[0], g), geometry, tape.workspace)
         if bias is not None and tape.wants(bias):
             found[bias] = g32.flatten(2).sum(2)
         return found
 
-    return tape.record(y, (input,), parts, euler=Euler((weight, bias), each))
+    return tape.record(y, (input,), parts, product=ParameterProduct((weight, bias), partial(each, tape.workspace)))

@@ -43,7 +43,7 @@ def _look_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor) -> Te
             rows = rows.masked_fill((where == padding).unsqueeze(2), 0)
         return {weight: Lookup(where, rows, weight.shape[0])}
 
-    return tape.record(y, (moved,), parts, frames=1)
+    return tape.record(y, (moved,), parts, rows=1)
 
 
 @rule(nn.Embedding)

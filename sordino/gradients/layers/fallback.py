@@ -113,5 +113,5 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return {wanted[n]: lift(t) for n, t in rows.items()}
 
         y = y.clone() if y._is_view() or any(y is leaf for leaf in inputs) else y
-        recorded.append(tape.record(y, tuple(inputs[j] for j in where), parts, frames=1))
+        recorded.append(tape.record(y, tuple(inputs[j] for j in where), parts, rows=1))
     return tree_unflatten(recorded, outspec)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sordino.gradients.formulas.compound import Block
 from sordino.gradients.formulas.linear_map import mapped
 from sordino.gradients.formulas.matrix_product import Matmul
-from sordino.gradients.formulas.parameter_product import Euler
+from sordino.gradients.formulas.parameter_product import ParameterProduct
 from sordino.gradients.formulas.part import Part, Rows, Squares, lift
 from sordino.gradients.layers.registry import rule
 
@@ -29,7 +29,7 @@ def _one_position(tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor
     squares = Squares(g)
     found: dict[Tensor, Part | Tensor] = {}
     if tape.wants(weight):
-        found[weight] = Matmul(a, g, None, squares)
+        found[weight] = Matmul(a, g, None, squares, workspace=tape.workspace)
     if bias is not None and tape.wants(bias):
         found[bias] = Rows(g, squares)
     return found
@@ -49,11 +49,10 @@ def affine(
     if block is not None:
         w = w[slice(*block)]
         b = None if b is None else b[slice(*block)]
-    # On the CPU a Linear on more than two dimensions returns a view, and in-place operations bypass a view's node in
-    # the
-    # graph. So the recorded value is the two-dimensional product, which every later in-place operation still goes
-    # through.
-    y, lead, size = mapped(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), w, b, tape.size), x.shape[:-1], tape.size
+    # On the CPU a Linear on more than two dimensions returns a view, and in-place operations bypass a view's node in the
+    # graph. So the recorded value is the two-dimensional product, which every later in-place operation goes through.
+    lead, size = x.shape[:-1], tape.size
+    y = mapped(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), w, b, size, tape.workspace)
     plain = x.dim() == 2 and lead[0] == size and block is None  # one position each: nothing to arrange
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
@@ -62,21 +61,21 @@ def affine(
         rows = samples_first(lift(g).view(*lead, -1), dim, size)  # (B, T, p)
         found: dict[Tensor, Part] = {}
         if tape.wants(weight):
-            found[weight] = Matmul(samples_first(lift(saved[0], g), dim, size), rows)
+            found[weight] = Matmul(samples_first(lift(saved[0], g), dim, size), rows, workspace=tape.workspace)
         if bias is not None and tape.wants(bias):
             found[bias] = Rows(rows[:, 0] if rows.shape[1] == 1 else rows.sum(1))
         if block is None:
             return dict(found)
         return {p: Block(part, *block, p.shape) for p, part in found.items()}
 
-    euler = None
+    product = None
     if tape.outputs:
 
         def rows(g: Tensor, y: Tensor) -> Tensor:
             return samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
 
-        euler = Euler((weight, bias), rows)
-    y = tape.record(y, (x,), parts, frames=1, euler=euler)
+        product = ParameterProduct((weight, bias), rows)
+    y = tape.record(y, (x,), parts, rows=1, product=product)
     return y if x.dim() == 2 else y.view(*lead, -1)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.formulas.part import Part, lift, scratch
+from sordino.gradients.formulas.part import Part, lift
+from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.layers.registry import rule
 from sordino.refusal import Refusal
 
@@ -63,7 +64,7 @@ def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
             found[bias] = _over_positions(_first(g32, dim), size, shape)
         return found
 
-    return tape.record(y, kept, parts, frames=1)
+    return tape.record(y, kept, parts, rows=1)
 
 
 @rule(nn.RMSNorm)
@@ -79,7 +80,7 @@ def rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:
 
     # Its product with the weight is not an operation of its own, so the output may be saved by the backward: a copy
     # carries.
-    return tape.record(y if y.requires_grad else y.clone(), (input,), parts, frames=1)
+    return tape.record(y if y.requires_grad else y.clone(), (input,), parts, rows=1)
 
 
 def _per_channel(x: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ def _per_channel(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.flatten(2).sum(2)
 
 
-def _correlated(x: Tensor, mean: Tensor, g: Tensor, groups: int) -> Tensor:
+def _correlated(x: Tensor, mean: Tensor, g: Tensor, groups: int, workspace: Workspace) -> Tensor:
     """Σ_t (x − mean) g per channel, (B, C), a few samples at a time so that they stay in the cache."""
     n, c = x.shape[:2]
     spread = (n, c, *[1] * (x.dim() - 2))
@@ -96,7 +97,12 @@ def _correlated(x: Tensor, mean: Tensor, g: Tensor, groups: int) -> Tensor:
     found = x.new_empty((n, c))
     for i in range(0, n, step):
         few = x[i : i + step]
-        room = scratch(few.numel(), few).as_strided(few.shape, few.stride()) if _dense(few) else torch.empty_like(few)
+        dense = _dense(few)
+        room = (
+            workspace.scratch((few.numel(),), few).as_strided(few.shape, few.stride())
+            if dense
+            else torch.empty_like(few)
+        )
         torch.sub(few, centre[i : i + step], out=room)
         found[i : i + step] = _per_channel(room.mul_(g[i : i + step]))
     return found
@@ -128,7 +134,7 @@ def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:
         )
         g32, found = lift(g), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):
-            found[weight] = _correlated(held, mu, g32, groups) * r.repeat_interleave(c // groups, 1)
+            found[weight] = _correlated(held, mu, g32, groups, tape.workspace) * r.repeat_interleave(c // groups, 1)
         if tape.wants(bias):
             found[bias] = _per_channel(g32)
         return found
@@ -182,11 +188,11 @@ def prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:
     """Y = max(x, 0) + γ min(x, 0)."""
     weight = module.weight
     shared = weight.numel() == 1
-    dim, size = tape.batch_dim(input, only=None if shared else 0, frames=shared), tape.size
+    dim, size = tape.batch_dim(input, only=None if shared else 0, several=shared), tape.size
     y = nn.functional.prelu(input, weight.detach())
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         share = _first(lift(saved[0]).clamp(max=0) * lift(g), dim)
         return {weight: share.reshape(size, -1).sum(1, keepdim=True) if shared else _per_channel(share)}
 
-    return tape.record(y, (input,), parts, frames=1)
+    return tape.record(y, (input,), parts, rows=1)

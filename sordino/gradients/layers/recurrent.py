@@ -65,7 +65,7 @@ def _parts(
     """All four parameters from the gates' gradient, everything (B, T, …); `read` holds x and h side by side."""
     w_ih, w_hh, *biases = weights
     found: dict[Tensor, Part | Tensor] = {}
-    output = Output(g, read)
+    output = Output(g, read, tape.workspace)
     if tape.wants(w_ih):
         found[w_ih] = Matmul(x, g, output)
     if tape.wants(w_hh):
@@ -89,7 +89,7 @@ def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Ten
         inputs, hidden = (samples_first(lift(t, g), 1, size) for t in (saved[0], held[0]))
         return _parts(tape, weights, rows, inputs, hidden, None, None)
 
-    gates = tape.record(gates, (x,), parts, frames=1)
+    gates = tape.record(gates, (x,), parts, rows=1)
     h0, c0 = (s.to(gates.dtype) for s in state)
     hidden = w_hh.detach().to(gates.dtype)
     out, last = LSTMLayer.apply(gates.view(steps, b, -1), h0, c0, hidden)  # type: ignore[no-untyped-call]
@@ -111,8 +111,8 @@ def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: 
 
     path = x if x.requires_grad else tape.leaf(weights[0])
     port: Tensor = Port.apply(path, steps * b, wide)  # type: ignore[no-untyped-call]
-    port = tape.record(port, (x,), parts, frames=1)
-    out, last = CompiledLSTMLayer.apply(x, port, *state, kernel, Weights(w_ih, w_hh, bias), held)  # type: ignore[no-untyped-call]
+    port = tape.record(port, (x,), parts, rows=1)
+    out, last = CompiledLSTMLayer.apply(x, port, *state, kernel, Weights(w_ih, w_hh, bias), held, tape.workspace)  # type: ignore[no-untyped-call]
     return out, (out[-1], last)
 
 
@@ -140,7 +140,7 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
             "(T, B, d) with batch_first=False; pad the sequences and mask the loss"
         )
     dim = 0 if module.batch_first else 1
-    tape.batch_dim(input, only=dim, frames=False)
+    tape.batch_dim(input, only=dim, several=False)
     x = input.transpose(0, 1) if module.batch_first else input  # (T, B, d)
     directions, is_lstm = 1 + module.bidirectional, isinstance(module, nn.LSTM)
     given = None if hx is None else (tuple(hx) if is_lstm else (hx,))
@@ -175,7 +175,7 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
 @rule(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 def cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> Any:
     """One step."""
-    tape.batch_dim(input, only=0, frames=False)
+    tape.batch_dim(input, only=0, several=False)
     if input.dim() != 2:
         raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, d); unsqueeze the input")
     is_lstm = isinstance(module, nn.LSTMCell)

@@ -139,7 +139,7 @@ def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
     finally:
         torch._C._set_grad_enabled(True)
     y = torch._C._nn.linear(h, tape.leaf(last.weight), None if last.bias is None else last.bias.detach())
-    return tape.record(y, tuple(inputs), partial(_parts, tape, tape.name, links), frames=1, more=held)
+    return tape.record(y, tuple(inputs), partial(_parts, tape, tape.name, links), rows=1, more=held)
 
 
 def _parts(
@@ -151,7 +151,7 @@ def _parts(
         link, a = links[k], inputs[k]
         squares = Squares(g)
         if tape.wants(link.weight):
-            found[link.weight] = Matmul(a, g, None, squares)
+            found[link.weight] = Matmul(a, g, None, squares, workspace=tape.workspace)
         if tape.wants(link.bias):
             assert link.bias is not None, "it is wanted"
             found[link.bias] = Rows(g, squares)

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients import Captured, Loop
-from sordino.gradients.captured import small_layers as at_once
-from sordino.gradients.captured.result import Taken
+from sordino.gradients.captured import small_layers
+from sordino.gradients.captured.result import Result
 from sordino.gradients.layers import rule
 from sordino.kernels import matrices as rows
 from tests.gradients.oracle import same, square
@@ -19,9 +19,9 @@ def _net() -> nn.Module:
     return nn.Sequential(nn.Linear(37, 50), nn.Tanh(), nn.Linear(50, 3, bias=False), nn.Tanh(), nn.Linear(3, 40))
 
 
-def _taken(model: nn.Module, x: Tensor) -> Taken:
+def _grads(model: nn.Module, x: Tensor) -> Result:
     grads = Captured().per_sample(model, square, (x,))
-    assert isinstance(grads, Taken)
+    assert isinstance(grads, Result)
     return grads
 
 
@@ -32,13 +32,13 @@ def _close(one: Tensor, other: Tensor) -> None:
 def test_norms_and_sums_are_those_of_the_ordinary_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = _net(), torch.randn(21, 37)
     w = torch.rand(21, 1)
-    fast = _taken(model, x)
-    assert fast._at_once is not None
+    fast = _grads(model, x)
+    assert fast._small_layers is not None
     norms, total = fast.norms(), fast.weighted_sum(w)
     twice = fast.weighted_sum(w, into={name: t.clone() for name, t in total.items()})
-    monkeypatch.setattr(at_once, "functions", lambda: None)
-    plain = _taken(model, x)
-    assert plain._at_once is None
+    monkeypatch.setattr(small_layers, "functions", lambda: None)
+    plain = _grads(model, x)
+    assert plain._small_layers is None
     _close(norms.squared, plain.norms().squared)
     _close(norms.total(), plain.norms().total())
     assert norms.finite
@@ -54,7 +54,7 @@ def test_they_are_those_of_the_loop() -> None:
 def test_weights_by_parameter_and_rows_that_are_not_contiguous() -> None:
     model, x = _net(), torch.randn(37, 8).t()
     w = torch.rand(8, 5)
-    fast, loop = _taken(model, x), Loop().per_sample(model, square, (x,))
+    fast, loop = _grads(model, x), Loop().per_sample(model, square, (x,))
     _close(fast.norms().squared, loop.norms().squared)
     for name, wanted in loop.weighted_sum(w).items():
         _close(fast.weighted_sum(w)[name], wanted)
@@ -64,11 +64,11 @@ def test_weights_by_parameter_and_rows_that_are_not_contiguous() -> None:
 def test_a_row_that_is_not_finite_is_noticed_and_counts_nothing_at_weight_0(bad: float) -> None:
     model, x = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), torch.randn(4, 3)
     x[1] = bad
-    grads = _taken(model, x)
+    grads = _grads(model, x)
     assert not grads.norms().finite
     w = torch.tensor([[0.5], [0.0], [2.0], [1.0]])
     others = [0, 2, 3]
-    wanted = _taken(model, x[others]).weighted_sum(w[others])
+    wanted = _grads(model, x[others]).weighted_sum(w[others])
     for name, total in grads.weighted_sum(w).items():
         _close(total, wanted[name])
 

@@ -1,0 +1,70 @@
+"""Which losses are the same: what was verified for one must not be believed of another.
+
+A lambda written inside a loop is a new object every time, and the same loss. Two functions made by one factory share
+their code and may compute quite different things. So a function is known by its code and by everything that it holds:
+the contents of its closure, its default arguments, the arguments of a `partial`, the object of a method. Numbers and
+strings are compared by value, functions by this same rule, other objects by identity, while they live.
+
+What a loss reads through a global name, and what changes inside an object that it holds, is not seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any
+from weakref import ref
+
+_VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
+
+
+class _Same:
+    """Equal to what refers to the same living object; does not keep it alive where that can be helped."""
+
+    __slots__ = ("_get", "_id")
+
+    def __init__(self, thing: object) -> None:
+        self._id = id(thing)
+        self._get: Any = ref(thing) if type(thing).__weakrefoffset__ else lambda: thing
+
+    def __hash__(self) -> int:
+        return self._id
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same) or self._id != other._id:
+            return False
+        mine = self._get()
+        return mine is not None and mine is other._get()
+
+
+def identity_of(thing: object, depth: int = 8) -> Hashable:
+    """A key that is equal for losses that are the same; functions held by functions are followed to a depth."""
+    kind = type(thing)
+    if kind in _VALUES:
+        return kind, repr(thing) if kind is float else thing  # nan is not equal to itself
+    if depth:
+        if isinstance(thing, FunctionType):
+            code, names = _Same(thing.__code__), _Same(thing.__globals__)
+            if thing.__closure__ is None and thing.__defaults__ is None and thing.__kwdefaults__ is None:
+                return code, names
+            held = [_content(cell) for cell in thing.__closure__ or ()] + [*(thing.__defaults__ or ())]
+            named = thing.__kwdefaults__ or {}
+            return code, names, *[identity_of(each, depth - 1) for each in (*held, *named, *named.values())]
+        if isinstance(thing, MethodType):
+            return identity_of(thing.__func__, depth - 1), _Same(thing.__self__)
+        if kind is partial:
+            assert isinstance(thing, partial), "just asked"
+            held = [thing.func, *thing.args, *thing.keywords, *thing.keywords.values()]
+            return (partial, *[identity_of(each, depth - 1) for each in held])
+        if kind is tuple:
+            assert isinstance(thing, tuple), "just asked"
+            return (tuple, *[identity_of(each, depth - 1) for each in thing])
+    return _Same(thing)
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return cell

@@ -1,0 +1,51 @@
+"""Per-sample gradients written out, one tensor per parameter: the plain form, which the loop and vmap give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.door.sensitivity import EXACT, Estimate
+from sordino.door.vectors import Grads, accumulation_dtype
+from sordino.gradients.protocol import Norms
+from sordino.gradients.tensors import flattened, squared_norms
+
+
+@dataclass(frozen=True)
+class Materialised:
+    """Per-sample gradients held in full."""
+
+    rows: Grads  # name -> (B, *shape)
+    losses: Tensor  # (B,)
+    estimate: Estimate = EXACT  # anything else only where there are no rows
+
+    def norms(self) -> Norms:
+        """Squared norms from the gradients themselves."""
+        columns = [squared_norms(rows) for rows in self.rows.values()]
+        if not columns:
+            return Norms(torch.zeros(len(self.losses), 0), (), self.estimate)
+        return Norms(torch.stack(columns, dim=1), tuple(self.rows), self.estimate)
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """Inner products from the gradients themselves."""
+        columns = []
+        for name, rows in self.rows.items():
+            flat = flattened(rows)
+            other = u[name].flatten().to(flat.dtype) if name in u else flat.new_zeros(flat.shape[1])
+            columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
+        return torch.stack(columns, dim=1)
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Σ_i w_i g_i, tensor by tensor."""
+        total: Grads = {} if into is None else into
+        for column, (name, rows) in enumerate(self.rows.items()):
+            dtype = accumulation_dtype(rows.dtype)
+            w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
+            summed = torch.tensordot(w, rows.to(dtype), dims=1)
+            if not torch.isfinite(summed).all():  # 0 · nan is nan: leave the rows of weight 0 out
+                summed = torch.tensordot(w[w != 0], rows[w != 0].to(dtype), dims=1)
+            total[name] = total[name].add_(summed) if name in total else summed
+        return total
