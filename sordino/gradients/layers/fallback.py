@@ -8,8 +8,8 @@ refused.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +48,13 @@ def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
             owner._parameters[key] = p
 
 
+def _same_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Contexts in which autocast is what it is now: the leaf must be differentiated as it computed."""
+    kind = device.type
+    now = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+    return lambda: torch.autocast(kind, *now, cache_enabled=False)  # a cast that is remembered would leave the vmap
+
+
 def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run the leaf's own forward, and its per-sample gradients under vmap."""
     original = tape.original
@@ -61,9 +68,8 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     outputs, outspec = tree_flatten(output)
     if not all(isinstance(y, Tensor) for y in outputs):
         raise Refusal(
-            f"layer '{tape.name}': {type(module).__name__} returns something that is not a tensor; need "
-            "tensors; write a rule "
-            "for it (sordino.gradients.layers.rule)"
+            f"layer '{tape.name}': {type(module).__name__} returns something that is not a tensor; need tensors; write a "
+            "rule for it (sordino.gradients.layers.rule)"
         )
     name, kind = tape.name, type(module).__name__
     recorded = []
@@ -76,9 +82,14 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not y.is_floating_point() or dim is None:
             recorded.append(y)
             continue
+        precision = _same_precision(y.device)
 
         def parts(
-            saved: tuple[Tensor, ...], g: Tensor, number: int = number, dim: int = dim
+            saved: tuple[Tensor, ...],
+            g: Tensor,
+            number: int = number,
+            dim: int = dim,
+            precision: Callable[[], AbstractContextManager[Any]] = precision,
         ) -> dict[Tensor, Part | Tensor]:
             def gradient(own: tuple[Tensor, ...], one: Tensor) -> dict[str, Tensor]:
                 leaves = list(inputs)
@@ -88,7 +99,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 given, named = both[0], both[1]
 
                 def run(values: dict[str, Tensor]) -> Tensor:
-                    with swapped(module, values):
+                    with swapped(module, values), precision():
                         out: Tensor = tree_flatten(original(*given, **named))[0][number]
                     return out.squeeze(dim)
 
@@ -96,19 +107,16 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 found: dict[str, Tensor] = pull(one)[0]
                 return found
 
+            each = torch.func.vmap(gradient, in_dims=(tuple(dims), dim), randomness="error", chunk_size=_CHUNK)
             try:
                 with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
                     warnings.filterwarnings("ignore", message="There is a performance drop")
-                    rows = torch.func.vmap(gradient, in_dims=(tuple(dims), dim), randomness="error", chunk_size=_CHUNK)(
-                        saved, g
-                    )
+                    rows = each(saved, g)
             except RuntimeError as error:
                 raise Refusal(
                     f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need "
-                    "per-sample "
-                    "gradients of its parameters; write a rule for it (sordino.gradients.layers.rule), move its "
-                    "raw parameters "
-                    "into a small module of their own, or use Loop()"
+                    "per-sample gradients of its parameters; write a rule for it (sordino.gradients.layers.rule), move "
+                    "its own parameters into a small module, or use Loop()"
                 ) from error
             return {wanted[n]: lift(t) for n, t in rows.items()}
 
