@@ -14,7 +14,7 @@ from tests.gradients.oracle import square
 
 DRAWS = {
     "torch": lambda: float(torch.rand(())),
-    "numpy": lambda: float(np.random.rand()),  # noqa: NPY002 — what models in the wild do
+    "numpy": lambda: float(np.random.rand()),
     "python": random.random,
 }
 
@@ -40,7 +40,7 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize("draw", DRAWS)
 def test_two_passes_draw_the_same(draw: str, checkpointed: bool) -> None:
     torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002
+    np.random.seed(0)
     random.seed(0)
     model, x = Scaled(DRAWS[draw], checkpointed), torch.randn(5, 4)
     grads = Captured(PerformanceOptions(two_pass=True)).per_sample(model, square, (x,))
@@ -59,7 +59,7 @@ def test_a_first_batch_leaves_the_generators_where_its_own_pass_left_them(draw: 
     found = []
     for one in (backend, Captured()):  # a model met before, and one whose layers are looked at first
         torch.manual_seed(1)
-        np.random.seed(1)  # noqa: NPY002
+        np.random.seed(1)
         random.seed(1)
         one.per_sample(model, square, (x,))
         found.append(DRAWS[draw]())

@@ -25,7 +25,7 @@ from sordino.gradients.captured.plan import Plan
 from sordino.gradients.captured.result import Inner
 from sordino.gradients.captured.use import Use
 from sordino.gradients.formulas.compound import joined
-from sordino.gradients.formulas.part import Exactly, Part
+from sordino.gradients.formulas.part import Part, PlainArithmetic
 
 _LARGE = 1 << 21
 """Bytes of a layer's output from which on its gradient does not wait."""
@@ -101,7 +101,7 @@ def backward_pass(
             g = grads[use.edge.output_nr]
             if g is not None:
                 waiting.discard(id(use))
-                with Exactly(g.device):
+                with PlainArithmetic(g.device):
                     found.take(use, g, early=True)
 
         return hook
@@ -115,7 +115,7 @@ def backward_pass(
     if waiting:
         plan.early = False
         raise UsedDifferently
-    with Exactly(losses.device):
+    with PlainArithmetic(losses.device):
         for use, g in zip(late, grads, strict=True):
             found.take(use, g, early=False)
         found.finish()

@@ -98,7 +98,7 @@ class Captured:
     ) -> Norms:
         """The norms of every sample of a dataset, or of an iterable of batches; nothing else is computed or kept.
 
-        A dataset is read `chunk` samples at a time; None: few enough for what they take to stay in the cache.
+        A dataset is read `chunk` samples at a time; None: few enough for what is kept of them to stay in the cache.
 
         Example:
             >>> data = torch.utils.data.TensorDataset(torch.ones(10, 3))

@@ -13,7 +13,7 @@ from sordino.door.vectors import Grads, accumulation_dtype
 from sordino.gradients.captured.buffers import Pool
 from sordino.gradients.captured.keep_budget import KeepBudget
 from sordino.gradients.captured.small_layers import SmallLayers, small_layers
-from sordino.gradients.formulas.part import Exactly, Part, full_precision
+from sordino.gradients.formulas.part import Part, PlainArithmetic, full_precision
 from sordino.gradients.protocol import Norms
 
 _SMALL = 1 << 20
@@ -70,7 +70,7 @@ class Result:
     def norms(self) -> Norms:
         """Squared norms, (B, P), each layer by its fastest formula."""
         if self._norms is None:
-            with Exactly(self.losses.device):
+            with PlainArithmetic(self.losses.device):
                 if self._squares is None and self._small_layers is not None:
                     self._norms = self._small_layers.norms(self._names)
                 else:
@@ -104,7 +104,7 @@ class Result:
             return None
         self.norms()
         columns = []
-        with Exactly(self.losses.device):
+        with PlainArithmetic(self.losses.device):
             for known, part, p in zip(self._inner.columns, self._parts, self._parameters, strict=True):
                 if part is None:
                     columns.append(self.losses.new_zeros(len(self.losses), dtype=torch.float64))
@@ -125,7 +125,7 @@ class Result:
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Σ_i w_i g_i, in large models views of one buffer (see `flat`); `into` adds to an earlier result."""
-        with Exactly(weights.device):
+        with PlainArithmetic(weights.device):
             return self._weighted_sum(weights, into)
 
     def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:

@@ -1,8 +1,8 @@
-"""Layers with one position per sample, taken together: their norms in one call, their weighted sums in another.
+"""The norms of all small layers in one compiled call, and their weighted sums in another.
 
-Such a layer's squared norms are ‖a_i‖²‖g_i‖² for the weight and ‖g_i‖² for the bias, and both sums are made of w_i g_i.
-In a network of small layers the calls cost more than the work, so all layers share them. Parts of other kinds, devices
-and types go the ordinary way, and so does everything where the library was not compiled.
+With one position per sample a layer's squared norms are ‖a_i‖²‖g_i‖² for the weight and ‖g_i‖² for the bias, and both
+sums are made of w_i g_i. In a network of small layers the calls cost more than the work, so all layers share them. Parts
+of other kinds, devices and types go the ordinary way, and so does everything where the library was not compiled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sordino.kernels.matrices import Matrices, functions, suits
 from sordino.kernels.product import products
 
 _SMALL = 1 << 20
-"""Elements of a matrix up to which the calls matter; larger ones are worth torch's threads."""
+"""Elements of a matrix up to which a call costs more than its work; larger ones are worth torch's threads."""
 
 
 class SmallLayers:
@@ -65,13 +65,13 @@ class SmallLayers:
         for out, x, y in scaled:
             out.addmm_(x.t(), y, beta=beta)
         for out, part in whole:
-            assert kernel is not None, "it takes them"
+            assert kernel is not None, "it was asked above"
             kernel.add(part.g, part.a, weights[:, 0], out, beta, torch.get_num_threads())
         return True
 
 
 def small_layers(parts: Sequence[Part | None]) -> SmallLayers | None:
-    """The parts, to be taken together; None if one of them cannot."""
+    """The parts of all parameters, if one call can do for all of them; else None."""
     compiled = functions()
     if compiled is None:
         return None

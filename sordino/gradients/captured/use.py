@@ -38,7 +38,7 @@ class Use:
         if self.product is None or self.output is None or self.output._version != self.version:
             return {}  # not held, or an in-place operation came after
         largest, *rest = [p for p in self.product.of if p is not None]
-        if not all(p in parts for p in (largest, *rest)):  # a frozen one has a part in the output too
+        if not all(p in parts for p in (largest, *rest)):  # a frozen one contributes to the output too
             return {}
         found = {p: parts[p].dot(p.detach()).double() for p in rest}
         whole = self.product.rows(g, self.output).double()

@@ -1,8 +1,8 @@
-"""The formula that is likely to be the fastest for a convolution, from its shapes alone: the same in every process.
+"""Which formula to take where no stopwatch may decide, from shapes alone: the same choice in every process.
 
 A run that is to be repeated bit by bit cannot ask a stopwatch, because formulas differ in rounding. These rules were read
 off one: every formula was timed on the layers of the MNIST CNN, the CIFAR net, ResNet-18 and WRN-16-4 (one thread, AVX2,
-`tune.fastest`). Where a rule and the stopwatch disagreed on those, the rule's choice took at most 1.4 times as long.
+`Stopwatch.fastest`). Where a rule and the stopwatch disagreed on those, the rule's choice took at most 1.4 times as long.
 
 Privacy: shapes are public; nothing here looks at a value.
 """

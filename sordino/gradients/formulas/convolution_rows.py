@@ -1,4 +1,4 @@
-"""The formulas for the weight gradients of a convolution, sample by sample, in torch; `convolution` chooses among them.
+"""Formulas for the weight gradients of a convolution, sample by sample, in torch; `convolution_weight` chooses one.
 
 With patches P (d·K, T) of a sample and g (p, T) its output gradient, the weight's gradient is g Pᵀ, as for a linear map
 with T positions.

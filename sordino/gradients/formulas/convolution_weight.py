@@ -1,8 +1,8 @@
 """The weight of Conv1d/2d/3d and their transposes, with every option.
 
-The norm of a sample's gradient comes from the formula that was fastest for this shape: rows, which may be kept for the
-sum (`filters`, or the compiled kernel at the price of the framework's summed gradient), or a Gram product where there are
-few positions and many channels. The weighted sum, where no rows are kept, is a weight gradient of c·g.
+The norm of a sample's gradient comes from the formula that was fastest for this shape: rows, which may be kept for the sum
+(`convolution_rows`, or the compiled kernel at the price of the framework's summed gradient), or a Gram product where there
+are few positions and many channels. The weighted sum, where no rows are kept, is a weight gradient of c·g.
 
 A transposed convolution is the same with input and output gradient exchanged. Padding that is not zeros happens before, as
 an operation of its own.
@@ -128,7 +128,7 @@ class Convolution:
             grams = t * t <= 4 * p * d  # larger ones have never won
             names = ["unfold", "native", *(["last"] if geometry.groups == 1 else [])]
             names += ["shift"] if geometry.shiftable else []
-            names = list(kernels) or names  # the others have never been faster
+            names = list(kernels) or names  # where there are kernels, the others have never been faster
             if grams and sub.a.shape[0] * p * d * self.a.element_size() > (options.keep_bytes or 0):
                 names = []  # rows this large are not even tried
             names += ["gram"] if grams else []

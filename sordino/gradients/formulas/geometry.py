@@ -6,8 +6,7 @@ dimensions. Two views of it:
 - unfolded: the patch at every output position, (B, groups, C/groups·K, T);
 - shifted (stride 1): on the flattened padded grid the input that meets tap k is one contiguous slice, shifted by the
   tap's offset, and the output gradient sits on the same grid with zeros where a row wraps around. So a sum over
-  patches is
-  a sum over K slices, and nothing is copied K times.
+  patches is a sum over K slices, and nothing is copied K times.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     return _AS_IT_IS
 
 
-class Exactly:
+class PlainArithmetic:
     """Nothing recorded by autograd, and autocast off: `torch.no_grad` and `full_precision` in one, at half the price."""
 
     __slots__ = ("_device", "_precision", "_recording")

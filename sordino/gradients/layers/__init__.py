@@ -2,9 +2,7 @@
 
 from sordino.gradients.formulas.compound import Block
 from sordino.gradients.formulas.part import Part, Rows
-from sordino.gradients.layers import attention, embedding, linear, recurrent
-from sordino.gradients.layers import conv as convolutional
-from sordino.gradients.layers import norm as normalisation
+from sordino.gradients.layers import attention, conv, embedding, linear, norm, recurrent
 from sordino.gradients.layers.registry import rule, rule_for
 
 __all__ = [
@@ -12,10 +10,10 @@ __all__ = [
     "Part",
     "Rows",
     "attention",
-    "convolutional",
+    "conv",
     "embedding",
     "linear",
-    "normalisation",
+    "norm",
     "recurrent",
     "rule",
     "rule_for",

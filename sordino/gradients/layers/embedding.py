@@ -66,8 +66,7 @@ def embedding_bag(
     if offsets is not None or input.dim() != 2:
         raise Refusal(
             f"layer '{tape.name}': EmbeddingBag with offsets has no batch dimension; need ids of shape (B, L); "
-            "pad the bags "
-            "to one length with padding_idx"
+            "pad the bags to one length with padding_idx"
         )
     looked_up = _look_up(tape, module.weight, module.padding_idx, input)  # (B, L, d)
     counted = torch.ones_like(input, dtype=torch.bool)

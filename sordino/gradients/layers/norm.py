@@ -1,7 +1,7 @@
 """Layers that scale each feature: LayerNorm, RMSNorm, GroupNorm, InstanceNorm, BatchNorm in evaluation, PReLU.
 
-y = γ x̂ + β with x̂ the normalised input, so sample i's gradients are Σ_t x̂·g for γ and Σ_t g for β: small, kept as
-rows.
+y = γ x̂ + β with x̂ the normalised input, so sample i's gradients are Σ_t x̂·g for γ and Σ_t g for β: small enough to be
+written out.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:
         unit = lift(nn.functional.rms_norm(saved[0], list(shape), None, module.eps))
         return {weight: _over_positions(_first(unit * lift(g), dim), size, shape)}
 
-    # Its product with the weight is not an operation of its own, so the output may be saved by the backward: a copy
-    # carries.
+    # The product with the weight is part of the same operation, whose backward pass may need its output unchanged; the
+    # tape marks what it records as changed, so where there is no gradient path yet it gets a copy.
     return tape.record(y if y.requires_grad else y.clone(), (input,), parts, rows=1)
 
 

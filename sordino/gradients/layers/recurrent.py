@@ -135,9 +135,8 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
     """All layers and directions."""
     if not isinstance(input, Tensor) or input.dim() != 3:
         raise Refusal(
-            f"layer '{tape.name}': {type(module).__name__} on a packed or unbatched sequence; need a tensor (B, "
-            "T, d), or "
-            "(T, B, d) with batch_first=False; pad the sequences and mask the loss"
+            f"layer '{tape.name}': {type(module).__name__} on a packed or unbatched sequence; need a tensor "
+            "(B, T, d), or (T, B, d) with batch_first=False; pad the sequences and mask the loss"
         )
     dim = 0 if module.batch_first else 1
     tape.batch_dim(input, only=dim, several=False)

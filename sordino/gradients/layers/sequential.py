@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sordino.gradients.captured.tape import Tape
 
 _SMALL = 1 << 20
-"""Elements of a weight up to which the calls matter."""
+"""Elements of a weight up to which a call costs more than its work."""
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _tanh_backward = torch.ops.aten.tanh_backward.default
 _sigmoid_backward = torch.ops.aten.sigmoid_backward.default
@@ -120,7 +120,7 @@ def _one_by_one(tape: Tape, x: Any) -> Tensor:
 
 
 def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
-    """All layers at once, or one by one."""
+    """All layers as one entry of the tape, or one by one."""
     found = _links(tape, module) if _usual(tape, x) else None
     if found is None:
         return _one_by_one(tape, x)
