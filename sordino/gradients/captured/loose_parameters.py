@@ -45,7 +45,9 @@ class _Shared:
 
 
 @dataclass
-class _Book:
+class _Seen:
+    """What one forward pass has computed from parameters alone so far."""
+
     tape: Tape
     shared: dict[int, _Shared] = field(default_factory=dict)
     met: int = 0  # meetings of shared tensors and batches so far, the same in every pass
@@ -64,19 +66,19 @@ class LooseParameters(TorchFunctionMode):
     def __init__(self, tape: Tape) -> None:
         """For one tape."""
         super().__init__()
-        self.book = _Book(tape)
+        self.seen = _Seen(tape)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let operations on no shared tensor pass."""
         kwargs = kwargs or {}
-        tape, book = self.book.tape, self.book
+        tape, seen = self.seen.tape, self.seen
         if tape.index != -1 or not torch.is_grad_enabled():  # inside a rule, or nothing to record
             return func(*args, **kwargs)
         leaves, _ = tree_flatten((args, kwargs))
-        found = [s for s in map(book.find, leaves) if s is not None]
+        found = [s for s in map(seen.find, leaves) if s is not None]
         if not found:
             return func(*args, **kwargs)
-        others = [t for t in leaves if isinstance(t, Tensor) and book.find(t) is None]
+        others = [t for t in leaves if isinstance(t, Tensor) and seen.find(t) is None]
         alone = not others or tape.sharing
         if alone and func not in _EXPANDING:
             return self._derive(func(*args, **kwargs), found)
@@ -88,21 +90,21 @@ class LooseParameters(TorchFunctionMode):
         of = tuple(dict.fromkeys(p for s in found for p in s.of))
         for leaf in tree_flatten(out)[0]:
             if isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter):
-                self.book.shared[id(leaf)] = _Shared(leaf, of)
+                self.seen.shared[id(leaf)] = _Shared(leaf, of)
         return out
 
     def _layout(self, tensor: Tensor) -> int | None:
-        key = ("loose", self.book.met)
-        self.book.met += 1
-        return self.book.tape.argument_dim(key, tensor)
+        key = ("loose", self.seen.met)
+        self.seen.met += 1
+        return self.seen.tape.argument_dim(key, tensor)
 
     def _expand(self, func: Any, args: Any, kwargs: Any, found: list[_Shared]) -> Any:
         out = func(*args, **kwargs)
         dim = self._layout(out)
         source = found[0]
         before = [1] * (out.dim() - source.tensor.dim()) + list(source.tensor.shape)
-        if self.book.tape.shapes_only:  # the dimension is not known yet: both runs must at least agree on what grew
-            grew = any(b == 1 and n == self.book.tape.size for b, n in zip(before, out.shape, strict=True))
+        if self.seen.tape.shapes_only:  # the dimension is not known yet: both runs must at least agree on what grew
+            grew = any(b == 1 and n == self.seen.tape.size for b, n in zip(before, out.shape, strict=True))
             return out if grew else self._derive(out, found)
         kept = [n for j, n in enumerate(before) if j != dim]
         after = [n for j, n in enumerate(out.shape) if j != dim]
@@ -120,7 +122,7 @@ class LooseParameters(TorchFunctionMode):
         return self._record(copies, source, rows)
 
     def _meet(self, func: Any, args: Any, kwargs: Any, others: list[Tensor]) -> Any:
-        tape = self.book.tape
+        tape = self.seen.tape
         if func is _LINEAR or func in _PRODUCTS:
             return self._product(func, args, kwargs, others)
         if func not in _ELEMENTWISE:
@@ -131,7 +133,7 @@ class LooseParameters(TorchFunctionMode):
             return out
 
         def copied(leaf: Any) -> Any:
-            source = self.book.find(leaf)
+            source = self.seen.find(leaf)
             if source is None:
                 return leaf
             shape = [1] * (out.dim() - leaf.dim()) + list(leaf.shape)
@@ -146,7 +148,7 @@ class LooseParameters(TorchFunctionMode):
         return func(*tree_map(copied, args), **tree_map(copied, kwargs))
 
     def _product(self, func: Any, args: Any, kwargs: Any, others: list[Tensor]) -> Any:
-        tape, x = self.book.tape, args[0]
+        tape, x = self.seen.tape, args[0]
         dim = self._layout(x)
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         bias = (args[2] if len(args) > 2 else kwargs.get("bias")) if func is _LINEAR else None
@@ -181,4 +183,4 @@ class LooseParameters(TorchFunctionMode):
             )
             return {p: lift(t) for p, t in zip(source.of, pulled, strict=True) if t is not None}
 
-        return self.book.tape.record(copies, (), parts, rows=1)
+        return self.seen.tape.record(copies, (), parts, rows=1)

@@ -38,8 +38,12 @@ class _Same:
         return mine is not None and mine is other._get()
 
 
-def identity_of(thing: object, depth: int = 8) -> Hashable:
-    """A key that is equal for losses that are the same; functions held by functions are followed to a depth."""
+def identity_of(thing: object, depth: int = 3) -> Hashable:
+    """A key that is equal for losses that are the same.
+
+    Functions that are held by functions are followed to a depth, because they may hold each other; below it they are
+    compared by identity, which may verify a loss once more than needed and never trusts one too many.
+    """
     kind = type(thing)
     if kind in _VALUES:
         return kind, repr(thing) if kind is float else thing  # nan is not equal to itself
