@@ -53,6 +53,11 @@ class Session:
         inventory = Inventory(model)
         return Session(inventory, self.loss_fn, new_plan(inventory), self.options, self.workspace)
 
+    def cuda_devices(self) -> list[int]:
+        """The devices of the model that have generators of their own."""
+        devices = {p.device for p in self.model.parameters()}
+        return sorted({device.index for device in devices if device.type == "cuda" and device.index is not None})
+
     def losses(self, batch: Any, b: int) -> Tensor:
         """One loss for each of the b samples of a batch, (B,)."""
         return one_loss_each(self.loss_fn(self.model, *arguments(batch)), b)

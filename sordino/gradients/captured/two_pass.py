@@ -23,7 +23,7 @@ from sordino.gradients.captured.use import Use
 from sordino.gradients.formulas.compound import joined
 from sordino.gradients.formulas.part import Part, full_precision
 from sordino.gradients.protocol import Norms
-from sordino.gradients.random_state import RandomState
+from sordino.random.global_state import GlobalState, left_as_they_were
 
 Take = Callable[[int, Part], None]
 """What to do with a part: its column, and the part."""
@@ -36,7 +36,7 @@ class TwoPassResult:
         """Run the first pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
         self._session, self._batch, self._scale = session, batch, scale
         parameters, b = session.plan.parameters, size(batch)
-        self._random = RandomState.now({p.device for p in parameters})
+        self._begun = GlobalState.now(session.cuda_devices())
         self.inner: Tensor | None = None  # ⟨g_i, θ⟩
         if products:
             self.inner = torch.zeros(b, len(parameters), dtype=torch.float64, device=parameters[0].device)
@@ -108,7 +108,8 @@ class TwoPassResult:
 
     def _again(self, take: Take) -> None:
         """A pass that draws what the first drew, and leaves the generators as it found them."""
-        with self._random.again():
+        with left_as_they_were(self._session.cuda_devices()):
+            self._begun.put_back()
             self._pass(take)
 
     def _pass(self, take: Take) -> Tensor:

@@ -17,15 +17,14 @@ from sordino.gradients.first_batch.dropout import without_dropout
 from sordino.gradients.first_batch.layouts import MORE, layouts_of
 from sordino.gradients.first_batch.verify import verify
 from sordino.gradients.physical_batch import give_back
-from sordino.gradients.random_state import RandomState
+from sordino.random.global_state import left_as_they_were
 
 
 def settle(session: Session, batch: Any) -> None:
     """Fill in the session's plan from a first batch."""
     plan, options = session.plan, session.options
     more = take(batch, torch.arange(MORE) % size(batch))
-    now = RandomState.now({p.device for p in session.model.parameters()})
-    with now.again(), torch.backends.cudnn.flags(enabled=False):
+    with left_as_they_were(session.cuda_devices()), torch.backends.cudnn.flags(enabled=False):
         with without_dropout(session.modules, everything=False):
             plan.layouts = layouts_of(session, more)
         try:
