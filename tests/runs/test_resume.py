@@ -2,73 +2,23 @@
 
 import json
 import os
-import resource
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
 
 import sordino
-from bench.resilience import digest, disturbed, reached, same, undisturbed
+from bench.resilience import same
 from sordino.door.claims import NoGuarantee
 from sordino.random.rng import Rng
 from sordino.runs import checkpoint
 from sordino.runs import records as data
 from sordino.runs.directory import Run
-from sordino.runs.fit import Failed, resume
+from sordino.runs.fit import resume
 from sordino.runs.job import fitting
 from sordino.runs.loop import REPLAY
 from sordino.runs.view import Silent
 from sordino.runs.write_ahead import Ahead, Busy
-
-STEPS = 20
-TINY = {"steps": STEPS, "records": 300, "seed": 5, "checkpoint_every": 5, "evaluate_every": 4, "report": False}
-FLAGS = ["--no-report"] + [
-    text for key, value in TINY.items() if key != "report" for text in (f"--{key.replace('_', '-')}", str(value))
-]
-COMMAND = [sys.executable, "-m", "sordino.cli.main"]
-
-
-class Crash(BaseException):
-    """As if the process died: nothing is put in order."""
-
-
-class CrashesAt(Silent):
-    def __init__(self, step):
-        self.at, self.said = step, []
-
-    def say(self, text):
-        self.said.append(text)
-
-    def step(self, step, spent):
-        if step == self.at:
-            raise Crash
-
-
-def crashed(folder, step, **given):
-    with pytest.raises(Crash):
-        sordino.fit("spiral", out=folder, view=CrashesAt(step), **{**TINY, **given})
-
-
-def resumed(folder):
-    view = CrashesAt(-1)
-    return resume(folder, view), view.said
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("calm")
-    return sordino.fit("spiral", out=folder, **TINY)
-
-
-def edited(path, change):
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines:
-        change(line)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+from tests.runs.cut_off import STEPS, TINY, Crash, CrashesAt, crashed, edited, resumed
 
 
 @pytest.mark.parametrize("step", [1, 5, 7, 16, STEPS])
@@ -272,94 +222,3 @@ def test_killed_before_anything_was_released_a_run_begins_anew(tmp_path, calm):
         os.rename(path, tmp_path.parent / f"{tmp_path.name}-{path.name}")
     resumed(tmp_path)
     assert all(same(calm.run, tmp_path).values())
-
-
-def test_parameters_that_are_no_numbers_stop_the_run_and_the_last_state_is_kept(tmp_path):
-    with pytest.raises(Failed, match=r"lower learning_rate; the state after step \d+ is kept: `sordino resume"):
-        sordino.fit("spiral", out=tmp_path, optimizer="sgd", learning_rate=1e38, **TINY)
-    found, _ = checkpoint.latest(tmp_path / "checkpoints")
-    assert all(bool(torch.isfinite(tensor).all()) for tensor in found.state["model"].values())
-    left = json.loads((tmp_path / "privacy.json").read_text())
-    assert left["status"] == "failed"
-    assert left["claim"]["epsilon"] > 0
-
-
-def test_ctrl_c_saves_and_prints_the_claim_so_far(tmp_path):
-    process = subprocess.Popen(
-        [*COMMAND, "train", "spiral", *FLAGS, "--steps", "2000", "--out", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while reached(tmp_path) < 20 and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert ")-differential privacy" in out
-    assert f"go on with: sordino resume {tmp_path}" in err
-    left = json.loads((tmp_path / "privacy.json").read_text())
-    assert left["status"] == "stopped"
-    assert left["steps"] == checkpoint.latest(tmp_path / "checkpoints")[0].step
-    assert left["steps"] == sordino.events.from_json(left["claim"]["event"]).count
-
-
-class Asks(Silent):
-    """Sends this process a real signal."""
-
-    def __init__(self, number, times):
-        self.number, self.times = number, times
-
-    def step(self, step, spent):
-        if step == 7:
-            for _ in range(self.times):
-                os.kill(os.getpid(), self.number)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
-def test_a_signal_stops_after_the_step_and_the_rest_is_the_same(tmp_path, calm, number):
-    before = signal.getsignal(number)
-    part = sordino.fit("spiral", out=tmp_path, view=Asks(number, 1), **TINY)
-    assert part.status == "stopped"
-    assert part.claim.event.count == 7
-    assert signal.getsignal(number) is before
-    resumed(tmp_path)
-    assert all(same(calm.run, tmp_path).values())
-
-
-def test_asked_a_second_time_the_run_ends_at_once_and_can_be_resumed(tmp_path, calm):
-    with pytest.raises(KeyboardInterrupt):
-        sordino.fit("spiral", out=tmp_path, view=Asks(signal.SIGINT, 2), **TINY)
-    resumed(tmp_path)
-    assert all(same(calm.run, tmp_path).values())
-
-
-def test_a_full_disk_stops_the_run_and_the_last_state_is_kept(tmp_path, calm):
-    def little_room():
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (40_000, 40_000)
-        )  # of one file; a checkpoint with Adam's state has 57 kB
-
-    done = subprocess.run(
-        [*COMMAND, "train", "spiral", *FLAGS, "--out", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=little_room,
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert "File too large" in line
-    assert f"the state after step 0 is kept: `sordino resume {tmp_path}`" in line
-    resumed(tmp_path)
-    assert all(same(calm.run, tmp_path).values())
-
-
-def test_kill_nine_at_random_moments_changes_no_bit(tmp_path):
-    arguments = ["spiral", *FLAGS, "--steps", "400"]
-    calm = undisturbed(arguments, tmp_path / "calm")
-    end, marks = disturbed(arguments, tmp_path / "killed", steps=400, kills=3, seed=int(time.time()), linger=0.05)
-    assert all(mark["running"] for mark in marks)
-    assert all(same(tmp_path / "calm", tmp_path / "killed").values())
-    assert digest(tmp_path / "calm" / "initial.safetensors") == digest(tmp_path / "killed" / "initial.safetensors")
-    assert end["claim"] == calm["claim"]

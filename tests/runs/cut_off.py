@@ -1,0 +1,50 @@
+"""Runs that are cut off in the middle, for the tests of what happens then."""
+
+import json
+import sys
+
+import pytest
+
+import sordino
+from sordino.runs.fit import resume
+from sordino.runs.view import Silent
+
+STEPS = 20
+TINY = {"steps": STEPS, "records": 300, "seed": 5, "checkpoint_every": 5, "evaluate_every": 4, "report": False}
+FLAGS = ["--no-report"] + [
+    text for key, value in TINY.items() if key != "report" for text in (f"--{key.replace('_', '-')}", str(value))
+]
+COMMAND = [sys.executable, "-m", "sordino.cli.main"]
+
+
+class Crash(BaseException):
+    """As if the process died: nothing is put in order."""
+
+
+class CrashesAt(Silent):
+    def __init__(self, step):
+        self.at, self.said = step, []
+
+    def say(self, text):
+        self.said.append(text)
+
+    def step(self, step, spent):
+        if step == self.at:
+            raise Crash
+
+
+def crashed(folder, step, **given):
+    with pytest.raises(Crash):
+        sordino.fit("spiral", out=folder, view=CrashesAt(step), **{**TINY, **given})
+
+
+def resumed(folder):
+    view = CrashesAt(-1)
+    return resume(folder, view), view.said
+
+
+def edited(path, change):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        change(line)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
