@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help setup browser train test statistical check format lint types contracts docs bench resilience clean
+.PHONY: help setup browser train test statistical check names format lint types contracts docs bench resilience clean
 
 help:
 	@echo "make setup      the virtual environment in .venv, with everything; as root on Debian also chromium, for tests"
@@ -13,6 +13,7 @@ help:
 	@echo "make statistical  the slow tests: on real data, or of many runs"
 	@echo "make bench      time, memory and tightness beside other libraries; tens of minutes, results in bench/results"
 	@echo "make check      format, lint, types, contracts, code blocks of the docs"
+	@echo "make names      write the stubs of public names again, after a noun was added or renamed"
 
 setup: .venv/.ok browser
 
@@ -35,6 +36,9 @@ statistical: .venv/.ok
 	$(BIN)/pytest -n $(JOBS) -m slow
 
 check: format lint types contracts docs
+
+names: .venv/.ok
+	$(BIN)/python -m tools.public_names
 
 format: .venv/.ok
 	$(BIN)/ruff format --check .

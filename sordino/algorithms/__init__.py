@@ -1,20 +1,14 @@
-"""Algorithms: each a query of a few dozen lines."""
+"""Algorithms: each a query of a few dozen lines.
 
-from sordino.algorithms.dpsgd import NoisySum, Query
-from sordino.algorithms.microbatches import ByCoin, ByPosition, Microbatches
-from sordino.algorithms.noisy_lookahead import NoisyLookahead
-from sordino.algorithms.optimistic_lookahead import OptimisticLookahead
-from sordino.algorithms.projected import Projected
-from sordino.algorithms.quantile import PrivateQuantile
+The classes come from the files that declare them (`sordino/declared.py`); type checkers read `__init__.pyi`, which
+`make names` writes from the same declarations.
+"""
 
-__all__ = [
-    "ByCoin",
-    "ByPosition",
-    "Microbatches",
-    "NoisyLookahead",
-    "NoisySum",
-    "OptimisticLookahead",
-    "PrivateQuantile",
-    "Projected",
-    "Query",
-]
+from sordino.algorithms.dpsgd import Query
+from sordino.declared import declarations, nouns
+
+__all__ = ["DECLARATIONS", "Query"]
+
+DECLARATIONS = declarations(__name__, __path__)
+__all__ += nouns(DECLARATIONS)
+globals().update(nouns(DECLARATIONS))

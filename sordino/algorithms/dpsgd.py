@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sordino.declared import Declaration, Example
 from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
@@ -39,15 +40,15 @@ class _Look:
     """Hands the lot's norms to a weigher and remembers that it looked."""
 
     norms: Callable[[], Norms]
-    taken: bool = False
+    looked: bool = False
 
     def __call__(self) -> Norms:
-        self.taken = True
+        self.looked = True
         return self.norms()
 
     def judged(self, sensitivity: Sensitivity | Unproven) -> Sensitivity | Unproven:
         """A promise made after looking is no proof, whatever the weigher says."""
-        if self.taken and isinstance(sensitivity, Sensitivity):
+        if self.looked and isinstance(sensitivity, Sensitivity):
             return Unproven("the weigher looked at the lot's norms before it chose its rule", sensitivity.l2)
         return sensitivity
 
@@ -127,3 +128,15 @@ class NoisySum:
         released = release(Sealed(total), sensitivity, self.noise, rng, divide_by=expected_batch)
         spent, state = self.weigher.advance(state, tally, expected_batch, rng)
         return Release(released.value, compose([released.event, *spent]), released.divided_by), state
+
+
+DECLARED = Declaration(
+    (NoisySum,),
+    examples=(
+        Example(
+            "per-layer",
+            "a bound and a noise multiplier for every layer, and what they amount to together",
+            query='sd.NoisySum.per_layer({"0.": (0.8, 1.6), "2.": (0.6, 1.6)})',
+        ),
+    ),
+)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.noise import Gaussian
 from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
@@ -33,6 +34,7 @@ from sordino.gradients.protocol import Norms, PerSample
 from sordino.gradients.tensors import squared_norms
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
+from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import Rule, State, Weigher
 
 Indices = NDArray[np.int64]
@@ -204,3 +206,28 @@ def _groups(grads: PerSample, grouping: Grouping, rng: Rng) -> Callable[[int, in
         whole = grouping.groups(records, rng)
         return lambda start, n: whole[start : start + n]
     return lambda start, n: grouping.groups(np.arange(start + n, dtype=np.int64), rng)[start:]
+
+
+DECLARED = Declaration(
+    (ByCoin, ByPosition, Microbatches),
+    methods=(
+        Method(
+            "microbatches",
+            "the clipped means of groups that each record chooses for itself, at twice the sensitivity",
+            query=lambda run, own: Microbatches(
+                Flat(run.bound), Gaussian(run.multiplier), ByCoin(max(1, round(own["groups"])))
+            ),
+            parameters=lambda run: {"groups": max(1.0, round(run.expected_lot / 4))},
+            example="sd.Microbatches(sd.Flat(bound=1.0), sd.Gaussian(multiplier=2.2), sd.ByCoin(10))",
+        ),
+        Method(
+            "microbatches-by-position",
+            "clipped means of groups in the order of the lot: no guarantee",
+            query=lambda run, own: Microbatches(
+                Flat(run.bound), Gaussian(run.multiplier), ByPosition(int(own["size"]))
+            ),
+            parameters=lambda run: {"size": 8.0},
+            example="sd.Microbatches(sd.Flat(bound=1.0), sd.Gaussian(multiplier=2.2), sd.ByPosition(5))",
+        ),
+    ),
+)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from sordino.algorithms.dpsgd import NoisySum, weighed
 from sordino.algorithms.virtual_steps import add, checked_rate, proportions, rate
+from sordino.declared import Declaration, Method
 from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
@@ -26,6 +27,7 @@ from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample
 from sordino.random.rng import Rng
 from sordino.schedules import Schedule
+from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import State, Weigher
 
 
@@ -89,3 +91,19 @@ def _split(noise: Noise, weights: Sequence[float]) -> list[Noise]:
     if not isinstance(noise, Gaussian):
         raise TypeError(f"noise={noise!r}: only Gaussian noise can be split at no cost; give one noise for each part")
     return [Gaussian(noise.multiplier / math.sqrt(weight)) for weight in weights]
+
+
+DECLARED = Declaration(
+    (NoisyLookahead,),
+    methods=(
+        Method(
+            "noisy-lookahead",
+            "each lot in two parts, the second where the noisy first one leads",
+            query=lambda run, own: NoisyLookahead(
+                Flat(run.bound), Gaussian(run.multiplier), run.learning_rate, own["rho"], int(own["rounds"])
+            ),
+            parameters=lambda run: {"rho": 2.0, "rounds": 1.0},
+            example="sd.NoisyLookahead(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1)",
+        ),
+    ),
+)

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from sordino import validate
 from sordino.algorithms.dpsgd import NoisySum
 from sordino.algorithms.virtual_steps import add, checked_rate, rate
-from sordino.door.noise import Noise
+from sordino.declared import Declaration, Method
+from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release
 from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample
 from sordino.random.rng import Rng
 from sordino.schedules import Schedule
+from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import State, Weigher
 
 
@@ -51,3 +53,19 @@ class OptimisticLookahead:
         released, inner = NoisySum(self.weigher, self.noise)(moved(grads, by), state["weigher"], expected_batch, rng)
         mean = add({}, released.value, released.divided_by / expected_batch)
         return released, {"step": state["step"] + 1, "weigher": inner, "released": mean}
+
+
+DECLARED = Declaration(
+    (OptimisticLookahead,),
+    methods=(
+        Method(
+            "optimistic-lookahead",
+            "each lot where the last released gradient leads: free",
+            query=lambda run, own: OptimisticLookahead(
+                Flat(run.bound), Gaussian(run.multiplier), run.learning_rate, own["rho"]
+            ),
+            parameters=lambda run: {"rho": 1.0},
+            example="sd.OptimisticLookahead(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1)",
+        ),
+    ),
+)

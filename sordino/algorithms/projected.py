@@ -1,4 +1,4 @@
-"""ProjectedDPSGD as published: virtual steps with the lot's clipped gradients as they are, noise once at the end.
+"""ProjectedDPSGD as published (Pflaeging 2023, *Varianten von DPSGD*, ch. 5): virtual steps without noise on the way.
 
     θ_k = θ_{k−1} − η w_k S(θ_{k−1}) / L,    update Σ_k w_k S(θ_{k−1}) + N(0, σ²C²),    all on one lot
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from sordino.algorithms.dpsgd import NoisySum, weighed
 from sordino.algorithms.virtual_steps import add, checked_rate, proportions, rate
-from sordino.door.noise import Noise
+from sordino.declared import Declaration, Method
+from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity, Unproven
@@ -24,6 +25,7 @@ from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample
 from sordino.random.rng import Rng
 from sordino.schedules import Schedule
+from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import State, Weigher
 
 REASON = (
@@ -65,3 +67,19 @@ class Projected:
         released = release(Sealed(update), sensitivity, self.noise, rng)
         spent, inner = self.weigher.advance(inner, learnt, expected_batch, rng)
         return Release(released.value, compose([released.event, *spent])), {"step": state["step"] + 1, "weigher": inner}
+
+
+DECLARED = Declaration(
+    (Projected,),
+    methods=(
+        Method(
+            "projected",
+            "lookahead without noise on the way, as published: no guarantee",
+            query=lambda run, own: Projected(
+                Flat(run.bound), Gaussian(run.multiplier), run.learning_rate, own["rho"], int(own["rounds"])
+            ),
+            parameters=lambda run: {"rho": 2.0, "rounds": 1.0},
+            example="sd.Projected(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1, rho=2.0)",
+        ),
+    ),
+)

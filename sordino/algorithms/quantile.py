@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration
 from sordino.door.claims import SEED
 from sordino.door.ledger import Ledger
 from sordino.door.release import Steps, choose_between
@@ -71,3 +72,6 @@ class PrivateQuantile:
         edges = torch.cat([inner.new_zeros(1), inner, inner.new_full((1,), self.ceiling)])  # (n + 2,)
         below = torch.arange(len(inner) + 1, dtype=torch.float64)  # how many are ≤ x in each interval
         return Steps(edges, -(below - self.quantile * len(inner)).abs())
+
+
+DECLARED = Declaration((PrivateQuantile,))

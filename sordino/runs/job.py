@@ -15,6 +15,7 @@ from sordino import events, validate
 from sordino.accounting import PLD
 from sordino.algorithms.dpsgd import Query
 from sordino.algorithms.dry_run import dry_run
+from sordino.declared import RunNumbers
 from sordino.door import claims
 from sordino.door.claims import Claim
 from sordino.events import Event
@@ -23,12 +24,12 @@ from sordino.penalty import L2
 from sordino.runs import Problem, build
 from sordino.runs.cost import before, noise_for, steps_for
 from sordino.runs.environment import here
-from sordino.runs.methods import Setting, method, plain
+from sordino.runs.methods import method, plain, query_of
 from sordino.runs.problem import tell_noise
 from sordino.runs.records import Records, Say, records
 from sordino.runs.samplers import sampler
 from sordino.runs.settings import Settings
-from sordino.sampling import Sampler
+from sordino.sampling.sampler import Sampler
 
 _MEMORY = 1 << 25  # more than the caches hold, and fresh memory costs more than what is computed in it
 _HELD = 4
@@ -150,10 +151,13 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
     return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
 
 
-def _setting(settings: Settings, problem: Problem, multiplier: float, records: int) -> tuple[Setting, dict[str, float]]:
+def _numbers(
+    settings: Settings, problem: Problem, multiplier: float, records: int
+) -> tuple[RunNumbers, dict[str, float]]:
+    """What a method is built from: public numbers of the run, and the method's own parameters."""
     recipe = settings.recipe
     sizes = [p.numel() for p in problem.model.parameters() if p.requires_grad]
-    setting = Setting(
+    run = RunNumbers(
         bound=recipe.bound,
         multiplier=multiplier,
         rate=recipe.rate,
@@ -163,13 +167,13 @@ def _setting(settings: Settings, problem: Problem, multiplier: float, records: i
         numbers=sum(sizes),
         learning_rate=problem.learning_rate,
     )
-    return setting, method(recipe.method).complete(setting, settings.parameters)
+    return run, method(recipe.method).complete(run, settings.parameters)
 
 
 def _query(settings: Settings, problem: Problem, multiplier: float, records: int) -> Query:
     if settings.options.non_private:
         return plain()
-    return method(settings.recipe.method).query(*_setting(settings, problem, multiplier, records))
+    return query_of(method(settings.recipe.method), *_numbers(settings, problem, multiplier, records))
 
 
 def _sampler(settings: Settings, problem: Problem, records: int) -> Sampler:
@@ -180,14 +184,14 @@ def _sampler(settings: Settings, problem: Problem, records: int) -> Sampler:
         raise ValueError(
             f"sampler={asked!r}: the method {settings.recipe.method} draws its lots in its own way; leave it out"
         )
-    return own(*_setting(settings, problem, 1.0, records))
+    return own(*_numbers(settings, problem, 1.0, records))
 
 
 def _backend(settings: Settings, problem: Problem, records: int) -> Backend:
     own = method(settings.recipe.method).backend
     if own is None or settings.options.non_private:
         return Captured(PerformanceOptions(measure=False))
-    return own(*_setting(settings, problem, 1.0, records))
+    return own(*_numbers(settings, problem, 1.0, records))
 
 
 def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, steps: int, backend: Backend) -> Event:

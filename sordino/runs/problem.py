@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sordino import schedules, validate
-from sordino.algorithms import Microbatches, NoisySum, OptimisticLookahead
+from sordino.algorithms.dpsgd import NoisySum
+from sordino.algorithms.microbatches import Microbatches
+from sordino.algorithms.optimistic_lookahead import OptimisticLookahead
 from sordino.nn import MODELS
 from sordino.optim import AdamCorrected, noise_scale
 from sordino.runs.features import MAPS
@@ -22,9 +24,9 @@ from sordino.runs.principal import unfitted
 from sordino.runs.recipe import Recipe
 from sordino.runs.standard import Standardise
 from sordino.schedules import Schedule
-from sordino.weigh import AdaptiveLayerwise, AdaptiveQuantile, Scheduled
+from sordino.weigh.weigher import Stateless
 
-_MOVING = (AdaptiveLayerwise, AdaptiveQuantile, Scheduled)  # their bound changes, and the noise with it
+_ONE_NOISE = (NoisySum, Microbatches, OptimisticLookahead)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,8 @@ def tell_noise(optimizer: torch.optim.Optimizer, query: object, expected_batch: 
     """Give an optimizer that corrects for the noise the scale of it, which is public; the others need nothing."""
     if not isinstance(optimizer, AdamCorrected):
         return
-    if not isinstance(query, NoisySum | Microbatches | OptimisticLookahead) or isinstance(query.weigher, _MOVING):
+    # A weigher with a state may change its bound from step to step, and the noise with it.
+    if not isinstance(query, _ONE_NOISE) or not isinstance(query.weigher, Stateless):
         raise ValueError(
             f"optimizer='adam-corrected': needs noise of one scale throughout, which {query!r} does not add; use 'adam'"
         )

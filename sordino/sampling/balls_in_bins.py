@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino import validate
+from sordino.declared import Declaration, NamedSampler
 from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
@@ -48,3 +49,16 @@ class BallsInBins:
             for bin_ in range(first, self.bins):
                 yield Draw(order[ends[bin_] : ends[bin_ + 1]], unamplified, cover=epoch, bins=self.bins)
             epoch, first = epoch + 1, 0
+
+
+DECLARED = Declaration(
+    (BallsInBins,),
+    samplers=(
+        NamedSampler(
+            "balls-in-bins",
+            "every record chooses one lot of each pass in secret",
+            lambda rate, records: BallsInBins(max(1, round(1 / rate))),
+            example="sd.BallsInBins(bins=10)",
+        ),
+    ),
+)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
+from sordino.declared import Declaration, Example, Method
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.sampling.records import Lengths, Mechanism, Rate, Records, alike
@@ -155,3 +156,47 @@ def _flipped(
 
 def _memory(records: Records, known: float) -> dict[str, Any]:
     return {"lengths": records.save(), "known": known}
+
+
+DECLARED = Declaration(
+    (Band, ByLength, Threshold),
+    methods=(
+        Method(
+            "threshold",
+            "records with long gradients take part more often, and are charged for it",
+            sampler=lambda run, own: Threshold(own["threshold"], own["low"], own["high"], int(own["refresh"])),
+            parameters=lambda run: {
+                "threshold": run.bound,
+                "low": run.rate / 2,
+                "high": min(1.0, 2 * run.rate),
+                "refresh": run.lots_in_a_pass,
+            },
+            example="sd.Threshold(1.0, low=0.1, high=0.2, refresh=10)",
+        ),
+    ),
+    examples=(
+        Example(
+            "by-length",
+            "gradients of a middle length are drawn more often, each by its own coin: with a guarantee",
+            sampler="sd.ByLength(sd.Band(0.5, 5.0, inside=0.2, outside=0.05), most=0.2, refresh=10)",
+        ),
+        Example(
+            "threshold-released",
+            "the threshold is a quantile of all lengths, released privately and charged",
+            sampler="sd.Threshold(sd.PrivateQuantile(0.75, ceiling=10.0, epsilon=0.05), low=0.1, high=0.2, refresh=10)",
+        ),
+        Example(
+            "threshold-adaptive",
+            "threshold sampling with a bound that follows a quantile privately: with a guarantee",
+            query="sd.NoisySum("
+            "sd.AdaptiveQuantile(bound=1.0, quantile=0.5, count_noise=2.5), sd.Gaussian(multiplier=1.1))",
+            sampler="sd.Threshold(1.0, low=0.1, high=0.2, refresh=10)",
+        ),
+        Example(
+            "threshold-logarithmic",
+            "threshold sampling with the logarithmic schedule for a bound: both public, with a guarantee",
+            query="sd.NoisySum(sd.Scheduled(sd.schedules.Logarithmic(2.0, 0.5, 10)), sd.Gaussian(multiplier=1.1))",
+            sampler="sd.Threshold(1.0, low=0.1, high=0.2, refresh=10)",
+        ),
+    ),
+)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sordino.declared import Declaration, Method, NamedSampler
 from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
@@ -32,3 +33,17 @@ class Full:
         every = Draw(np.arange(n, dtype=np.int64), unamplified)
         while True:
             yield every
+
+
+DECLARED = Declaration(
+    (Full,),
+    methods=(Method("dp-gd", "all records in every step, no amplification", sampler=lambda run, own: Full()),),
+    samplers=(
+        NamedSampler(
+            "full",
+            "every record in every step: DP gradient descent",
+            lambda rate, records: Full(),
+            example="sd.Full()",
+        ),
+    ),
+)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
+from sordino.declared import Declaration, NamedSampler
 from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw
 
@@ -63,3 +64,16 @@ def take(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
         found.append(positions[positions < n])
         last = float(positions[-1])
     return np.concatenate(found).astype(np.int64)
+
+
+DECLARED = Declaration(
+    (Poisson,),
+    samplers=(
+        NamedSampler(
+            "poisson",
+            "each record is in a lot by its own coin",
+            lambda rate, records: Poisson(rate),
+            example="sd.Poisson(rate=0.1)",
+        ),
+    ),
+)

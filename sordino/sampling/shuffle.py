@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sordino import validate
+from sordino.declared import Declaration, NamedSampler
 from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
@@ -44,3 +45,16 @@ class Shuffle:
                 rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
                 yield Draw(rows, unamplified, cover=epoch)  # the ledger puts a pass together
             epoch, first = epoch + 1, 0
+
+
+DECLARED = Declaration(
+    (Shuffle,),
+    samplers=(
+        NamedSampler(
+            "shuffle",
+            "shuffled passes in disjoint batches, as plain training has them, at their true price",
+            lambda rate, records: Shuffle(max(1, round(rate * records))),
+            example="sd.Shuffle(batch_size=50)",
+        ),
+    ),
+)

@@ -1,11 +1,11 @@
-"""SortedDPSGD as published (source 001, ch. 4): lots filled by the rank of the records' gradient lengths.
+"""SortedDPSGD as published (Pflaeging 2023, *Varianten von DPSGD*, ch. 4): lots filled by the rank of gradient lengths.
 
 Before every lot the lengths of all records not yet used in this pass are taken at the current model; the lot is filled by
 their order, and its records are used up until the pass is over. The ways to fill a lot of L from N records that are left:
 
     top_k            the L longest
     quantile         T = the α-quantile of the lengths, Q = {length ≥ T}. If |Q| > L, each of Q with probability L/|Q|;
-                     otherwise all of Q, and each of the rest with probability (L − |Q|)/(N − |Q|). The source's Alg. 2 with
+                     otherwise all of Q, and each of the rest with probability (L − |Q|)/(N − |Q|). Algorithm 2 there,
                      its slips mended: it tests |S| for |Q|, and prints (|Q| − L)/N for the second probability.
     class_diverse    the longest of each class in turn, so that no class has more than its share while others have records
     similar_length   a run of L neighbours in the sorted order, at a random place
@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import validate
+from sordino.declared import Declaration, Example, Method, Parameters, RunNumbers
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.sampling.records import Label, Lengths, Records, Rows, alike, packed, unpacked
@@ -167,7 +168,7 @@ class Sorted:
                 rows = self._candidates(left, rng.child(k, "pool"))
                 ranked = _Ranked(rows, records.lengths(rows), self.refresh)
             at = self.fill(ranked.lengths, partial(records.labels, ranked.rows, label), self.batch_size, rng.child(k))
-            lot, ranked = ranked.taken(at)
+            lot, ranked = ranked.split(at)
             left = left.copy()  # what a draw remembers does not change under it
             left[lot] = False
             yield Draw(np.sort(lot), unproven, memory=partial(_memory, left, ranked))
@@ -188,8 +189,8 @@ class _Ranked:
     lengths: Lengths
     lots: int
 
-    def taken(self, at: NDArray[np.int64]) -> tuple[Rows, _Ranked]:
-        """A lot, and what is left of the candidates."""
+    def split(self, at: NDArray[np.int64]) -> tuple[Rows, _Ranked]:
+        """The lot at these positions, and what is left of the candidates."""
         kept = np.ones(len(self.rows), dtype=bool)
         kept[at] = False
         return self.rows[at], _Ranked(self.rows[kept], self.lengths[kept], self.lots - 1)
@@ -214,3 +215,67 @@ def _recalled(memory: Mapping[str, Any], n: int) -> tuple[Mask, _Ranked]:
     left = np.unpackbits(unpacked(memory["left"], np.uint8), count=n).astype(bool)
     ranked = _Ranked(unpacked(memory["rows"], np.int64), unpacked(memory["lengths"], np.float32), memory["lots"])
     return left, ranked
+
+
+def _method(name: str, about: str, fill: Callable[..., Sorted], example: str) -> Method:
+    def sampler(run: RunNumbers, own: Parameters) -> Sorted:
+        return fill(run.lot_size, refresh=int(own["refresh"]), pool=int(own["pool"]) or None)
+
+    return Method(
+        f"sorted-{name}",
+        f"{about}, as published: no guarantee",
+        sampler=sampler,
+        parameters=lambda run: {"refresh": 1.0, "pool": 0.0},
+        example=example,
+    )
+
+
+DECLARED = Declaration(
+    (Sorted,),
+    methods=(
+        _method("top-k", "lots of the longest gradients", Sorted.top_k, "sd.Sorted.top_k(batch_size=50)"),
+        _method(
+            "quantile",
+            "lots from above a quantile of the lengths",
+            Sorted.quantile,
+            "sd.Sorted.quantile(batch_size=50)",
+        ),
+        _method(
+            "class-diverse",
+            "lots of the longest of each class in turn",
+            Sorted.class_diverse,
+            "sd.Sorted.class_diverse(batch_size=50, label=lambda x, y: (y[:, 0] > 0).long())",
+        ),
+        _method(
+            "similar-length",
+            "lots of gradients of like lengths",
+            Sorted.similar_length,
+            "sd.Sorted.similar_length(batch_size=50)",
+        ),
+    ),
+    examples=(
+        Example(
+            "sorted-cheaper",
+            "rank four lots' worth of records drawn at random, every second lot: no guarantee",
+            sampler="sd.Sorted.top_k(batch_size=50, refresh=2, pool=4)",
+        ),
+        Example(
+            "sorted-logarithmic",
+            "sorted lots with the logarithmic schedule for a bound: sorting still has no guarantee",
+            query="sd.NoisySum(sd.Scheduled(sd.schedules.Logarithmic(2.0, 0.5, 10)), sd.Gaussian(multiplier=1.1))",
+            sampler="sd.Sorted.top_k(batch_size=50)",
+        ),
+        Example(
+            "sorted-median",
+            "sorted lots with the median length of the lot, at most 5, for a bound: no guarantee",
+            query="sd.NoisySum(sd.BatchStatistic.median(cap=5.0), sd.Gaussian(multiplier=1.1))",
+            sampler="sd.Sorted.top_k(batch_size=50)",
+        ),
+        Example(
+            "sorted-sgd",
+            "sorting with plain SGD: no bound, no noise, no guarantee",
+            query='sd.NoisySum(sd.Flat(bound=float("inf")), sd.Gaussian(multiplier=0.0))',
+            sampler="sd.Sorted.top_k(batch_size=50)",
+        ),
+    ),
+)

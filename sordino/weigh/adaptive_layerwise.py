@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.noise import Gaussian
 from sordino.door.release import release
 from sordino.door.sealed import Sealed
@@ -24,7 +25,7 @@ from sordino.events import Event
 from sordino.gradients.protocol import Norms
 from sordino.random.rng import Rng
 from sordino.weigh.adaptive_quantile import HALF, moved
-from sordino.weigh.layerwise import Layerwise
+from sordino.weigh.layerwise import Layerwise, equal_bounds
 from sordino.weigh.shares import Share
 from sordino.weigh.weigher import Rule, State
 
@@ -91,3 +92,23 @@ class AdaptiveLayerwise:
     def _at(self, state: State) -> Layerwise:
         names = [bound[0] for bound in self.start.bounds if isinstance(bound, tuple)]
         return Layerwise(dict(zip(names, state, strict=True)) if names else list(state), self.start.share)
+
+
+DECLARED = Declaration(
+    (AdaptiveLayerwise,),
+    methods=(
+        Method(
+            "adaptive-layerwise",
+            "every tensor's bound follows a quantile of its norms, privately (Andrew et al. 2021)",
+            weigher=lambda run, own: AdaptiveLayerwise(
+                equal_bounds(run), own["quantile"], own["count_noise"], own["learning_rate"]
+            ),
+            parameters=lambda run: {
+                "quantile": 0.5,
+                "count_noise": run.expected_lot / 20 * math.sqrt(run.tensors),
+                "learning_rate": 0.2,
+            },
+            example='sd.AdaptiveLayerwise({"0.": 0.8, "2.": 0.6}, quantile=0.5, count_noise=5.0)',
+        ),
+    ),
+)

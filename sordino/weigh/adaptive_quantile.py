@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.noise import Gaussian
 from sordino.door.release import release
 from sordino.door.sealed import Sealed
@@ -82,3 +83,19 @@ def moved(now: float, start: float, step: float) -> float:
     """now · exp(−step), within a wide range around where it started."""
     limit, first = math.log(_RANGE), math.log(start)
     return math.exp(min(max(math.log(now) - step, first - limit), first + limit))
+
+
+DECLARED = Declaration(
+    (AdaptiveQuantile,),
+    methods=(
+        Method(
+            "adaptive-quantile",
+            "the bound follows a quantile of the norms, privately (Andrew et al. 2021)",
+            weigher=lambda run, own: AdaptiveQuantile(
+                run.bound, own["quantile"], own["count_noise"], learning_rate=own["learning_rate"]
+            ),
+            parameters=lambda run: {"quantile": 0.5, "count_noise": run.expected_lot / 20, "learning_rate": 0.2},
+            example="sd.AdaptiveQuantile(bound=1.0, quantile=0.5, count_noise=2.5)",
+        ),
+    ),
+)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.weigher import Rule, State, Stateless
@@ -37,3 +38,17 @@ class Automatic(Stateless):
             return torch.div(self.bound, norms.total() + self.gamma).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (Automatic,),
+    methods=(
+        Method(
+            "automatic",
+            "every gradient normalised to the bound (Bu et al. 2022)",
+            weigher=lambda run, own: Automatic(run.bound, own["gamma"]),
+            parameters=lambda run: {"gamma": 0.01},
+            example="sd.Automatic(bound=1.0)",
+        ),
+    ),
+)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
@@ -42,3 +43,17 @@ class BandPass(Stateless):
             return torch.where(r >= self.threshold, shorten(r, self.bound), 0).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (BandPass,),
+    methods=(
+        Method(
+            "band-pass",
+            "gradients below a threshold are left out, the others shortened to the bound",
+            weigher=lambda run, own: BandPass(run.bound, own["threshold"]),
+            parameters=lambda run: {"threshold": run.bound / 2},
+            example="sd.BandPass(bound=1.0, threshold=0.5)",
+        ),
+    ),
+)

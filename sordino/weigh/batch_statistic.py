@@ -1,8 +1,8 @@
-"""A bound taken from the lot itself (source 001, ch. 4; Abadi et al. 2016 mention the median).
+"""A bound taken from the lot itself (Pflaeging 2023, *Varianten von DPSGD*, ch. 4; Abadi et al. 2016 mention the median).
 
     C = min(statistic of the lengths in the lot, cap),   then φ(r) = min(1, C / r)
 
-Without a cap long gradients raise the bound, the bound raises the noise, and training diverges, as the source found.
+Without a cap long gradients raise the bound, the bound raises the noise, and training diverges, as was found there.
 
 Privacy: none. The bound, and with it every sample's weight and the noise, depends on all samples of the lot, and nothing
 bounds how far one of them moves the sum. `Scheduled` and `AdaptiveQuantile` are the forms that have a guarantee.
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Unproven
 from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
@@ -55,7 +56,7 @@ class BatchStatistic(Stateless):
 
     @staticmethod
     def mean(cap: float) -> BatchStatistic:
-        """The mean length, which outliers pull up; the source names it as unsuitable."""
+        """The mean length, which outliers pull up; Pflaeging names it as unsuitable."""
         return BatchStatistic("mean", cap)
 
     def bound(self, lengths: Tensor) -> float:
@@ -78,3 +79,24 @@ class BatchStatistic(Stateless):
 
 
 _STATISTICS: dict[str, Statistic] = {"median": torch.median, "minimum": torch.min, "mean": torch.mean}
+
+
+DECLARED = Declaration(
+    (BatchStatistic,),
+    methods=(
+        Method(
+            "batch-median",
+            "the bound is the median length of the lot: no guarantee",
+            weigher=lambda run, own: BatchStatistic.median(own["cap"]),
+            parameters=lambda run: {"cap": run.bound},
+            example="sd.BatchStatistic.median(cap=5.0)",
+        ),
+        Method(
+            "batch-minimum",
+            "the bound is the least length of the lot: no guarantee",
+            weigher=lambda run, own: BatchStatistic.minimum(own["cap"]),
+            parameters=lambda run: {"cap": run.bound},
+            example="sd.BatchStatistic.minimum(cap=5.0)",
+        ),
+    ),
+)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.kernels.matrices import functions
@@ -55,3 +56,16 @@ class Flat(Stateless):
     @cached_property
     def _rule(self) -> Rule:
         return Rule(lambda norms: _shortened(norms.sums, self.bound).unsqueeze(1), Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (Flat,),
+    methods=(
+        Method(
+            "dpsgd",
+            "every gradient shortened to the bound (Abadi et al. 2016)",
+            weigher=lambda run, own: Flat(run.bound),
+            example="sd.Flat(bound=1.0)",
+        ),
+    ),
+)

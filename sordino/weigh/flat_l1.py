@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sordino import validate
+from sordino.declared import Declaration
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
@@ -36,3 +37,6 @@ class FlatL1(Stateless):
         l2 = self.bound / math.sqrt(self.dimension)
         sensitivity = Sensitivity(l2=l2, l1=self.bound, dimension=self.dimension)
         return Rule(lambda norms: shorten(norms.total(), l2).unsqueeze(1), sensitivity)
+
+
+DECLARED = Declaration((FlatL1,))  # its method also has another noise and another sampler: runs/methods.py

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.weigher import Rule, State, Stateless
@@ -45,3 +46,17 @@ class GlobalAdapt(Stateless):
             return torch.div(self.bound, r.clamp(min=self.threshold)).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (GlobalAdapt,),
+    methods=(
+        Method(
+            "global-adapt",
+            "one factor for gradients up to a threshold, the bound above it (Esipova et al. 2023)",
+            weigher=lambda run, own: GlobalAdapt(run.bound, own["threshold"]),
+            parameters=lambda run: {"threshold": 10 * run.bound},
+            example="sd.GlobalAdapt(bound=1.0, threshold=5.0)",
+        ),
+    ),
+)

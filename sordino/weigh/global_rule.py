@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.weigher import Rule, State, Stateless
@@ -42,3 +43,17 @@ class Global(Stateless):
             return torch.where(r <= self.threshold, torch.full_like(r, factor), 0).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (Global,),
+    methods=(
+        Method(
+            "global",
+            "one factor for gradients up to a threshold, nothing above it (Bu, Wang & Long 2021)",
+            weigher=lambda run, own: Global(run.bound, own["threshold"]),
+            parameters=lambda run: {"threshold": 10 * run.bound},
+            example="sd.Global(bound=1.0, threshold=5.0)",
+        ),
+    ),
+)

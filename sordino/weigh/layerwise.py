@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method, RunNumbers
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
-from sordino.weigh.shares import Isotropic, Share, units
+from sordino.weigh.shares import Isotropic, LeastNoise, Share, units
 from sordino.weigh.weigher import Rule, State, Stateless
 
 Bounds = tuple[float, ...] | tuple[tuple[str, float], ...]
@@ -95,3 +96,27 @@ class Layerwise(Stateless):
                 )
             groups.append(found[0])
         return groups
+
+
+def equal_bounds(run: RunNumbers) -> list[float]:
+    """The same bound for every tensor; together they make the bound of the run."""
+    return [run.bound / math.sqrt(run.tensors)] * run.tensors
+
+
+DECLARED = Declaration(
+    (Layerwise,),
+    methods=(
+        Method(
+            "layerwise",
+            "every tensor has its own bound, together they make the bound (McMahan et al. 2018)",
+            weigher=lambda run, own: Layerwise(equal_bounds(run)),
+            example='sd.Layerwise({"0.": 0.8, "2.": 0.6})',
+        ),
+        Method(
+            "layerwise-least-noise",
+            "every tensor has its own bound, and the noise is divided so that its total is least",
+            weigher=lambda run, own: Layerwise(equal_bounds(run), LeastNoise()),
+            example='sd.Layerwise({"0.": 0.8, "2.": 0.6}, sd.LeastNoise())',
+        ),
+    ),
+)

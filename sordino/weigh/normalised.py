@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.weigher import Rule, State, Stateless
@@ -39,3 +40,16 @@ class Normalised(Stateless):
             return torch.div(self.bound, norms.total().clamp(min=FLOOR)).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (Normalised,),
+    methods=(
+        Method(
+            "normalised",
+            "every gradient stretched or shortened to the bound",
+            weigher=lambda run, own: Normalised(run.bound),
+            example="sd.Normalised(bound=1.0)",
+        ),
+    ),
+)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.weigher import Rule, State, Stateless
@@ -38,3 +39,17 @@ class PSAC(Stateless):
             return torch.div(self.bound, r + self.gamma / (r + self.gamma)).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (PSAC,),
+    methods=(
+        Method(
+            "psac",
+            "normalised, but short gradients are not blown up (Xia et al. 2023)",
+            weigher=lambda run, own: PSAC(run.bound, own["gamma"]),
+            parameters=lambda run: {"gamma": 0.01},
+            example="sd.PSAC(bound=1.0)",
+        ),
+    ),
+)

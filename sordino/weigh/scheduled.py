@@ -9,17 +9,19 @@ does not change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from sordino import validate
+from sordino.declared import Declaration, Method
 from sordino.door.sealed import Sealed
 from sordino.events import Event
 from sordino.gradients.protocol import Norms
 from sordino.random.rng import Rng
-from sordino.schedules import Schedule
+from sordino.schedules import Cosine, Logarithmic, Schedule
 from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import Rule, State, Weigher
 
@@ -54,3 +56,24 @@ class Scheduled:
     ) -> tuple[Sequence[Event], State]:
         """One step on."""
         return (), state + 1
+
+
+DECLARED = Declaration(
+    (Scheduled,),
+    methods=(
+        Method(
+            "scheduled",
+            "the bound falls by a cosine over the run",
+            weigher=lambda run, own: Scheduled(Cosine(run.bound, own["end"], run.steps)),
+            parameters=lambda run: {"end": run.bound / 10},
+            example="sd.Scheduled(sd.schedules.Cosine(1.0, 0.1, 30))",
+        ),
+        Method(
+            "logarithmic",
+            "the bound falls within each pass and starts again",
+            weigher=lambda run, own: Scheduled(Logarithmic(run.bound, own["steepness"], run.lots_in_a_pass)),
+            parameters=lambda run: {"steepness": 0.5 * run.bound / math.log(max(2, run.lots_in_a_pass))},
+            example="sd.Scheduled(sd.schedules.Logarithmic(1.0, 0.2, 10))",
+        ),
+    ),
+)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sordino import validate
+from sordino.declared import Declaration
 
 
 class Share(Protocol):
@@ -85,3 +86,6 @@ def units(share: Share, bounds: Sequence[float], sizes: Sequence[int]) -> list[f
     now = math.fsum((a * c) ** 2 for a, c in zip(inverse, bounds, strict=True))
     factor = math.sqrt(math.fsum(c * c for c in bounds) / now)
     return [factor * a for a in inverse]
+
+
+DECLARED = Declaration((EqualShare, LeastNoise))

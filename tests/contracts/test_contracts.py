@@ -12,6 +12,7 @@ import sordino as sd
 from sordino.gradients import Loop
 from sordino.gradients.protocol import Norms
 from sordino.runs.packing import pack, unpack
+from sordino.sampling import Informed
 from tests.contracts.hunter import Scripted, network, records, squared_error
 from tests.contracts.row import BACKENDS
 from tests.contracts.variants import rows, rows_and_backends
@@ -24,6 +25,11 @@ def every_variant(contract, **options):
 def every_variant_and_backend(contract, **options):
     found = rows_and_backends(contract, **options)
     return pytest.mark.parametrize(("variant", "backend"), found.values(), ids=found)
+
+
+def asks(sampler) -> bool:
+    """Whether a sampler asks the records."""
+    return isinstance(sampler, Informed)
 
 
 LOTS = ((0, 3, 5, 7), (), (1, 2), (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
@@ -91,8 +97,10 @@ def test_every_backend_is_the_loop(variant, backend):
     torch.testing.assert_close(other, oracle, rtol=1e-10, atol=1e-10)
 
 
-EVERY_SAMPLER = (sd.Poisson(0.3), sd.Shuffle(5), sd.FixedSize(4), sd.Full(), sd.BallsInBins(3))
+EVERY_SAMPLER = tuple(made for row in rows("event", scripted=False) if row.sampler and not asks(made := row.sampler()))
+"""Of the rows: every sampler that any method can have."""
 SOME_SAMPLERS = (sd.Poisson(0.3), sd.Shuffle(5), sd.BallsInBins(3))
+"""One with independent draws, one with passes, one with bins; the others resume in their own rows."""
 
 
 def with_samplers(found, samplers):

@@ -225,6 +225,11 @@ VARIANTS = [
     sorts("sorted-quantile", lambda: sd.Sorted.quantile(4)),
     sorts("sorted-class-diverse", lambda: sd.Sorted.class_diverse(4, label=by_sign)),
     sorts("sorted-similar-length", lambda: sd.Sorted.similar_length(4)),
+    draws("poisson", "Poisson", lambda: sd.Poisson(0.3), backends=FAST),
+    draws("shuffle", "Shuffle", lambda: sd.Shuffle(5), backends=FAST),
+    draws("fixed-size", "FixedSize", lambda: sd.FixedSize(4), backends=FAST),
+    draws("full", "Full", lambda: sd.Full(), backends=FAST),
+    draws("balls-in-bins", "BallsInBins", lambda: sd.BallsInBins(3), backends=FAST),
     draws("threshold", "Threshold", lambda: sd.Threshold(2.0, low=0.2, high=0.8, refresh=3), backends=("captured",)),
     draws(
         "threshold-released",

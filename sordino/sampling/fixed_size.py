@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
+from sordino.declared import Declaration, NamedSampler
 from sordino.random.rng import Rng
 from sordino.sampling.sampler import Draw
 
@@ -59,3 +60,16 @@ def subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
         seen = seen[np.sort(first)]  # distinct, in order of appearance
         if len(seen) >= b:
             return np.sort(seen[:b])
+
+
+DECLARED = Declaration(
+    (FixedSize,),
+    samplers=(
+        NamedSampler(
+            "fixed-size",
+            "lots of exactly so many records; neighbours have one record replaced",
+            lambda rate, records: FixedSize(max(1, round(rate * records))),
+            example="sd.FixedSize(batch_size=50)",
+        ),
+    ),
+)
