@@ -20,12 +20,6 @@ STRONG, REASONABLE = 1.0, 10.0
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 """False-positive rates at which an attack's hits are told."""
 
-NEIGHBOURS = {
-    Relation.ADD_OR_REMOVE: "with and without any one record",
-    Relation.REPLACE: "when any one record is replaced by another",
-    Relation.ZERO_OUT: "when any one record is blanked out",
-}
-
 
 def tier(epsilon: float) -> str:
     """How the field reads an ε.

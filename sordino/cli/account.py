@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.cli.setting import AccountantName, NoiseName, SamplingName, accountant, batches_of, run, show, up
+from sordino.cli.shared import AccountantName, NoiseName, SamplingName, accountant, run_event, show
 from sordino.door.claims import describe
-from sordino.events import Event, to_json
+from sordino.events import Event, Gaussian, to_json
+from sordino.events.training import lots_in_a_pass, training_event
+from sordino.rounding import rounded_up_to
 
 _LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")
 
@@ -48,7 +50,7 @@ class Command:
         """Account and print; returns the exit code."""
         from sordino.accounting import Unsupported
 
-        event = run(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
         try:
             result, lines = self._account(event)
         except Unsupported as error:
@@ -71,11 +73,11 @@ class Command:
         if self.epsilon is not None:
             found = method.delta(event, self.epsilon)
             result |= {"epsilon": self.epsilon, "delta": found}
-            lines = [f"({self.epsilon:g}, {up(found)})-DP by {method.name}"]
+            lines = [f"({self.epsilon:g}, {_shown(found)})-DP by {method.name}"]
         else:
             found = method.epsilon(event, self.delta)
             result |= {"epsilon": found, "delta": self.delta}
-            lines = [f"({up(found)}, {self.delta:g})-DP by {method.name}"]
+            lines = [f"({_shown(found)}, {self.delta:g})-DP by {method.name}"]
         relation = accounting.relation_of(event)
         result["relation"] = str(relation)
         lines.append(f"neighbours: {relation}")
@@ -84,12 +86,11 @@ class Command:
         if isinstance(method, accounting.PLD) and self.epsilon is None:
             low, _ = method.bounds(event, self.delta)
             result["certified_lower"] = low
-            lines.append(f"certified: {low:.6g} <= epsilon <= {up(found, 6)}")
+            lines.append(f"certified: {low:.6g} <= epsilon <= {rounded_up_to(6, found)}")
         if self.sampling == "shuffle":
             result["shuffle"] = shuffled = self._shuffle()
-            lines.append(
-                f"shuffled batches: an attack proves epsilon >= {shuffled['lower_bound']:.4g}; the figure above"
-            )
+            least = f"an attack proves epsilon >= {shuffled['lower_bound']:.4g}"
+            lines.append(f"shuffled batches: {least}; the figure above")
             lines.append(f"uses no amplification. Poisson sampling would have {shuffled['poisson']:.4g}: not yours.")
         if self.explain:
             result["methods"] = self._methods(event)
@@ -98,14 +99,12 @@ class Command:
 
     def _shuffle(self) -> dict[str, float]:
         from sordino import accounting
-        from sordino.events import Gaussian, Poisson, Repeat
 
-        batches = batches_of(self.rate)
-        passes = math.ceil(self.steps / batches)
-        lower = accounting.shuffle_lower_bound(self.multiplier, batches, passes, self.delta)
-        poisson = accounting.PLD().epsilon(
-            Repeat(Poisson(self.rate, Gaussian(self.multiplier)), self.steps), self.delta
-        )
+        lots = lots_in_a_pass(self.rate)
+        passes = math.ceil(self.steps / lots)
+        lower = accounting.shuffle_lower_bound(self.multiplier, lots, passes, self.delta)
+        by_coins = training_event(self.rate, Gaussian(self.multiplier), self.steps)
+        poisson = accounting.PLD().epsilon(by_coins, self.delta)
         return {"lower_bound": lower, "poisson": poisson}
 
     def _methods(self, event: Event) -> list[dict[str, Any]]:
@@ -125,12 +124,15 @@ class Command:
         lines = [f"event: {describe(event)}", f"every method at delta={self.delta:g}:"]
         for row in rows:
             mark = "" if row["is_bound"] else "   (no bound)"
-            lines.append(
-                f"  {'no theorem' if math.isnan(row['epsilon']) else up(row['epsilon']):>12}  {row['method']}{mark}"
-            )
+            epsilon = "no theorem" if math.isnan(row["epsilon"]) else _shown(row["epsilon"])
+            lines.append(f"  {epsilon:>12}  {row['method']}{mark}")
         lines += [
             "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so",
             "that its delta can only grow, all steps are convolved by one Fourier transform, adding and removing a",
             "record apart, and truncation, aliasing and rounding are charged. The lower bound bins outputs instead.",
         ]
         return lines
+
+
+def _shown(value: float) -> str:
+    return rounded_up_to(4, value)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from sordino.cli.setting import NoiseName, SamplingName, run, show
+from sordino.cli.shared import NoiseName, SamplingName, run_event, show
 from sordino.door.claims import describe
 
 _EXHAUSTED = 3
@@ -59,7 +59,7 @@ class Command:
             if self.action == "spend":
                 if self.rate is None or self.multiplier is None or self.steps is None:
                     raise ValueError("spend: needs --rate, --multiplier and --steps")
-                event = run(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+                event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
                 budget.spend(event, self.name)
         except BudgetExhausted as error:
             print(f"sordino budget: {error}", file=sys.stderr)

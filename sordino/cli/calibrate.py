@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.cli.setting import AccountantName, NoiseName, SamplingName, accountant, run, show
+from sordino.cli.shared import AccountantName, NoiseName, SamplingName, accountant, run_event, show
 from sordino.events import Event
 
 
@@ -46,7 +46,7 @@ class Command:
             raise ValueError("leave out exactly one of --rate, --multiplier, --steps: that one is found")
         (name,) = missing
         method = accountant(self.accountant)
-        event_of: Callable[[Any], Event] = lambda x: run(  # noqa: E731
+        event_of: Callable[[Any], Event] = lambda x: run_event(  # noqa: E731
             **{**given, name: x},
             sampling=self.sampling,
             noise=self.noise,

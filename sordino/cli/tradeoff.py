@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.cli.setting import NoiseName, SamplingName, run, show
+from sordino.cli.shared import NoiseName, SamplingName, run_event, show
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Command:
         """Compute and print; returns the exit code."""
         from sordino.accounting import Unsupported, tradeoff
 
-        event = run(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
         try:
             curve = tradeoff(event)
         except Unsupported as error:

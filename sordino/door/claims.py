@@ -27,12 +27,6 @@ _WHY = {
     SEED: "the random stream can be repeated by anyone who knows the seed; leave it out for a real release",
 }
 
-_NEIGHBOURS = {
-    Relation.ADD_OR_REMOVE: "one record added or removed",
-    Relation.REPLACE: "one record replaced by another",
-    Relation.ZERO_OUT: "one record's contribution replaced by nothing",
-}
-
 _DIGITS = 3
 _PARTS = 6
 """Of a run with many phases, how many are printed; all of them are in the event."""
@@ -60,7 +54,7 @@ class Guarantee:
     def __str__(self) -> str:
         lines = [
             f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy",
-            f"  neighbours   {self.relation}: {_NEIGHBOURS[self.relation]}",
+            f"  neighbours   {self.relation}: {self.relation.meaning}",
             f"  accountant   {self.accountant}",
             f"  event        {describe(self.event)}",
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Relation(StrEnum):
@@ -13,9 +13,28 @@ class Relation(StrEnum):
     REPLACE = "replace-one"
     ZERO_OUT = "zero-out-one"
 
+    @property
+    def meaning(self) -> str:
+        """How two neighbours differ, in words.
+
+        >>> Relation.REPLACE.meaning
+        'one record replaced by another'
+        """
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Relation.ADD_OR_REMOVE: "one record added or removed",
+    Relation.REPLACE: "one record replaced by another",
+    Relation.ZERO_OUT: "one record's contribution replaced by nothing",
+}
+
 
 class Event:
     """Base of all events; final classes, one per mechanism or way of sampling."""
+
+    assumes: ClassVar[str] = ""
+    """For a way of sampling: what a claim about it takes to be true of the draws, for the report."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` makes an equal event."""

@@ -8,43 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sordino.events.base import Event
-from sordino.events.composition import Group, Repeat, Together, TuneNegativeBinomial, TunePoisson
-from sordino.events.draws import BallsInBins, Batch, FixedSize, Poisson, Shuffle, TruncatedPoisson
-from sordino.events.mechanisms import (
-    DiscreteGaussian,
-    Exponential,
-    Gaussian,
-    Laplace,
-    Mixture,
-    NonPrivate,
-    ProjectedClip,
-    RandomisedResponse,
-)
+from sordino.events.composition import Together
 
-_TYPES: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (
-        Gaussian,
-        Laplace,
-        Exponential,
-        DiscreteGaussian,
-        RandomisedResponse,
-        Mixture,
-        ProjectedClip,
-        NonPrivate,
-        Poisson,
-        FixedSize,
-        TruncatedPoisson,
-        BallsInBins,
-        Shuffle,
-        Batch,
-        Group,
-        TunePoisson,
-        TuneNegativeBinomial,
-        Repeat,
-        Together,
-    )
-}
+_PACKAGE = "sordino.events."
+
+
+def _types() -> dict[str, type[Event]]:
+    """Every event of this package by its name; all of them are imported with it."""
+    return {kind.__name__: kind for kind in Event.__subclasses__() if kind.__module__.startswith(_PACKAGE)}
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -66,10 +37,11 @@ def _encode(value: Any) -> Any:
 def from_json(data: str | Mapping[str, Any]) -> Event:
     """The event that `to_json` described; text or an object already parsed. Every field is validated again."""
     parsed = json.loads(data) if isinstance(data, str) else data
-    if not isinstance(parsed, Mapping) or parsed.get("type") not in _TYPES:
-        known = ", ".join(sorted(_TYPES))
+    types = _types()
+    if not isinstance(parsed, Mapping) or parsed.get("type") not in types:
+        known = ", ".join(sorted(types))
         raise ValueError(f"not an event: {str(parsed)[:80]!r}; need an object whose 'type' is one of {known}")
-    kind = _TYPES[parsed["type"]]
+    kind = types[parsed["type"]]
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     given = {name: _decode(value) for name, value in parsed.items() if name != "type"}
     if set(given) != names:

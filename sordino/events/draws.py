@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sordino import validate
 from sordino.events.base import Event, checked, set_field
@@ -14,6 +15,9 @@ class Poisson(Event):
 
     rate: float
     event: Event
+    assumes: ClassVar[str] = (
+        "each record is in a lot by its own secret coin (Poisson sampling): the lots of this run were drawn so"
+    )
 
     def __post_init__(self) -> None:
         set_field(self, "rate", validate.rate("rate", self.rate))
@@ -27,6 +31,7 @@ class FixedSize(Event):
     batch_size: int
     dataset_size: int
     event: Event
+    assumes: ClassVar[str] = "each lot is a uniformly random subset of fixed size: the lots of this run were drawn so"
 
     def __post_init__(self) -> None:
         validate.count("batch_size", self.batch_size)
@@ -44,6 +49,7 @@ class TruncatedPoisson(Event):
     dataset_size: int
     max_batch: int
     event: Event
+    assumes: ClassVar[str] = "lots by secret coins, cut at random to a largest size: the lots of this run were drawn so"
 
     def __post_init__(self) -> None:
         set_field(self, "rate", validate.rate("rate", self.rate))
@@ -58,6 +64,7 @@ class BallsInBins(Event):
 
     bins: int
     event: Event
+    assumes: ClassVar[str] = "each record chose its lot of an epoch in secret: the lots of this run were drawn so"
 
     def __post_init__(self) -> None:
         validate.count("bins", self.bins)
@@ -72,6 +79,7 @@ class Shuffle(Event):
     """
 
     event: Event
+    assumes: ClassVar[str] = "each record is in one lot per epoch; no amplification by shuffling is assumed"
 
     def __post_init__(self) -> None:
         checked(self.event)

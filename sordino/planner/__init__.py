@@ -2,7 +2,7 @@
 
 from sordino.planner.answer import answer
 from sordino.planner.curves import curves
+from sordino.planner.scenario import Scenario, parse
 from sordino.planner.server import Planner
-from sordino.planner.setting import Setting, parse
 
-__all__ = ["Planner", "Setting", "answer", "curves", "parse"]
+__all__ = ["Planner", "Scenario", "answer", "curves", "parse"]

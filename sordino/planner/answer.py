@@ -1,4 +1,4 @@
-"""A setting's numbers: the noise, the claim, what an attack can do, what to type and what to write.
+"""A scenario's numbers: the noise, the claim, what an attack can do, what to type and what to write.
 
 **Privacy:** ε is the claim that the run itself would print, made by the same function from the same event; a noise that
 was solved for is rounded up, which can only lower ε.
@@ -9,47 +9,46 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sordino.accounting import PLD, calibrate
-from sordino.accounting import meaning as words
-from sordino.cli.setting import up
+from sordino.accounting import PLD, calibrate, meaning
 from sordino.door.claims import NoGuarantee, claim, describe, rounded_up
 from sordino.planner.copyable import code, command
-from sordino.planner.setting import Setting
+from sordino.planner.scenario import Scenario
+from sordino.rounding import rounded_up_to
 
 _DIGITS = 5
 """Of a noise that was solved for."""
 
 
 @lru_cache(maxsize=256)
-def noise(setting: Setting) -> float:
+def noise(scenario: Scenario) -> float:
     """The multiplier given, or the least one that meets the target, rounded up."""
-    if setting.multiplier is not None:
-        return float(setting.multiplier)
-    assert setting.epsilon is not None
-    found = calibrate(setting.event, PLD(), setting.epsilon, setting.delta)
-    return float(up(found, _DIGITS))
+    if scenario.multiplier is not None:
+        return float(scenario.multiplier)
+    assert scenario.epsilon is not None
+    found = calibrate(scenario.event, PLD(), scenario.epsilon, scenario.delta)
+    return float(rounded_up_to(_DIGITS, found))
 
 
 @lru_cache(maxsize=256)
-def answer(setting: Setting) -> dict[str, Any]:
+def answer(scenario: Scenario) -> dict[str, Any]:
     """What the page shows at once.
 
-    >>> said = answer(Setting(60_000, 256, 15, 1e-5, multiplier=1.1))
+    >>> said = answer(Scenario(60_000, 256, 15, 1e-5, multiplier=1.1))
     >>> said["epsilon_shown"], said["lots"], said["tier"]
     ('1.134', 3516, 'reasonable protection (ε ≤ 10)')
     """
-    multiplier = noise(setting)
-    event = setting.event(multiplier)
-    said = claim(event, setting.delta, PLD())
+    multiplier = noise(scenario)
+    event = scenario.event(multiplier)
+    said = claim(event, scenario.delta, PLD())
     result: dict[str, Any] = {
         "multiplier": multiplier,
-        "rate": setting.rate,
-        "lots": setting.lots,
-        "lots_per_epoch": setting.dataset_size / setting.batch,
+        "rate": scenario.rate,
+        "lots": scenario.lots,
+        "lots_per_epoch": scenario.dataset_size / scenario.batch,
         "event": describe(event),
-        "command": command(setting, multiplier),
-        "code": code(setting, multiplier),
-        "notes": _notes(setting),
+        "command": command(scenario, multiplier),
+        "code": code(scenario, multiplier),
+        "notes": _notes(scenario),
     }
     if isinstance(said, NoGuarantee):
         return result | {"epsilon": None, "reason": said.reason}
@@ -58,18 +57,18 @@ def answer(setting: Setting) -> dict[str, Any]:
         "epsilon": said.epsilon,
         "epsilon_shown": rounded_up(said.epsilon),
         "claim": str(said),
-        "tier": words.tier(said.epsilon),
-        "words": str(words.Attack(coin, (), 0.0)),
+        "tier": meaning.tier(said.epsilon),
+        "words": str(meaning.Attack(coin, (), 0.0)),
     }
 
 
-def _notes(setting: Setting) -> list[str]:
+def _notes(scenario: Scenario) -> list[str]:
     notes = []
-    if setting.delta * setting.dataset_size >= 1:
+    if scenario.delta * scenario.dataset_size >= 1:
         notes.append(
-            f"δ = {setting.delta:g} is not below 1/N = {1 / setting.dataset_size:.2g}: a mechanism that publishes a "
+            f"δ = {scenario.delta:g} is not below 1/N = {1 / scenario.dataset_size:.2g}: a mechanism that publishes a "
             "random record outright could meet it. Take a smaller δ."
         )
-    if setting.batch < 1:
+    if scenario.batch < 1:
         notes.append("Fewer than one record is expected in a lot: most steps are noise alone.")
     return notes

@@ -1,8 +1,8 @@
-"""A setting as a command to type and as code to write; both give the ε that the page shows."""
+"""A scenario as a command to type and as code to write; both give the ε that the page shows."""
 
 from __future__ import annotations
 
-from sordino.planner.setting import Setting
+from sordino.planner.scenario import Scenario
 
 _TRAINED = {
     "mnist": "mnist-opacus-2",
@@ -12,23 +12,23 @@ _TRAINED = {
 """Recipes that release the noisy sums of their steps and nothing else, as the page assumes."""
 
 
-def command(setting: Setting, multiplier: float) -> str:
-    """A command line for this setting: training where the data is known, accounting where it is not.
+def command(scenario: Scenario, multiplier: float) -> str:
+    """A command line for this scenario: training where the data is known, accounting where it is not.
 
-    >>> command(Setting(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
+    >>> command(Scenario(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
     'sordino account --rate 0.05 --multiplier 1.1 --steps 20 --delta 1e-05'
     """
-    if setting.task is not None:
-        noise = f"--noise-multiplier {multiplier!r}" if setting.epsilon is None else f"--epsilon {setting.epsilon!r}"
-        run = f"{_TRAINED[setting.task]} --rate {setting.rate!r} --steps {setting.lots}"
-        return f"sordino train {run} {noise} --delta {setting.delta!r}"
-    run = f"--rate {setting.rate!r} --multiplier {multiplier!r} --steps {setting.lots}"
-    return f"sordino account {run} --delta {setting.delta!r}"
+    if scenario.task is not None:
+        noise = f"--noise-multiplier {multiplier!r}" if scenario.epsilon is None else f"--epsilon {scenario.epsilon!r}"
+        run = f"{_TRAINED[scenario.task]} --rate {scenario.rate!r} --steps {scenario.lots}"
+        return f"sordino train {run} {noise} --delta {scenario.delta!r}"
+    run = f"--rate {scenario.rate!r} --multiplier {multiplier!r} --steps {scenario.lots}"
+    return f"sordino account {run} --delta {scenario.delta!r}"
 
 
-def code(setting: Setting, multiplier: float) -> str:
-    """The training loop for this setting, around the reader's own model, loss, optimizer and data."""
-    size = f"{setting.dataset_size:_}" if setting.dataset_size >= 10_000 else str(setting.dataset_size)
+def code(scenario: Scenario, multiplier: float) -> str:
+    """The training loop for this scenario, around the reader's own model, loss, optimizer and data."""
+    size = f"{scenario.dataset_size:_}" if scenario.dataset_size >= 10_000 else str(scenario.dataset_size)
     return f"""\
 import sordino as sd
 
@@ -37,10 +37,10 @@ import sordino as sd
 query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian({multiplier!r}))
 private = sd.Private(model, loss_fn, query)
 lots = private.draws(
-    dataset, sd.Poisson({setting.batch:.12g} / {size}), steps={setting.lots}, expected_batch={setting.batch:.12g}
+    dataset, sd.Poisson({scenario.batch:.12g} / {size}), steps={scenario.lots}, expected_batch={scenario.batch:.12g}
 )
 for lot in lots:
     private.backward(lot)
     optimizer.step()
-print(private.claim(delta={setting.delta!r}))
+print(private.claim(delta={scenario.delta!r}))
 """

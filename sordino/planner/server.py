@@ -21,13 +21,13 @@ from typing import Any
 from sordino.accounting import Unsupported
 from sordino.planner.answer import answer
 from sordino.planner.curves import curves
-from sordino.planner.setting import Setting, parse
+from sordino.planner.scenario import Scenario, parse
 
 LOOPBACK = "127.0.0.1"
 PAGE = Path(__file__).with_name("page.html")
 _LARGEST_QUESTION = 10_000
 _PATIENCE = 30.0
-_QUESTIONS: dict[str, Callable[[Setting], dict[str, Any]]] = {"/api/answer": answer, "/api/curves": curves}
+_QUESTIONS: dict[str, Callable[[Scenario], dict[str, Any]]] = {"/api/answer": answer, "/api/curves": curves}
 
 
 class Planner(ThreadingHTTPServer):

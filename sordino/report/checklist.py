@@ -12,24 +12,11 @@ from typing import Any
 
 from sordino import events
 from sordino.door.claims import Guarantee, describe, rounded_up
-from sordino.events import Event, Relation
+from sordino.events import Event
 from sordino.report.evidence import Evidence
 from sordino.report.statement import NOT_STATED, Statement
 from sordino.runs import RECIPES
 from sordino.runs.recipe import MEASURED
-
-_RELATIONS = {
-    Relation.ADD_OR_REMOVE: "two data sets are neighbours when one has one record more (add or remove one)",
-    Relation.REPLACE: "two data sets are neighbours when one record is another one in the other (replace one)",
-    Relation.ZERO_OUT: "two data sets are neighbours when one record of the one counts for nothing in the other (zero out)",
-}
-_DRAWS: dict[type[Event], str] = {
-    events.Poisson: "each record is in a lot by its own secret coin (Poisson sampling): the lots of this run were drawn so",
-    events.TruncatedPoisson: "lots by secret coins, cut at random to a largest size: the lots of this run were drawn so",
-    events.FixedSize: "each lot is a uniformly random subset of fixed size: the lots of this run were drawn so",
-    events.BallsInBins: "each record chose its lot of an epoch in secret: the lots of this run were drawn so",
-    events.Shuffle: "each record is in one lot per epoch; no amplification by shuffling is assumed",
-}
 
 
 @dataclass(frozen=True)
@@ -59,7 +46,11 @@ def checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) ->
         Question("Definition", "What is given out, to whom", statement.release),
         Question("Definition", "Unit of privacy", f"one record{of} in the training set"),
         Question("Definition", "What a record stands for", statement.unit),
-        Question("Definition", "Neighbours", _RELATIONS[guarantee.relation]),
+        Question(
+            "Definition",
+            "Neighbours",
+            f"two data sets are neighbours when they differ by {guarantee.relation.meaning} ({guarantee.relation})",
+        ),
         Question("Accounting", "Method", f"{guarantee.accountant}, an upper bound"),
         Question("Accounting", "Assumptions, and whether they hold", _assumptions(guarantee.event)),
         Question(
@@ -74,12 +65,8 @@ def checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) ->
 
 def _accesses(guarantee: Guarantee) -> str:
     parts = guarantee.event.events if isinstance(guarantee.event, events.Together) else (guarantee.event,)
-    steps = (
-        "the training steps"
-        if len(parts) == 1
-        else f"the training steps and all else in the ledger ({len(parts)} parts)"
-    )
-    return f"{steps}; not: anything done to the data outside this run"
+    more = "" if len(parts) == 1 else f" and all else in the ledger ({len(parts)} parts)"
+    return f"the training steps{more}; not: anything done to the data outside this run"
 
 
 def _tuned(evidence: Evidence) -> str | None:
@@ -100,6 +87,6 @@ def _changed(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
 
 
 def _assumptions(event: Event) -> str:
-    drawn = [text for kind, text in _DRAWS.items() if any(isinstance(part, kind) for part in events.walk(event))]
+    drawn = dict.fromkeys(part.assumes for part in events.walk(event) if part.assumes)
     fixed = "each record's part of a sum is bounded, and noise comes from a cryptographic stream: held by construction"
     return "; ".join([*drawn, fixed, "arithmetic is that of real numbers: holds up to floating-point rounding"])

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.accounting import PLD, Tradeoff, tradeoff
-from sordino.accounting import meaning as words
+from sordino.accounting import PLD, Tradeoff, meaning, tradeoff
 from sordino.door.claims import Guarantee, explain, rounded_up
 from sordino.report.checklist import Question, checklist
 from sordino.report.evidence import Evidence
@@ -48,7 +47,7 @@ class Privacy:
     factor: str
     chance: str
     tier: str
-    attack: words.Attack
+    attack: meaning.Attack
     curve: Tradeoff
     at_delta: list[tuple[str, str]]
     mu: str | None
@@ -89,7 +88,7 @@ def facts(evidence: Evidence, statement: Statement) -> Facts:
 
 def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> Privacy:
     curve = tradeoff(guarantee.event, points=_POINTS)
-    attack = words.attack(guarantee.event, curve)
+    attack = meaning.attack(guarantee.event, curve)
     deltas = sorted({*_DELTAS, guarantee.delta}, reverse=True)
     at = [(f"{delta:g}", PLD().epsilon(guarantee.event, delta)) for delta in deltas]
     return Privacy(
@@ -97,12 +96,12 @@ def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> 
         rounded_up(guarantee.epsilon),
         _factor(guarantee.epsilon),
         _chance(guarantee.delta),
-        words.tier(guarantee.epsilon),
+        meaning.tier(guarantee.epsilon),
         attack,
         curve,
         [(delta, rounded_up(epsilon)) for delta, epsilon in at if math.isfinite(epsilon)],
         rounded_up(attack.mu) if math.isfinite(attack.mu) else None,
-        words.NEIGHBOURS[guarantee.relation],
+        guarantee.relation.meaning,
         [(name, explain(name) or "") for name in guarantee.not_covered],
         checklist(evidence, guarantee, statement),
     )

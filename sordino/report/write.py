@@ -10,7 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from sordino.accounting import meaning as words
+from sordino.accounting import meaning
 from sordino.report import figures, statement
 from sordino.report.evidence import read
 from sordino.report.facts import Facts, facts
@@ -35,7 +35,9 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
         "version": evidence.get("versions", "sordino") or __version__,
         "started": str(evidence.get("resolved", "started") or "")[:16].replace("T", " "),
         "figures": _figures(known),
-        "hits": [(words.percent(a), words.percent(b)) for a, b in known.privacy.attack.hits] if known.privacy else [],
+        "hits": [(meaning.percent(a), meaning.percent(b)) for a, b in known.privacy.attack.hits]
+        if known.privacy
+        else [],
     }
     templates = environment()
     files.write(evidence.folder / REPORT, templates.get_template("report.html.jinja").render(values))

@@ -18,7 +18,8 @@ from typing import Any
 from sordino.accounting import PLD, BudgetExhausted, calibrate
 from sordino.door import claims
 from sordino.door.claims import Guarantee, NoGuarantee
-from sordino.events import Event, Gaussian, Poisson, Repeat, compose, from_json, to_json
+from sordino.events import Event, Gaussian, compose, from_json, to_json
+from sordino.events.training import training_event
 from sordino.runs.recipe import Recipe
 
 _ONE, _TWO = 1.0, 2.0
@@ -31,7 +32,7 @@ def before(recipe: Recipe) -> list[Event]:
 
 def event(recipe: Recipe, multiplier: float) -> Event:
     """Everything that a run of plain DP-SGD releases, at this noise multiplier of the steps."""
-    return compose([*before(recipe), Repeat(Poisson(recipe.rate, Gaussian(multiplier)), recipe.steps)])
+    return compose([*before(recipe), training_event(recipe.rate, Gaussian(multiplier), recipe.steps)])
 
 
 def noise_multiplier(recipe: Recipe) -> float:

@@ -16,7 +16,7 @@ from sordino.cli.main import main
 from sordino.cli.train import Command
 from sordino.events import Gaussian, Poisson, Repeat
 from sordino.nn import MODELS
-from sordino.planner import Setting, answer, curves, parse
+from sordino.planner import Scenario, answer, curves, parse
 from sordino.runs import Recipe, event, noise_multiplier
 from sordino.runs.settings import settle
 
@@ -24,13 +24,13 @@ USUAL = {"dataset_size": 60_000, "batch": 256, "epochs": 15, "delta": 1e-5, "mul
 
 
 def test_the_answer_is_plds():
-    said = answer(Setting(**USUAL))
+    said = answer(Scenario(**USUAL))
     assert said["epsilon"] == PLD().epsilon(Repeat(Poisson(256 / 60_000, Gaussian(1.1)), 3516), 1e-5)
 
 
 def test_a_target_is_met_from_below_by_noise_rounded_up():
     for target in (0.1, 1.0, 3.0, 20.0):
-        said = answer(Setting(**{**USUAL, "multiplier": None, "epsilon": target}))
+        said = answer(Scenario(**{**USUAL, "multiplier": None, "epsilon": target}))
         assert 0.998 * target < said["epsilon"] <= target
         assert float(f"{said['multiplier']:.5g}") == said["multiplier"]
 
@@ -45,14 +45,14 @@ def test_the_code_runs_and_claims_what_the_page_shows():
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
         "loss_fn": lambda model, x: model(x).square().sum(dim=1),
     }
-    said = answer(Setting(200, 20, 1, 1e-5, multiplier=1.5))
+    said = answer(Scenario(200, 20, 1, 1e-5, multiplier=1.5))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(said["code"], names)
     assert out.getvalue().strip() == said["claim"]
 
 
 def test_the_curves_pass_through_the_answer():
-    setting = Setting(**USUAL)
+    setting = Scenario(**USUAL)
     said, drawn = answer(setting), curves(setting)
     at = drawn["epochs"]["x"].index(said["lots"] * said["rate"])
     assert drawn["epochs"]["y"][at] == pytest.approx(said["epsilon"], rel=1e-3)
@@ -66,9 +66,9 @@ def test_the_curves_pass_through_the_answer():
 
 
 def test_a_setting_without_a_finite_epsilon_has_none():
-    said = answer(Setting(1000, 1000, 1000, 1e-300, multiplier=0.05))
+    said = answer(Scenario(1000, 1000, 1000, 1e-300, multiplier=0.05))
     assert said["epsilon"] is None or said["epsilon"] > 1e5
-    assert answer(Setting(**{**USUAL, "delta": 0.5}))["notes"]
+    assert answer(Scenario(**{**USUAL, "delta": 0.5}))["notes"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_bad_question_is_refused_by_name(change, message):
 def test_the_planner_never_imports_torch():
     code = (
         "import sys; from sordino.planner import *; import sordino.cli.plan\n"
-        "s = Setting(1000, 50, 1, 1e-5, multiplier=1.0)\n"
+        "s = Scenario(1000, 50, 1, 1e-5, multiplier=1.0)\n"
         "answer(s), curves(s); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -116,7 +116,7 @@ def test_the_planner_never_imports_torch():
 @pytest.mark.parametrize(("task", "size"), [("mnist", 60_000), ("fashion-mnist", 60_000), ("cifar10", 50_000)])
 @pytest.mark.parametrize("target", [{"multiplier": 1.1}, {"epsilon": 2.0}], ids=str)
 def test_the_training_command_is_understood_and_costs_what_the_page_shows(task, size, target):
-    said = answer(Setting(size, 256, 15, 1e-5, task=task, **target))
+    said = answer(Scenario(size, 256, 15, 1e-5, task=task, **target))
     _, name, *words = shlex.split(said["command"])
     assert name == "train"
     given = tyro.cli(Command, args=words)
@@ -130,6 +130,6 @@ def test_the_training_command_is_understood_and_costs_what_the_page_shows(task, 
 
 
 def test_a_command_of_ones_own_data_prints_the_epsilon_of_the_page(capsys):
-    said = answer(Setting(1000, 50, 3, 1e-5, epsilon=2.0))
+    said = answer(Scenario(1000, 50, 3, 1e-5, epsilon=2.0))
     assert main(shlex.split(said["command"])[1:]) == 0
     assert f"{said['epsilon']:.4f}"[:5] in capsys.readouterr().out

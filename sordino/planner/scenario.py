@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sordino import validate
-from sordino.events import Event, Gaussian, Poisson, Repeat
+from sordino.events import Event, Gaussian
+from sordino.events.training import training_event
 
 MOST_RECORDS = 10**10
 MOST_LOTS = 10**7
@@ -21,7 +22,7 @@ LEAST_TARGET, MOST_TARGET = 1e-4, 1e3
 
 
 @dataclass(frozen=True)
-class Setting:
+class Scenario:
     """A run that might be: one of `multiplier` and `epsilon` is given, the other is found.
 
     `task` names a data set that `sordino train` knows.
@@ -71,16 +72,16 @@ class Setting:
 
     def event(self, multiplier: float, lots: int | None = None) -> Event:
         """The run as an event."""
-        return Repeat(Poisson(self.rate, Gaussian(multiplier)), self.lots if lots is None else lots)
+        return training_event(self.rate, Gaussian(multiplier), self.lots if lots is None else lots)
 
 
-def parse(data: Any) -> Setting:
-    """A setting from parsed JSON; whole numbers may be written as 60000.0, as sliders do.
+def parse(data: Any) -> Scenario:
+    """A scenario from parsed JSON; whole numbers may be written as 60000.0, as sliders do.
 
     >>> parse({"dataset_size": 60000.0, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}).lots
     3516
     """
-    names = [field.name for field in fields(Setting)]
+    names = [field.name for field in fields(Scenario)]
     if not isinstance(data, Mapping) or not set(data) <= set(names):
         raise ValueError(f"need an object with the fields {', '.join(names)}")
     given = {name: value for name, value in data.items() if value is not None}
@@ -90,7 +91,7 @@ def parse(data: Any) -> Setting:
     size = given["dataset_size"]
     if isinstance(size, float) and size.is_integer():
         given["dataset_size"] = int(size)
-    return Setting(**given)
+    return Scenario(**given)
 
 
 def _within(name: str, value: float, least: float, most: float) -> None:

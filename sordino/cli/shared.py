@@ -1,0 +1,55 @@
+"""What the accounting commands share: the run they speak about, accountants by name, how results are printed."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+from sordino.events import Event, Gaussian, Laplace
+from sordino.events.training import DRAWN, training_event
+
+AccountantName = Literal["pld", "rdp", "moments", "advanced", "basic", "strong", "clt"]
+NoiseName = Literal["gaussian", "laplace"]
+if TYPE_CHECKING:
+    SamplingName = str
+else:
+    SamplingName = Literal[DRAWN]
+
+
+def accountant(name: AccountantName) -> Any:
+    """The accountant of that name."""
+    from sordino import accounting
+
+    return {
+        "pld": accounting.PLD,
+        "rdp": accounting.RDP,
+        "moments": accounting.Moments,
+        "advanced": accounting.Advanced,
+        "basic": accounting.Basic,
+        "strong": accounting.Strong,
+        "clt": accounting.GaussianCLT,
+    }[name]()
+
+
+def run_event(
+    rate: float, multiplier: float, steps: int, sampling: SamplingName, noise: NoiseName, dataset_size: int | None
+) -> Event:
+    """The run that a command's flags describe."""
+    release: Event = Gaussian(multiplier) if noise == "gaussian" else Laplace(multiplier)
+    return training_event(rate, release, steps, sampling, dataset_size)
+
+
+def show(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:
+    """Print a result once: as JSON, or as lines."""
+    print(json.dumps(_finite(result)) if as_json else "\n".join(lines))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "inf" if value > 0 else "nan"
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return value
