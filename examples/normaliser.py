@@ -13,7 +13,7 @@ def loss_fn(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.T
 
 data = linear([1.0, -2.0, 0.5], n=500)
 ledger = sd.Ledger()
-statistic = sd.ask(sd.statistics.Normaliser(2.0, 6.0, noise=sd.Gaussian(16.0)), data, ledger=ledger)
+statistic = sd.ask(sd.statistics.Normaliser(6.0, noise=sd.Gaussian(16.0)), data, ledger=ledger)
 model = torch.nn.Sequential(statistic, torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 query = sd.NoisySum(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1))
 sampler = sd.Poisson(rate=0.1)

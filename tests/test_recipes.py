@@ -14,7 +14,7 @@ from sordino.door.ledger import Ledger
 from sordino.random.rng import Rng
 from sordino.runs import RECIPES, find, from_table
 from sordino.runs.measured import FIGURES, key
-from sordino.runs.standard import Moments
+from sordino.statistics import Normalise, Normaliser
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: f"{r.name}-{r.epsilon or r.noise_multiplier}")
@@ -105,7 +105,7 @@ def test_private_moments_without_noise_worth_mentioning_are_the_moments():
     torch.manual_seed(0)
     x = torch.randn(400, 3, 5, 5) * torch.tensor([0.1, 0.5, 0.2])[:, None, None] + 0.3
     train = torch.utils.data.TensorDataset(x, torch.zeros(400, dtype=torch.int64))
-    model = recipes.Standardise(3, (0.1,))
+    model = Normalise(3, (0.1,))
     recipes.standardise(model, train, 1e-6, Ledger(), Rng.from_seed(0), bound=1e3)
     out = model(x)
     assert out.mean(dim=(0, 2, 3)).abs().max() < 1e-3
@@ -113,7 +113,7 @@ def test_private_moments_without_noise_worth_mentioning_are_the_moments():
 
 
 def test_no_record_moves_the_moments_by_more_than_the_bound():
-    (total,) = Moments(0.7, 1.0, torch.tensor([1.0, 0.1, 3.0, 1.0])).sums
+    (total,) = Normaliser(0.7, sd.Gaussian(1.0), (1.0, 0.1, 3.0, 1.0)).sums
     for wild in (1e8, float("nan"), float("inf"), -3.0):
         assert total.total(torch.full((1, 4, 2, 2), wild)).norm() <= 0.7 * (1 + 1e-6)
 

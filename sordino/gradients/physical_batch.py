@@ -1,10 +1,10 @@
-"""How many samples fit in memory at once."""
+"""How many samples are processed at once: by the memory that is free, or, where a run must repeat, by shapes alone."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from math import ceil
+from math import ceil, sqrt
 from typing import Any
 
 import torch
@@ -18,6 +18,13 @@ SHARE = 0.25
 
 MOST = 4096
 """No physical batch is larger: past this, larger chunks gain nothing."""
+
+LEAST_BY_SHAPES = 16
+_OUTPUTS = (
+    1 << 25
+)  # bytes of layers' outputs: more leaves the caches, and fresh memory costs more than what is computed
+_COPIES = 4
+"""Activations, their gradients and two temporaries, each about as large as the outputs of the layers."""
 
 _UNKNOWN = 2 << 30
 _HALF = 0.6  # of the expected lot: lots up to a fifth larger than expected still go in two
@@ -78,3 +85,28 @@ def physical_batch(
     if lot * activations > max(_MODEST, parameters / 2):
         return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
     return fits
+
+
+def physical_batch_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
+    """The number of samples processed at once, by the size of the layers' outputs: the same in every process.
+
+    Lots are cut into parts of one size: a small last part costs nearly as much as a full one. Poisson lots are seldom
+    larger than `lot` by more than four of their deviations.
+    """
+    total = 0
+
+    def count(module: nn.Module, given: Any, output: Any) -> None:
+        nonlocal total
+        total += output.numel() * output.element_size() if isinstance(output, Tensor) else 0
+
+    hooks = [module.register_forward_hook(count) for module in model.modules()]
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros_like(inputs[:1]))
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    fits = min(MOST, max(LEAST_BY_SHAPES, _OUTPUTS // max(1, _COPIES * total)))
+    return min(MOST, ceil((lot + 4 * sqrt(lot)) / max(1, round(lot / fits))))

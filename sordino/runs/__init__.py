@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sordino.runs.prepared import Prepared, prepare
     from sordino.runs.principal import project
     from sordino.runs.problem import Problem, build
-    from sordino.runs.standard import Standardise, standardise
+    from sordino.runs.normalisation import standardise
 
 _HOME = {
     "event": "cost",
@@ -26,8 +26,7 @@ _HOME = {
     "project": "principal",
     "Problem": "problem",
     "build": "problem",
-    "Standardise": "standard",
-    "standardise": "standard",
+    "standardise": "normalisation",
 }
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "Prepared",
     "Problem",
     "Recipe",
-    "Standardise",
     "build",
     "event",
     "find",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-
-import torch
-from torch import Tensor, nn
 
 from sordino import events, validate
 from sordino.accounting import PLD
@@ -20,6 +16,7 @@ from sordino.door import claims
 from sordino.door.claims import Claim
 from sordino.events import Event
 from sordino.gradients import Backend, Captured, PerformanceOptions
+from sordino.gradients.physical_batch import physical_batch_by_shapes
 from sordino.penalty import L2
 from sordino.runs import Problem, build
 from sordino.runs.cost import before, noise_for, steps_for
@@ -31,10 +28,6 @@ from sordino.runs.samplers import sampler
 from sordino.runs.settings import Settings
 from sordino.sampling.sampler import Sampler
 
-_MEMORY = 1 << 25  # more than the caches hold, and fresh memory costs more than what is computed in it
-_HELD = 4
-"""Activations, their gradients and two temporaries, each about as large as the outputs of the layers."""
-_LEAST, _MOST = 16, 4096
 _TIMES = 20
 """Evaluations and checkpoints in a run, unless asked otherwise."""
 
@@ -146,7 +139,9 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
     steps = recipe.steps
     if options.budget is not None:
         steps = steps_for(lambda count: event_of(multiplier, count), steps, options.budget, recipe.delta)
-    physical = options.physical_batch or fitting(problem.model, loaded.prepared.train.tensors[0], drawn.expected(n))
+    physical = options.physical_batch or physical_batch_by_shapes(
+        problem.model, loaded.prepared.train.tensors[0], drawn.expected(n)
+    )
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
 
@@ -197,28 +192,3 @@ def _backend(settings: Settings, problem: Problem, records: int) -> Backend:
 def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, steps: int, backend: Backend) -> Event:
     n = len(loaded.prepared.train)
     return events.compose([*before(settings.recipe), dry_run(query, drawn, n, steps, drawn.expected(n), backend)])
-
-
-def fitting(model: nn.Module, inputs: Tensor, lot: float) -> int:
-    """Records processed at once: by the size of the layers' outputs, so that it is the same in every process.
-
-    Lots are cut into parts of one size: a small last part costs nearly as much as a full one. Poisson lots are seldom
-    larger than `lot` by more than four of their deviations.
-    """
-    total = 0
-
-    def count(module: nn.Module, given: Any, output: Any) -> None:
-        nonlocal total
-        total += output.numel() * output.element_size() if isinstance(output, Tensor) else 0
-
-    hooks = [module.register_forward_hook(count) for module in model.modules()]
-    training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(torch.zeros_like(inputs[:1]))
-    finally:
-        model.train(training)
-        for hook in hooks:
-            hook.remove()
-    fits = min(_MOST, max(_LEAST, _MEMORY // max(1, _HELD * total)))
-    return min(_MOST, math.ceil((lot + 4 * math.sqrt(lot)) / max(1, round(lot / fits))))

@@ -22,8 +22,8 @@ from sordino.runs.features import MAPS
 from sordino.runs.prepared import Prepared
 from sordino.runs.principal import unfitted
 from sordino.runs.recipe import Recipe
-from sordino.runs.standard import Standardise
 from sordino.schedules import Schedule
+from sordino.statistics import Normalise
 from sordino.weigh.weigher import Stateless
 
 _ONE_NOISE = (NoisySum, Microbatches, OptimisticLookahead)
@@ -46,7 +46,7 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
     first: list[nn.Module] = []
     if recipe.features in MAPS or recipe.normalise is not None:
         typical = MAPS[recipe.features].typical if recipe.features in MAPS else (1.0,)
-        first.append(Standardise(prepared.shape[0], typical))
+        first.append(Normalise(prepared.shape[0], typical))
     if recipe.pca is not None:
         first.append(unfitted(prepared.shape.numel(), recipe.components))
     with torch.random.fork_rng(devices=[]):

@@ -8,7 +8,7 @@
     σ        = noise_multiplier(recipe)               calibrated with PLD so that all of the run fits ε
     event(recipe, σ)                                  what the whole run is going to release
 
-`prepare` and `build` touch no label and release nothing. On frozen features the model begins with a `Standardise` layer,
+`prepare` and `build` touch no label and release nothing. On frozen features the model begins with a `Normalise` layer,
 which divides channels by their typical sizes, public numbers. With `normalise` set,
 `standardise(problem.model, prepared.train, multiplier, ledger, rng)` fits it once, before the first step, and charges the
 ledger; with `pca`, `project` does the same for the projection that follows it. A run's own query is made from `method`,

@@ -9,12 +9,12 @@ import torch
 import sordino
 from bench.resilience import same
 from sordino.door.claims import NoGuarantee
+from sordino.gradients.physical_batch import physical_batch_by_shapes
 from sordino.random.rng import Rng
 from sordino.runs import checkpoint
 from sordino.runs import records as data
 from sordino.runs.directory import Run
 from sordino.runs.fit import resume
-from sordino.runs.job import fitting
 from sordino.runs.loop import REPLAY
 from sordino.runs.view import Silent
 from sordino.runs.write_ahead import Ahead, Busy
@@ -75,8 +75,8 @@ def test_convolutions_resume_bit_equal_whatever_a_stopwatch_says(tmp_path, monke
 @pytest.mark.parametrize(("lot", "most"), [(10.0, 23), (240.0, 302), (4000.0, 400), (1e7, 4096)])
 def test_lots_are_cut_into_parts_of_one_size(lot, most):
     model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.Linear(4000, 1000))  # 24 kB a record
-    assert fitting(model, torch.zeros(1, 1000), lot) <= most
-    assert fitting(model, torch.zeros(1, 1000), lot) * max(1, round(lot / 200)) >= min(lot, 4096)
+    assert physical_batch_by_shapes(model, torch.zeros(1, 1000), lot) <= most
+    assert physical_batch_by_shapes(model, torch.zeros(1, 1000), lot) * max(1, round(lot / 200)) >= min(lot, 4096)
 
 
 def test_the_private_normalisation_is_replayed_and_charged_once(tmp_path):

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Gaussian, Laplace, Poisson, Repeat, Together, compose
-from sordino.statistics import PCA, ClippedSum, Count, Mean, Normaliser, ask, dry_ask
+from sordino.statistics import PCA, ClippedSum, Count, Mean, Normalise, Normaliser, ask, dry_ask
 from tests.contracts.hunter import SLACK
 from tests.problems import cross_entropy, dpsgd, linear, network
 from tests.statistics.hunt import hunt
@@ -22,8 +22,8 @@ STATISTICS = {
     "mean-scalar": (Mean(0.7, sd.Laplace(2.0)), ()),
     "count": (Count(sd.Gaussian(2.0)), (4,)),
     "pca": (PCA(2, sd.Gaussian(2.0)), (2, 2)),
-    "normaliser": (Normaliser(0.7, 2.0, sd.Gaussian(2.0)), (3, 2, 2)),
-    "normaliser-flat": (Normaliser(0.7, 2.0, sd.Laplace(2.0)), (3,)),
+    "normaliser": (Normaliser(0.7, sd.Gaussian(2.0)), (3, 2, 2)),
+    "normaliser-flat": (Normaliser(0.7, sd.Laplace(2.0), (0.5, 1.0, 2.0)), (3,)),
 }
 every_statistic = pytest.mark.parametrize(("statistic", "shape"), STATISTICS.values(), ids=STATISTICS)
 
@@ -101,7 +101,7 @@ def test_without_noise_and_clipping_it_is_the_mean():
 
 def test_without_noise_and_clipping_features_are_normalised():
     x = 3 + 2 * torch.randn(400, 3, 4, 4)
-    normalise = ask(Normaliser(1e9, 1e9, sd.Gaussian(0.0)), TensorDataset(x, x), ledger=sd.Ledger())
+    normalise = ask(Normaliser(1e9, sd.Gaussian(0.0)), TensorDataset(x, x), ledger=sd.Ledger())
     out = normalise(x).transpose(0, 1).flatten(1)
     torch.testing.assert_close(out.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(out.std(1, correction=0), torch.ones(3), atol=1e-5, rtol=0)
@@ -134,7 +134,7 @@ def test_what_is_not_divided_does_not_tell_the_size_and_a_noisy_count_is_somethi
 
 
 def test_a_statistic_and_training_are_one_claim_and_can_be_calibrated_together():
-    statistic, sampler = Normaliser(3.0, 6.0, sd.Gaussian(4.0)), sd.Poisson(0.25)
+    statistic, sampler = Normaliser(9.0, sd.Gaussian(4.0)), sd.Poisson(0.25)
     ledger, data = sd.Ledger(), linear()
     model = torch.nn.Sequential(ask(statistic, data, ledger=ledger), network())
     private = sd.Private(model, cross_entropy, dpsgd(), ledger=ledger)
@@ -142,7 +142,7 @@ def test_a_statistic_and_training_are_one_claim_and_can_be_calibrated_together()
         private.backward(lot)
     planned = compose([dry_ask(statistic), sd.dry_run(dpsgd(), sampler, 64, 3)])
     assert private.event == ledger.event() == planned
-    assert planned == Together(Repeat(Gaussian(4.0), 2), Repeat(Poisson(0.25, Gaussian(1.0)), 3))
+    assert planned == Together(Gaussian(4.0), Repeat(Poisson(0.25, Gaussian(1.0)), 3))
     alone = sd.accounting.PLD().epsilon(sd.dry_run(dpsgd(), sampler, 64, 3), 1e-5)
     assert private.claim(1e-5).epsilon == ledger.claim(1e-5).epsilon > alone
 
@@ -196,7 +196,9 @@ def test_a_run_with_a_statistic_before_it_resumes_with_an_equal_ledger():
     ("wrong", "message"),
     [
         (lambda: Mean(0.0, sd.Gaussian(1.0)), "bound=0.0: must be > 0"),
-        (lambda: replace(Normaliser(1.0, 1.0, sd.Gaussian(1.0)), square_bound=-1.0), "square_bound=-1.0: must be > 0"),
+        (lambda: replace(Normaliser(1.0, sd.Gaussian(1.0)), bound=-1.0), "bound=-1.0: must be > 0"),
+        (lambda: Normaliser(1.0, sd.Gaussian(1.0), (1.0, 0.0)), "typical=0.0: must be > 0"),
+        (lambda: Normalise(3, (1.0, 2.0)), "2 typical sizes for 3 channels: must divide their number"),
         (lambda: ask(Mean(1.0, sd.Gaussian(1.0)), torch.tensor(1.0), ledger=sd.Ledger()), "one row per record"),
         (lambda: ask(Mean(1.0, sd.Gaussian(1.0)), [1, 2], ledger=sd.Ledger(), expected_batch=0), "must be > 0"),
     ],

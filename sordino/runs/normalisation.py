@@ -1,0 +1,31 @@
+"""The private normalisation before the first step: the model's `Normalise` layer fitted on the records, once.
+
+**Privacy:** one release on the whole data (`statistics/normaliser.py`); the ledger is charged with it.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from sordino.door.ledger import Ledger
+from sordino.door.noise import Gaussian
+from sordino.random.rng import Rng
+from sordino.refusal import Refusal
+from sordino.statistics import Normalise, Normaliser, ask
+from sordino.statistics.normaliser import usual_bound
+
+
+def standardise(
+    model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng, *, bound: float | None = None
+) -> None:
+    """Fit the model's `Normalise` layer on the private records and charge the ledger; without one, do nothing."""
+    layers = [module for module in model.modules() if isinstance(module, Normalise)]
+    if not layers:
+        return
+    if len(layers) > 1:
+        raise Refusal(f"the model has {len(layers)} Normalise layers: need one, fitted to the data as it comes in")
+    (layer,) = layers
+    typical = tuple(layer.typical.tolist())
+    statistic = Normaliser(usual_bound(len(typical)) if bound is None else bound, Gaussian(multiplier), typical)
+    layer.load_state_dict(ask(statistic, train, ledger=ledger, rng=rng).state_dict())
