@@ -25,7 +25,7 @@ import sordino as sd
 from sordino.optim import Average
 from sordino.runs import Recipe, find, job, loop
 from sordino.runs.evaluate import evaluate
-from sordino.runs.records import Records, Say, records
+from sordino.runs.run_data import RunData, Say, run_data
 
 RESULTS = Path(__file__).parent / "results" / "held_out.json"
 HELD_OUT = 10_000
@@ -58,9 +58,9 @@ class Command:
         print(table(kept()))  # noqa: T201
 
 
-def split(recipe: Recipe, limit: int | None, say: Say) -> Records:
+def split(recipe: Recipe, limit: int | None, say: Say) -> RunData:
     """The recipe's data with the last training images for a test set."""
-    found = records(recipe, limit, say)
+    found = run_data(recipe, limit, say)
     x, y = found.prepared.train.tensors
     train, test = TensorDataset(x[:-HELD_OUT], y[:-HELD_OUT]), TensorDataset(x[-HELD_OUT:], y[-HELD_OUT:])
     return replace(
@@ -96,12 +96,12 @@ class Averages(Average):
 
 def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -> None:
     """One run, added to its row, and those of its averages."""
-    job.records = split  # type: ignore[attr-defined]
+    job.run_data = split  # type: ignore[attr-defined]
     if averages:
         loop.Average, Averages.decays = Averages, averages  # type: ignore[assignment, attr-defined]
         recipe = recipe.but(ema=averages[0])
     with tempfile.TemporaryDirectory() as folder:
-        history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run", report=False)
+        history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run")
     if not history.finished:
         raise SystemExit(f"{name}, seed {seed}: the run was stopped; nothing is kept of it")
     found = {f"{name} ema=0" if averages else name: history.test_accuracy}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sordino
+from sordino.cli.flags import field_docs
 from sordino.cli.train import Command
 from sordino.random.compiled import status
 from sordino.runs import Recipe
@@ -57,6 +58,8 @@ def test_no_noise_no_epsilon(how, tmp_path):
 def test_every_field_has_its_flag():
     there = {field.name for field in (*fields(Recipe), *fields(Options))}
     assert there - {field.name for field in fields(Command)} == {*MEASURED, "budget"}
+    said = field_docs(Recipe) | field_docs(Options)
+    assert all(said.get(field.name) for field in (*fields(Recipe), *fields(Options)) if field.name not in MEASURED)
 
 
 def test_help_and_version():

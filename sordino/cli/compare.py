@@ -1,4 +1,4 @@
-"""`sordino compare`: runs side by side, and where they part from the first one."""
+"""`sordino compare`: runs side by side, and where they begin to differ from the first one."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import tyro
 
 @dataclass(frozen=True)
 class Command:
-    """Compare runs: claim, accuracy, time, and where each parts from the first. Runs with --trace say more."""
+    """Compare runs: claim, accuracy, time, and where each begins to differ from the first. Runs with --trace say more."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Two or more run directories; the first is the reference."""
     out: Path | None = None
     """Write a page there (NAME.html), and a picture beside it (NAME.png)."""
     accuracy: float = 0.01
-    """Accuracies part when they differ by more than this."""
+    """Accuracies are different when they differ by more than this."""
     parameters: float = 0.1
-    """Parameters part when they differ by more than this share of the way the reference has gone."""
+    """Parameters are different when they differ by more than this share of the way the reference has gone."""
     predictions: float = 0.01
-    """Predictions part when they differ on more than this share of the test records."""
+    """Predictions are different when they differ on more than this share of the test records."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> int:
         """Read, compare, print, write."""
         from sordino.report.compare import CHOOSING, compare, sentences, write
-        from sordino.report.parting import Amounts
+        from sordino.report.difference import Amounts
 
         if self.out is not None and self.out.suffix != ".html":
             raise ValueError(f"out={str(self.out)!r}: must end in .html; the picture is written beside it")

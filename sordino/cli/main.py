@@ -13,7 +13,7 @@ COMMANDS = {
     "recipes": ("sordino.cli.recipes", "what can be trained, with measured accuracy, epsilon and time"),
     "data": ("sordino.cli.data", "get, list and check data sets"),
     "report": ("sordino.cli.report", "a run's report, written anew"),
-    "compare": ("sordino.cli.compare", "runs side by side, and where they part"),
+    "compare": ("sordino.cli.compare", "runs side by side, and where they differ"),
     "account": ("sordino.cli.account", "epsilon of a training run, and how it came about"),
     "calibrate": ("sordino.cli.calibrate", "the noise, steps or rate that meets a target"),
     "tradeoff": ("sordino.cli.tradeoff", "what the best attack can do"),

@@ -15,8 +15,10 @@ STOPPED = 130
 FAILED = 1
 
 
-def finish(history: History, *, as_json: bool) -> int:
-    """Print what a run came to; 130 when it was asked to stop."""
+def finish(history: History, *, report: bool, as_json: bool) -> int:
+    """Write the report if it is wanted, and print what a run came to; 130 when it was asked to stop."""
+    if report:
+        _report(history)
     stopped = history.status != FINISHED
     if as_json:
         print(
@@ -33,18 +35,24 @@ def finish(history: History, *, as_json: bool) -> int:
     else:
         accuracy = "" if history.test_accuracy is None else f"test accuracy {history.test_accuracy:.2%}, "
         steps = history.rows[-1].step if history.rows else 0
-        print(
-            f"\n{accuracy}{history.seconds:.1f} s of training"
-            + (f", last evaluated at step {steps}" if stopped else "")
-        )
+        ended = f", last evaluated at step {steps}" if stopped else ""
+        print(f"\n{accuracy}{history.seconds:.1f} s of training{ended}")
         print(f"\n{history.claim}\n")
-        report = history.run / "report.html"
         print(f"run directory  {history.run}")
-        if report.exists():
-            print(f"report         {report}")
+        if (history.run / "report.html").exists():
+            print(f"report         {history.run / 'report.html'}")
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
     return STOPPED if stopped else 0
+
+
+def _report(history: History) -> None:
+    from sordino.report import write
+
+    try:
+        write(history.run)
+    except OSError as error:  # the run itself is whole
+        print(f"no report: {error.strerror or error}; `sordino report {history.run}` writes it", file=sys.stderr)
 
 
 def guarded(name: str, work: Callable[[], int]) -> int:

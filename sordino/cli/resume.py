@@ -18,10 +18,12 @@ class Command:
 
     folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run directory."""
+    report: bool = True
+    """Write report.html and PRIVACY.md at the end."""
     json: bool = False
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
         """The rest of the run."""
         view = watching(quiet=self.json)
-        return guarded("resume", lambda: finish(resume(self.folder, view), as_json=self.json))
+        return guarded("resume", lambda: finish(resume(self.folder, view), report=self.report, as_json=self.json))

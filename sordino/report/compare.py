@@ -1,4 +1,4 @@
-"""Runs side by side: what each claims, reaches and costs, and where it parts from the first one.
+"""Runs side by side: what each claims, reaches and costs, and where it begins to differ from the first one.
 
 **Privacy:** comparing costs nothing, all of it is released; choosing the best of several private runs does, and the
 claim of each covers that run alone. The table says so.
@@ -16,9 +16,9 @@ from markupsafe import Markup
 from sordino.door import claims
 from sordino.door.claims import rounded_up
 from sordino.report import figures
+from sordino.report.difference import Amounts, Difference, difference
 from sordino.report.evidence import Evidence, read
 from sordino.report.figures import Line
-from sordino.report.parting import Amounts, Parting, part
 from sordino.report.templates import environment
 from sordino.runs import files
 
@@ -34,7 +34,7 @@ class Comparison:
 
     runs: tuple[Evidence, ...]
     labels: tuple[str, ...]
-    partings: tuple[Parting, ...]
+    differences: tuple[Difference, ...]
     amounts: Amounts
 
     def rows(self) -> list[dict[str, Any]]:
@@ -50,18 +50,18 @@ class Comparison:
             ],
             "reference": self.labels[0],
             "differ_by": asdict(self.amounts),
-            "partings": [asdict(parting) for parting in self.partings],
+            "differences": [asdict(difference) for difference in self.differences],
             "note": CHOOSING,
         }
 
 
 def compare(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Comparison:
-    """Read the runs and find where they part."""
+    """Read the runs and find where they begin to differ."""
     if len(folders) < 2:
         raise ValueError(f"{len(folders)} run given: need two or more to compare")
     runs = tuple(read(folder) for folder in folders)
     used = Amounts() if amounts is None else amounts
-    return Comparison(runs, _labels(runs), tuple(part(runs[0], other, used) for other in runs[1:]), used)
+    return Comparison(runs, _labels(runs), tuple(difference(runs[0], other, used) for other in runs[1:]), used)
 
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
@@ -70,17 +70,17 @@ def write(comparison: Comparison, page: Path) -> list[Path]:
         Line(label, [row.step for row in run.rows], [100 * row.test_accuracy for row in run.rows], number)
         for number, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True))
     ]
-    step = min((p.accuracy_step for p in comparison.partings if p.accuracy_step is not None), default=None)
+    step = min((p.accuracy_step for p in comparison.differences if p.accuracy_step is not None), default=None)
     picture = page.with_suffix(".png")
     figures.compared(accuracy, "steps", "test accuracy, %", lambda made: figures.png(made, picture), mark=step)
     values = {
         "rows": comparison.rows(),
-        "partings": comparison.partings,
+        "differences": comparison.differences,
         "labels": comparison.labels,
         "amounts": comparison.amounts,
         "choosing": CHOOSING,
         "figures": [(Markup(svg), caption) for svg, caption in _figures(comparison, accuracy, step)],
-        "sentences": [sentences(comparison, number + 1) for number in range(len(comparison.partings))],
+        "sentences": [sentences(comparison, number + 1) for number in range(len(comparison.differences))],
     }
     files.write(page, environment().get_template("compare.html.jinja").render(values))
     return [page, picture]
@@ -108,8 +108,10 @@ def _figures(comparison: Comparison, accuracy: list[Line], step: int | None) -> 
     ):
         lines = [
             Line(label, list(values), list(values.values()), number)
-            for number, (label, parting) in enumerate(zip(comparison.labels[1:], comparison.partings, strict=True), 1)
-            if (values := getattr(parting, field))
+            for number, (label, difference) in enumerate(
+                zip(comparison.labels[1:], comparison.differences, strict=True), 1
+            )
+            if (values := getattr(difference, field))
         ]
         if lines:
             found.append((drawn(lines, "steps", ylabel, field, caption), caption))
@@ -117,42 +119,46 @@ def _figures(comparison: Comparison, accuracy: list[Line], step: int | None) -> 
 
 
 def sentences(comparison: Comparison, number: int) -> list[str]:
-    """The parting of a run, numbered from 1, from the reference, in words."""
-    parting, other = comparison.partings[number - 1], comparison.runs[number]
+    """The difference of a run, numbered from 1, from the reference, in words."""
+    difference, other = comparison.differences[number - 1], comparison.runs[number]
     amounts, said = comparison.amounts, []
     start = {True: "the same initial network", False: "another initial network", None: "an unknown initial network"}
-    said.append(f"from {start[parting.same_start]}")
+    said.append(f"from {start[difference.same_start]}")
     seed = comparison.runs[0].get("options", "seed")
     if seed is not None and seed == other.get("options", "seed"):
         said.append(f"by the same seed {seed}: the same lots and noise, where both methods draw them alike")
     said.append(
         f"accuracies differ by more than {100 * amounts.accuracy:g} percentage points "
         + (
-            f"from step {parting.accuracy_step}"
-            if parting.accuracy_step is not None
+            f"from step {difference.accuracy_step}"
+            if difference.accuracy_step is not None
             else "at no evaluation that both made"
         )
     )
-    if parting.distances:
-        said.append(_part("parameters", f"{100 * amounts.parameters:g} % of the way gone", parting.parameters_step))
-    if parting.disagreements:
+    if difference.distances:
         said.append(
-            _part("predictions", f"{100 * amounts.predictions:g} % of the test records", parting.predictions_step)
+            _from_step("parameters", f"{100 * amounts.parameters:g} % of the way gone", difference.parameters_step)
         )
-    if parting.distance is not None:
-        relative = "" if parting.relative is None else f", {100 * parting.relative:.3g} % of the reference's way"
-        said.append(f"final networks lie {parting.distance:.4g} apart{relative}")
-    if parting.cosine is not None:
-        said.append(f"cosine of the total updates {parting.cosine:.4f}")
-    if parting.agreement is not None:
+    if difference.disagreements:
         said.append(
-            f"they agree on {100 * parting.agreement:.2f} % of the test records; only the reference is right on "
-            f"{parting.only_reference_right}, only this one on {parting.only_this_right}"
+            _from_step(
+                "predictions", f"{100 * amounts.predictions:g} % of the test records", difference.predictions_step
+            )
         )
-    return said + parting.notes
+    if difference.distance is not None:
+        relative = "" if difference.relative is None else f", {100 * difference.relative:.3g} % of the reference's way"
+        said.append(f"final networks lie {difference.distance:.4g} apart{relative}")
+    if difference.cosine is not None:
+        said.append(f"cosine of the total updates {difference.cosine:.4f}")
+    if difference.agreement is not None:
+        said.append(
+            f"they agree on {100 * difference.agreement:.2f} % of the test records; only the reference is right on "
+            f"{difference.only_reference_right}, only this one on {difference.only_this_right}"
+        )
+    return said + difference.notes
 
 
-def _part(what: str, amount: str, step: int | None) -> str:
+def _from_step(what: str, amount: str, step: int | None) -> str:
     where = f"from step {step}" if step is not None else "at no step that both kept"
     return f"{what} differ by more than {amount} {where}"
 

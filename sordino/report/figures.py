@@ -161,7 +161,7 @@ def compared(
         axes.set_xlim(left=0)
         if mark is not None:
             axes.axvline(mark, color=SOFT, linewidth=1.2, linestyle=":")
-            axes.annotate("they part", (mark, 0.03), xycoords=("data", "axes fraction"), xytext=(4, 0),
+            axes.annotate("they differ", (mark, 0.03), xycoords=("data", "axes fraction"), xytext=(4, 0),
                           textcoords="offset points", color=SOFT)  # fmt: skip
         if len(lines) > 1:
             axes.legend(loc="best", fontsize=8.5)

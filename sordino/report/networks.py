@@ -59,11 +59,11 @@ class Tested:
 
     def __init__(self, evidence: Evidence) -> None:
         from sordino.runs import build
-        from sordino.runs.records import records
+        from sordino.runs.run_data import run_data
         from sordino.runs.settings import read
 
         settings = read(evidence.folder / CONFIG).settings()
-        prepared = records(settings.recipe, settings.options.records, lambda text: None).prepared
+        prepared = run_data(settings.recipe, settings.options.records, lambda text: None).prepared
         self.model: nn.Module = build(settings.recipe, prepared, settings.options.init_seed).model.eval()
         self.inputs, self.labels = prepared.test.tensors
 

@@ -13,10 +13,10 @@ from sordino.runs.recipe import Recipe, from_table
 
 if TYPE_CHECKING:
     from sordino.runs.cost import event, noise_multiplier
+    from sordino.runs.normalisation import standardise
     from sordino.runs.prepared import Prepared, prepare
     from sordino.runs.principal import project
     from sordino.runs.problem import Problem, build
-    from sordino.runs.normalisation import standardise
 
 _HOME = {
     "event": "cost",

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino import report
 from sordino.door.claims import Claim
 from sordino.runs import Recipe, checkpoint
 from sordino.runs.directory import CONFIG, FAILED, FINISHED, INITIAL, MODEL, RUNNING, STOPPED, Row, Run
 from sordino.runs.job import Job, assemble
-from sordino.runs.loop import Diverged, Training
+from sordino.runs.loop import NotFinite, Training
 from sordino.runs.settings import Settings, read, settle
 from sordino.runs.signals import signals
 from sordino.runs.view import Silent, View
@@ -65,7 +64,8 @@ def fit(
     """Train by a recipe, or its name, with any of the fields of `Recipe` and `settings.Options` in place of its own.
 
     `out` is the run directory, new or empty; without it, one is made in `runs`. `parameters` are the method's own. With
-    `budget_stop` and both epsilon and noise_multiplier the run stops before it exceeds ε.
+    `budget_stop` and both epsilon and noise_multiplier the run stops before it exceeds ε. A report, which `sordino train`
+    writes at the end, is made by `sordino.report.write(history.run)`.
 
     >>> import sordino, tempfile
     >>> history = sordino.fit("spiral", steps=20, records=500, seed=0, out=tempfile.mkdtemp())
@@ -131,7 +131,7 @@ def _trained(training: Training) -> History:
         if done:
             with training.tested() as model:
                 run.write_model(MODEL, model)
-    except (Diverged, OSError, MemoryError) as error:
+    except (NotFinite, OSError, MemoryError) as error:
         view.end()
         _leave(training, FAILED)
         raise Failed(
@@ -143,11 +143,6 @@ def _trained(training: Training) -> History:
     view.end()
     status, seconds = FINISHED if done else STOPPED, training.elapsed()
     claim = _leave(training, status)
-    try:
-        if training.job.settings.options.report:
-            report.write(run.folder)
-    except OSError as error:  # the run itself is whole
-        view.say(f"no report: {_said(error)}; `sordino report {run.folder}` writes it")
     if training.average is not None:
         training.average.swap()
     return History(tuple(training.rows), claim, training.model, run.folder, seconds, status)

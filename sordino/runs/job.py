@@ -18,12 +18,11 @@ from sordino.events import Event
 from sordino.gradients import Backend, Captured, PerformanceOptions
 from sordino.gradients.physical_batch import physical_batch_by_shapes
 from sordino.penalty import L2
-from sordino.runs import Problem, build
 from sordino.runs.cost import before, noise_for, steps_for
 from sordino.runs.environment import here
 from sordino.runs.methods import method, plain, query_of
-from sordino.runs.problem import tell_noise
-from sordino.runs.records import Records, Say, records
+from sordino.runs.problem import Problem, build, tell_noise
+from sordino.runs.run_data import RunData, Say, run_data
 from sordino.runs.samplers import sampler
 from sordino.runs.settings import Settings
 from sordino.sampling.sampler import Sampler
@@ -37,7 +36,7 @@ class Job:
     """A run that could begin."""
 
     settings: Settings
-    records: Records
+    data: RunData
     problem: Problem
     sampler: Sampler
     multiplier: float
@@ -48,7 +47,7 @@ class Job:
     @property
     def expected_batch(self) -> float:
         """The public number that sums are divided by."""
-        return self.sampler.expected(len(self.records.prepared.train))
+        return self.sampler.expected(len(self.data.prepared.train))
 
     @property
     def evaluate_every(self) -> int:
@@ -62,11 +61,11 @@ class Job:
 
     def query(self) -> Query:
         """What is asked of each lot."""
-        return _query(self.settings, self.problem, self.multiplier, len(self.records.prepared.train))
+        return _query(self.settings, self.problem, self.multiplier, len(self.data.prepared.train))
 
     def backend(self) -> Backend:
         """How per-sample gradients are computed; nothing is measured, so that a replay computes the same bits."""
-        return _backend(self.settings, self.problem, len(self.records.prepared.train))
+        return _backend(self.settings, self.problem, len(self.data.prepared.train))
 
     def penalty(self) -> L2 | None:
         """The L2 penalty inside each record's gradient, if there is one."""
@@ -75,7 +74,7 @@ class Job:
 
     def event(self) -> Event:
         """What the whole run will have done to the data."""
-        return _event(self.settings, self.records, self.sampler, self.query(), self.steps, self.backend())
+        return _event(self.settings, self.data, self.sampler, self.query(), self.steps, self.backend())
 
     def planned(self) -> Claim:
         """What can be claimed when all of it is done."""
@@ -83,13 +82,13 @@ class Job:
 
     def resolved(self) -> dict[str, Any]:
         """What was calibrated and counted, for config.toml."""
-        prepared = self.records.prepared
+        prepared = self.data.prepared
         return {
             "noise_multiplier": self.multiplier,
             "steps": self.steps,
             "dataset_size": len(prepared.train),
             "test_size": len(prepared.test),
-            "generated": self.records.generated,
+            "generated": self.data.generated,
             "expected_batch": self.expected_batch,
             "physical_batch": self.physical_batch,
             "sampler": str(self.sampler),
@@ -114,7 +113,7 @@ def assemble(settings: Settings, say: Say, earlier: Mapping[str, Any] | None = N
 
 def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) -> Job:
     recipe, options = settings.recipe, settings.options
-    loaded = records(recipe, options.records, say)
+    loaded = run_data(recipe, options.records, say)
     problem = build(recipe, loaded.prepared, options.init_seed)
     n = len(loaded.prepared.train)
     drawn = _sampler(settings, problem, n)
@@ -189,6 +188,6 @@ def _backend(settings: Settings, problem: Problem, records: int) -> Backend:
     return own(*_numbers(settings, problem, 1.0, records))
 
 
-def _event(settings: Settings, loaded: Records, drawn: Sampler, query: Query, steps: int, backend: Backend) -> Event:
+def _event(settings: Settings, loaded: RunData, drawn: Sampler, query: Query, steps: int, backend: Backend) -> Event:
     n = len(loaded.prepared.train)
     return events.compose([*before(settings.recipe), dry_run(query, drawn, n, steps, drawn.expected(n), backend)])

@@ -46,7 +46,7 @@ TRAINING_LOSS = "training loss, shown while training"
 REPLAY = "steps replayed after a crash did not give the same parameters, so their noise was used twice"
 
 
-class Diverged(RuntimeError):
+class NotFinite(RuntimeError):
     """The parameters or the test loss are no numbers any more."""
 
 
@@ -182,7 +182,7 @@ class Training:
 
     def _prepare(self) -> None:
         """The private normalisation and PCA, once."""
-        recipe, train = self.job.settings.recipe, self.job.records.prepared.train
+        recipe, train = self.job.settings.recipe, self.job.data.prepared.train
         if not self.prepared and recipe.normalise is not None:
             standardise(self.model, train, recipe.normalise, self.ledger, self.preparation)
         if not self.prepared and recipe.pca is not None:
@@ -204,25 +204,25 @@ class Training:
     def _step(self) -> None:
         lot = next(self._draws(), None)
         if lot is None:
-            raise Diverged(f"{self.private.diverged}; lower learning_rate")
+            raise NotFinite(f"{self.private.diverged}; lower learning_rate")
         rate = self.job.problem.learning_rate(lot.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         losses = self.private.backward(lot)
         if self.private.diverged is not None:
-            raise Diverged(f"{self.private.diverged}; lower learning_rate")
+            raise NotFinite(f"{self.private.diverged}; lower learning_rate")
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
-            raise Diverged(f"step {self.private.steps}: the parameters are no longer finite; lower learning_rate")
+            raise NotFinite(f"step {self.private.steps}: the parameters are no longer finite; lower learning_rate")
         if self.job.settings.options.show_private:
             self.view.private("training loss", float(losses.map(lambda each: each.mean()).disclose(TRAINING_LOSS)))
 
     def _draws(self) -> Iterator[Lot]:
         if self._lots is None:
             self._lots = self.private.draws(
-                self.job.records.prepared.train,
+                self.job.data.prepared.train,
                 self.job.sampler,
                 self.job.steps - self.private.steps,
                 physical_batch=self.job.physical_batch,
@@ -231,15 +231,15 @@ class Training:
 
     def _evaluate(self) -> None:
         with self.tested() as model:
-            accuracy, loss = evaluate(model, self.job.records.prepared.test)
+            accuracy, loss = evaluate(model, self.job.data.prepared.test)
             if self.job.settings.options.trace:
                 self.run.write_trace(self.private.steps, model)
         step = self.private.steps
         if not math.isfinite(loss):
-            raise Diverged(f"step {step}: the test loss is {loss}; lower learning_rate")
+            raise NotFinite(f"step {step}: the test loss is {loss}; lower learning_rate")
         delta = self.job.settings.recipe.delta
         rate = self.job.problem.learning_rate(max(0, step - 1))
-        epoch = step * self.job.expected_batch / len(self.job.records.prepared.train)
+        epoch = step * self.job.expected_batch / len(self.job.data.prepared.train)
         said = self.claim()
         epsilon = said.epsilon if isinstance(said, Guarantee) else None
         row = Row(step, epoch, epsilon, delta, accuracy, loss, rate, self.elapsed())
@@ -265,7 +265,7 @@ class Training:
     def _recognised(self, key: str) -> str:
         """The digest of the training records under the run's key, computed once."""
         if key not in self._digests:
-            self._digests[key] = self.job.records.digest(bytes.fromhex(key))
+            self._digests[key] = self.job.data.digest(bytes.fromhex(key))
         return self._digests[key]
 
     def elapsed(self) -> float:

@@ -39,13 +39,15 @@ class Recipe:
     """A training run, before it is run."""
 
     name: str
+    """Of the recipe; give one of your own when you change everything."""
     dataset: str
-    """Of `sordino.data`."""
+    """Of `sordino data list`, or digits or spiral."""
     features: str
-    """A frozen feature map: one of FEATURES."""
+    """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0."""
     pixel_mean: float = 0.5
     """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, both."""
     pixel_deviation: float = 0.5
+    """Without a feature map, centred pixels are divided by this."""
     normalise: float | None = None
     """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
     pca: float | None = None
@@ -53,12 +55,13 @@ class Recipe:
     components: int = 60
     """How many principal directions the model sees, if there is a PCA."""
     model: str
-    """A name of `sordino.nn.MODELS`."""
+    """A model of sordino.nn by its name."""
     method: str = "dpsgd"
-    """The private gradient: DP-SGD, or another variant of the library by its name."""
+    """The private gradient: `sordino recipes --methods` lists them."""
     rate: float
     """Poisson rate: the chance of each record to be in a lot."""
     steps: int
+    """Lots to draw."""
     bound: float
     """Clip bound on each record's gradient."""
     epsilon: float | None = None
@@ -66,8 +69,11 @@ class Recipe:
     noise_multiplier: float | None = None
     """Instead of epsilon; 0 trains without noise, and without a guarantee."""
     delta: float
+    """The δ of the claim."""
     optimizer: str = "sgd"
+    """sgd, adam, adamw or adam-corrected."""
     learning_rate: float
+    """Of the optimizer."""
     momentum: float = 0.0
     """SGD's; Adam's first moment if it is not 0."""
     weight_decay: float = 0.0
@@ -75,7 +81,7 @@ class Recipe:
     penalty: float = 0.0
     """λ of an L2 penalty inside each record's gradient, before it is clipped."""
     schedule: str = "constant"
-    """Of the learning rate over the run."""
+    """Of the learning rate over the run: constant, linear or cosine."""
     ema: float = 0.0
     """Decay of an average of the parameters, which is then what is tested; 0 tests the last ones."""
     tuned: str = ""

@@ -16,6 +16,7 @@ from sordino.runs.samplers import SAMPLERS
 
 _TABLES = ("recipe", "options", "parameters")
 _WRITTEN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
+_FORMER = ("report",)  # was an option once: files of earlier runs have it
 _MOST_BYTES = 1 << 20
 _RECIPE = tuple(f.name for f in fields(Recipe))
 
@@ -25,7 +26,7 @@ class Options:
     """How a recipe is run."""
 
     sampler: str | None = None
-    """Of samplers.py; None: the method's own."""
+    """How lots are drawn; the method's own if not given."""
     seed: int | None = None
     """For tests: the run can be repeated, and the claim says that it does not cover who knows the seed."""
     init_seed: int = 0
@@ -40,8 +41,6 @@ class Options:
     """Show the training loss; the claim then lists it as not covered."""
     trace: bool = False
     """Keep the network of every evaluation, for `sordino compare`; the claim covers them all."""
-    report: bool = True
-    """Write report.html and PRIVACY.md at the end."""
     evaluate_every: int | None = None
     """Steps between evaluations; None: twenty evaluations in all."""
     checkpoint_every: int | None = None
@@ -58,7 +57,7 @@ class Options:
                 validate.count(name, getattr(self, name))
         if self.budget is not None:
             validate.positive("budget", self.budget)
-        for name in ("report", "non_private", "show_private", "trace"):
+        for name in ("non_private", "show_private", "trace"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
         if self.sampler is not None and self.sampler not in SAMPLERS:
@@ -130,14 +129,15 @@ class Config:
     @property
     def fields(self) -> dict[str, Any]:
         """Of `Recipe` and `Options`."""
-        return {**self.recipe, **self.options}
+        return {name: value for name, value in {**self.recipe, **self.options}.items() if name not in _FORMER}
 
     def settings(self) -> Settings:
         """Of a run that wrote down every field."""
-        unknown = [name for name in self.options if name not in _OPTIONS]
+        options = {name: value for name, value in self.options.items() if name not in _FORMER}
+        unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}")
-        settings = Settings(from_table(self.recipe), Options(**self.options), _numbers(self.parameters))
+        settings = Settings(from_table(self.recipe), Options(**options), _numbers(self.parameters))
         method(settings.recipe.method)
         return settings
 
@@ -147,13 +147,13 @@ def read(path: str | Path) -> Config:
     name = str(path)
     try:
         with open(path, "rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
+            content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from error
-    if len(raw) > _MOST_BYTES:
+    if len(content) > _MOST_BYTES:
         raise ValueError(f"{name}: larger than a configuration can be")
     try:
-        table = tomllib.loads(raw.decode("utf-8"))
+        table = tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not UTF-8 text (byte {error.start})") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -161,13 +161,12 @@ def read(path: str | Path) -> Config:
     found: dict[str, dict[str, Any]] = {key: {} for key in (*_TABLES, *_WRITTEN)}
     for key, value in table.items():
         if isinstance(value, dict) != (key in _TABLES or key in _WRITTEN):
-            raise ValueError(
-                f"{name}: {key} is {'no' if key in found else 'not a'} table; there is {', '.join(_TABLES)}"
-            )
+            what = "no" if key in found else "not a"
+            raise ValueError(f"{name}: {key} is {what} table; there is {', '.join(_TABLES)}")
         if isinstance(value, dict):
             found[key] = value
         elif key != "format":
-            found["options" if key in _OPTIONS else "recipe"][key] = value
+            found["options" if key in (*_OPTIONS, *_FORMER) else "recipe"][key] = value
     return Config(found["recipe"], found["options"], found["parameters"], found["resolved"])
 
 

@@ -29,7 +29,7 @@ _WIDE = 100
 
 
 class View(Protocol):
-    """Somebody who watches."""
+    """What is told of a run while it goes on: a bar, lines, or nothing."""
 
     def say(self, text: str) -> None:
         """A sentence."""
@@ -57,7 +57,7 @@ class View(Protocol):
 
 
 class Silent:
-    """Watches nothing."""
+    """Shows nothing, for runs in a program."""
 
     def say(self, text: str) -> None:
         """Nothing."""
@@ -93,7 +93,7 @@ def summary(job: Job) -> list[str]:
     """What is going to be run, in three lines."""
     recipe, options, found = job.settings.recipe, job.settings.options, job.resolved()
     first = f"{recipe.name}: {found['dataset_size']:,} records"
-    if job.records.generated:
+    if job.data.generated:
         first += " (generated)"
     network = f"{recipe.model} with {found['trainable']:,} parameters"
     if recipe.features != "none":
@@ -192,7 +192,7 @@ class Bar:
     def begin(self, job: Job, step: int) -> None:
         """The bar appears."""
         self._budget, self._steps = job.settings.budget, job.steps
-        self._pass = len(job.records.prepared.train) / job.expected_batch
+        self._pass = len(job.data.prepared.train) / job.expected_batch
         first, *rest = summary(job)
         self._console.print(first, markup=False, highlight=False, style="bold")
         for line in rest:

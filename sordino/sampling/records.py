@@ -70,7 +70,7 @@ class Records:
         self._kept = self._now(np.arange(self._n, dtype=np.int64))
 
     def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
-        """The records whose coins fall on their face, ascending; no coin is more likely to than `most`."""
+        """The records whose coins fall on their face, ascending; no coin does so with a probability above `most`."""
         chance = np.clip(np.nan_to_num(rate(self._measured())), 0.0, most)
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 

@@ -10,7 +10,7 @@ import torch
 import sordino as sd
 from sordino.cli.main import main
 from sordino.report.compare import compare
-from sordino.report.parting import Amounts
+from sordino.report.difference import Amounts
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 
 
@@ -30,62 +30,62 @@ def flat(path):
     return torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
 
 
-def test_a_run_and_its_repetition_never_part(runs):
-    (parting,) = compare([runs / "one", runs / "again"]).partings
-    assert parting.same_start
-    assert (parting.accuracy_step, parting.parameters_step, parting.predictions_step) == (None, None, None)
-    assert parting.distance == 0
-    assert parting.cosine == pytest.approx(1)
-    assert parting.agreement == 1
-    assert list(parting.distances) == [4, 8, 12, 16, 20]
+def test_a_run_and_its_repetition_never_from_step(runs):
+    (difference,) = compare([runs / "one", runs / "again"]).differences
+    assert difference.same_start
+    assert (difference.accuracy_step, difference.parameters_step, difference.predictions_step) == (None, None, None)
+    assert difference.distance == 0
+    assert difference.cosine == pytest.approx(1)
+    assert difference.agreement == 1
+    assert list(difference.distances) == [4, 8, 12, 16, 20]
 
 
 def test_distances_and_cosine_are_those_of_the_files(runs):
-    (parting,) = compare([runs / "one", runs / "automatic"]).partings
+    (difference,) = compare([runs / "one", runs / "automatic"]).differences
     start = flat(runs / "one" / "initial.safetensors")
     a, b = (flat(runs / name / "model.safetensors") - start for name in ("one", "automatic"))
-    assert parting.distance == pytest.approx(float((a - b).norm()))
-    assert parting.relative == pytest.approx(float((a - b).norm() / a.norm()))
-    assert parting.cosine == pytest.approx(float(torch.nn.functional.cosine_similarity(a, b, dim=0)))
+    assert difference.distance == pytest.approx(float((a - b).norm()))
+    assert difference.relative == pytest.approx(float((a - b).norm() / a.norm()))
+    assert difference.cosine == pytest.approx(float(torch.nn.functional.cosine_similarity(a, b, dim=0)))
     at = flat(runs / "one" / "trace" / "00000008.safetensors") - start
     other = flat(runs / "automatic" / "trace" / "00000008.safetensors") - start
-    assert parting.distances[8] == pytest.approx(float((at - other).norm() / at.norm()))
+    assert difference.distances[8] == pytest.approx(float((at - other).norm() / at.norm()))
 
 
 def test_predictions_that_differ_explain_the_difference_of_accuracies(runs):
     found = compare([runs / "one", runs / "elsewhere"])
-    (parting,) = found.partings
+    (difference,) = found.differences
     here, there = (run.last.test_accuracy for run in found.runs)
     tested = 2000
-    assert parting.only_this_right - parting.only_reference_right == round((there - here) * tested)
-    assert parting.agreement <= 1 - (parting.only_this_right + parting.only_reference_right) / tested
+    assert difference.only_this_right - difference.only_reference_right == round((there - here) * tested)
+    assert difference.agreement <= 1 - (difference.only_this_right + difference.only_reference_right) / tested
 
 
 def test_runs_part_at_the_first_evaluation_beyond_the_stated_amount(runs):
     found = compare([runs / "one", runs / "automatic"], Amounts(accuracy=0.001, parameters=0.5, predictions=0.02))
-    (parting,) = found.partings
+    (difference,) = found.differences
     rows = zip(found.runs[0].rows, found.runs[1].rows, strict=True)
     apart = [a.step for a, b in rows if abs(a.test_accuracy - b.test_accuracy) > 0.001]
-    assert parting.accuracy_step == (apart[0] if apart else None)
-    assert parting.parameters_step == next((s for s, d in parting.distances.items() if d > 0.5), None)
-    assert parting.predictions_step == next((s for s, d in parting.disagreements.items() if d > 0.02), None)
+    assert difference.accuracy_step == (apart[0] if apart else None)
+    assert difference.parameters_step == next((s for s, d in difference.distances.items() if d > 0.5), None)
+    assert difference.predictions_step == next((s for s, d in difference.disagreements.items() if d > 0.02), None)
 
 
 def test_runs_from_different_networks_are_said_to_be(runs):
-    (parting,) = compare([runs / "one", runs / "elsewhere"]).partings
-    assert parting.same_start is False
-    assert parting.distance is None
-    assert any("did not start from the same network" in note for note in parting.notes)
+    (difference,) = compare([runs / "one", runs / "elsewhere"]).differences
+    assert difference.same_start is False
+    assert difference.distance is None
+    assert any("did not start from the same network" in note for note in difference.notes)
 
 
 def test_missing_networks_are_said_and_not_guessed(runs, tmp_path):
     folder = shutil.copytree(runs / "one", tmp_path / "one")
     (folder / "model.safetensors").unlink()
     (folder / "initial.safetensors").unlink()
-    (parting,) = compare([folder, runs / "again"]).partings
-    assert parting.same_start is None
-    assert parting.agreement is None
-    assert len(parting.notes) == 2
+    (difference,) = compare([folder, runs / "again"]).differences
+    assert difference.same_start is None
+    assert difference.agreement is None
+    assert len(difference.notes) == 2
 
 
 def test_the_command_prints_a_table_and_writes_page_and_picture(runs, tmp_path, capsys):

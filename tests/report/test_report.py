@@ -20,6 +20,8 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     sd.fit("spiral", steps=40, records=500, epsilon=2.0, out=folder / "private")
     sd.fit("spiral", steps=40, records=500, non_private=True, out=folder / "plain")
+    for name in ("private", "plain"):
+        write(folder / name)
     return folder
 
 
@@ -35,7 +37,17 @@ def text_of(html):
     return re.sub(r"<style>.*?</style>|<[^>]+>", " ", html, flags=re.DOTALL)
 
 
-def test_a_run_ends_with_its_report(runs):
+def test_the_loop_writes_no_report_and_the_command_does(tmp_path):
+    tiny = {"steps": 3, "records": 100}
+    sd.fit("spiral", out=tmp_path / "fit", **tiny)
+    flags = [text for name, value in tiny.items() for text in (f"--{name}", str(value))]
+    assert main(["train", "spiral", *flags, "--out", str(tmp_path / "train")]) == 0
+    assert main(["train", "spiral", *flags, "--no-report", "--out", str(tmp_path / "without")]) == 0
+    found = {name: (tmp_path / name / "report.html").exists() for name in ("fit", "train", "without")}
+    assert found == {"fit": False, "train": True, "without": False}
+
+
+def test_a_report_is_two_files(runs):
     for name in ("private", "plain"):
         assert (runs / name / "report.html").stat().st_size > 5000
         assert (runs / name / "PRIVACY.md").stat().st_size > 300

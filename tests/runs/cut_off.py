@@ -10,10 +10,8 @@ from sordino.runs.fit import resume
 from sordino.runs.view import Silent
 
 STEPS = 20
-TINY = {"steps": STEPS, "records": 300, "seed": 5, "checkpoint_every": 5, "evaluate_every": 4, "report": False}
-FLAGS = ["--no-report"] + [
-    text for key, value in TINY.items() if key != "report" for text in (f"--{key.replace('_', '-')}", str(value))
-]
+TINY = {"steps": STEPS, "records": 300, "seed": 5, "checkpoint_every": 5, "evaluate_every": 4}
+FLAGS = ["--no-report"] + [text for key, value in TINY.items() for text in (f"--{key.replace('_', '-')}", str(value))]
 COMMAND = [sys.executable, "-m", "sordino.cli.main"]
 
 

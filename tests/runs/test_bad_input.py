@@ -145,7 +145,7 @@ def test_a_read_only_folder(nobody, capfd):
 
 @pytest.fixture
 def stopped(tmp_path):
-    sordino.fit("spiral", out=tmp_path / "run", steps=6, records=100, checkpoint_every=2, report=False)
+    sordino.fit("spiral", out=tmp_path / "run", steps=6, records=100, checkpoint_every=2)
     return tmp_path / "run"
 
 

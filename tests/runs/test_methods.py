@@ -12,7 +12,7 @@ from sordino.runs import build, find, prepare, project, standardise
 from sordino.runs.fit import carry_out
 from sordino.runs.job import assemble
 from sordino.runs.methods import METHODS
-from sordino.runs.records import records
+from sordino.runs.run_data import run_data
 from sordino.runs.samplers import SAMPLERS
 from sordino.runs.settings import settle
 from sordino.runs.view import Silent
@@ -27,7 +27,7 @@ WITHOUT = {
     "sorted-class-diverse",
     "sorted-similar-length",
 }
-TINY = {"steps": 4, "records": 120, "seed": 3, "report": False, "noise_multiplier": 1.5, "evaluate_every": 4}
+TINY = {"steps": 4, "records": 120, "seed": 3, "noise_multiplier": 1.5, "evaluate_every": 4}
 
 
 def test_those_without_a_proof_are_known_by_name():
@@ -93,7 +93,9 @@ def test_a_corrected_adam_is_refused_where_the_noise_changes(name, tmp_path):
 
 
 def test_a_corrected_adam_that_was_not_told_the_noise_does_not_step():
-    problem = build(find("spiral").but(optimizer="adam-corrected"), records(find("spiral"), 50, print).prepared, seed=0)
+    problem = build(
+        find("spiral").but(optimizer="adam-corrected"), run_data(find("spiral"), 50, print).prepared, seed=0
+    )
     for p in problem.model.parameters():
         p.grad = torch.zeros_like(p)
     with pytest.raises(RuntimeError, match="was not told the noise"):
@@ -102,7 +104,7 @@ def test_a_corrected_adam_that_was_not_told_the_noise_does_not_step():
 
 def test_directions_and_moments_are_in_the_claim_and_the_noise_makes_room_for_them(tmp_path):
     given = {"epsilon": 2.0, "steps": 6, "records": 400, "normalise": 30.0, "pca": 15.0, "components": 1, "seed": 3}
-    settings = settle("spiral", {**given, "report": False, "model": "hidden-1000"})
+    settings = settle("spiral", {**given, "model": "hidden-1000"})
     job = assemble(settings, lambda text: None)
     history = carry_out(settings, tmp_path, Silent())
     assert history.claim.event == job.event()
@@ -131,7 +133,7 @@ def test_more_directions_than_numbers_are_refused(tmp_path):
 
 
 def test_the_run_stops_before_it_exceeds_its_budget(tmp_path):
-    given = {"records": 200, "steps": 300, "report": False, "noise_multiplier": 1.0}
+    given = {"records": 200, "steps": 300, "noise_multiplier": 1.0}
     history = sordino.fit("spiral", out=tmp_path, epsilon=2.0, budget_stop=True, **given)
     assert history.finished
     assert 1 <= history.rows[-1].step < 300

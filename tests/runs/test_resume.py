@@ -12,7 +12,7 @@ from sordino.door.claims import NoGuarantee
 from sordino.gradients.physical_batch import physical_batch_by_shapes
 from sordino.random.rng import Rng
 from sordino.runs import checkpoint
-from sordino.runs import records as data
+from sordino.runs import run_data as data
 from sordino.runs.directory import Run
 from sordino.runs.fit import resume
 from sordino.runs.loop import REPLAY
@@ -61,7 +61,7 @@ def test_convolutions_resume_bit_equal_whatever_a_stopwatch_says(tmp_path, monke
     """Formulas differ in rounding: a run takes none from a stopwatch."""
     few = sordino.data.digits(120, 20)
     monkeypatch.setattr(sordino.data, "digits", lambda: few)
-    given = {"model": model, "seed": 5, "learning_rate": 0.1, "report": False, "evaluate_every": 6, **PICTURES}
+    given = {"model": model, "seed": 5, "learning_rate": 0.1, "evaluate_every": 6, **PICTURES}
     sordino.fit("digits", out=tmp_path / "whole", **given)
     clock = iter(range(10**9))
     last_wins = "sordino.gradients.first_batch.stopwatch._clock", lambda device: -next(clock)

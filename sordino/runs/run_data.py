@@ -1,4 +1,4 @@
-"""The records of a recipe: a real data set through its feature map, or one that is made here in a moment.
+"""The data of a run: a real data set through its feature map, or one that is made here in a moment.
 
 `digits` and `spiral` are generated: for tests, for a first look, for a machine without a network.
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from sordino import data as known
-from sordino.data import Data, Images, NotFetched
+from sordino.data import Data, NotFetched
 from sordino.runs import Prepared, Recipe, prepare
 
 Say = Callable[[str], None]
@@ -29,7 +29,7 @@ _SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
 
 
 @dataclass(frozen=True, eq=False)
-class Records:
+class RunData:
     """What a run trains and tests on."""
 
     prepared: Prepared
@@ -45,7 +45,7 @@ class Records:
         return found.hexdigest()
 
 
-def records(recipe: Recipe, limit: int | None, say: Say) -> Records:
+def run_data(recipe: Recipe, limit: int | None, say: Say) -> RunData:
     """The recipe's data, at most `limit` training records of it."""
     if recipe.dataset == "spiral":
         if recipe.features != "none":
@@ -53,8 +53,8 @@ def records(recipe: Recipe, limit: int | None, say: Say) -> Records:
         train, test = spiral(_SPIRAL_TRAIN), spiral(_SPIRAL_TEST, seed=1)
         return _limited(Prepared(train, test, _SPIRAL_ARMS), train.tensors, True, limit)
     whole = _data(recipe.dataset, say)
-    raw = (whole.train.images, whole.train.labels)
-    return _limited(prepare(recipe, whole, say), raw, whole.generated, limit)
+    private = (whole.train.images, whole.train.labels)
+    return _limited(prepare(recipe, whole, say), private, whole.generated, limit)
 
 
 def _data(name: str, say: Say) -> Data:
@@ -70,14 +70,14 @@ def _data(name: str, say: Say) -> Data:
         ) from error
 
 
-def _limited(prepared: Prepared, raw: tuple[Tensor, ...], generated: bool, limit: int | None) -> Records:
+def _limited(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, limit: int | None) -> RunData:
     n = len(prepared.train)
     if limit is None:
-        return Records(prepared, raw, generated)
+        return RunData(prepared, private, generated)
     if limit > n:
         raise ValueError(f"records={limit}: the training set has {n}")
     some = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
-    return Records(Prepared(some, prepared.test, prepared.classes), tuple(t[:limit] for t in raw), generated)
+    return RunData(Prepared(some, prepared.test, prepared.classes), tuple(t[:limit] for t in private), generated)
 
 
 def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:
@@ -87,6 +87,3 @@ def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDatas
     radius = torch.rand(n, generator=generator).sqrt()
     angle = 2 * math.pi * (label / classes + 0.6 * radius) + 0.15 * torch.randn(n, generator=generator)
     return TensorDataset(torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1) * 2, label)
-
-
-__all__ = ["Images", "Records", "records", "spiral"]

@@ -1,4 +1,4 @@
-"""Where two runs part: in accuracy, in parameters, in what they predict.
+"""Where two runs begin to differ: in accuracy, in parameters, in what they predict.
 
 Of a network θ trained from θ₀ beside a reference ψ trained from the same θ₀:
 
@@ -24,7 +24,7 @@ from sordino.runs.directory import Run
 
 @dataclass(frozen=True)
 class Amounts:
-    """By how much two runs must differ to be said to have parted."""
+    """By how much two runs must differ to be said to be different."""
 
     accuracy: float = 0.01
     parameters: float = 0.1
@@ -36,7 +36,7 @@ class Amounts:
 
 
 @dataclass(frozen=True)
-class Parting:
+class Difference:
     """One run beside the reference; None where it cannot be known, and `notes` say why."""
 
     name: str
@@ -57,8 +57,8 @@ class Parting:
     notes: list[str] = field(default_factory=list)
 
 
-def part(reference: Evidence, other: Evidence, amounts: Amounts) -> Parting:
-    """Where `other` parts from `reference`."""
+def difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Difference:
+    """Where `other` begins to differ from `reference`."""
     notes: list[str] = []
     start, start_too = networks.initial(reference), networks.initial(other)
     known = start is not None and start_too is not None
@@ -78,7 +78,7 @@ def part(reference: Evidence, other: Evidence, amounts: Amounts) -> Parting:
         found |= _way(start, reference, other, amounts)
     if ends[0] is not None and ends[1] is not None:
         found |= _said(reference, other, ends[0], ends[1], amounts, notes)
-    return Parting(other.name, same_start, _curves(reference, other, amounts), notes=notes, **found)  # type: ignore[arg-type]
+    return Difference(other.name, same_start, _curves(reference, other, amounts), notes=notes, **found)  # type: ignore[arg-type]
 
 
 def _curves(reference: Evidence, other: Evidence, amounts: Amounts) -> int | None:
