@@ -17,6 +17,11 @@ from sordino.rounding import rounded_up_to
 _LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")
 
 
+def _said(statement: str, number: str, method: Any) -> str:
+    """A bound is worded as a statement about privacy; anything else is a number and says what it is not."""
+    return f"{statement} by {method.name}" if method.is_bound else f"{number} by {method.name}: estimate, no guarantee"
+
+
 @dataclass(frozen=True)
 class Command:
     """Account for a training run: epsilon at a delta (or delta at an epsilon)."""
@@ -73,16 +78,18 @@ class Command:
         if self.epsilon is not None:
             found = method.delta(event, self.epsilon)
             result |= {"epsilon": self.epsilon, "delta": found}
-            lines = [f"({self.epsilon:g}, {_shown(found)})-DP by {method.name}"]
+            lines = [_said(f"({self.epsilon:g}, {_shown(found)})-DP", f"delta = {found:.4g}", method)]
+            if found >= 1:
+                lines = [f"no delta below 1 at epsilon={self.epsilon:g} by {method.name}"]
         else:
             found = method.epsilon(event, self.delta)
             result |= {"epsilon": found, "delta": self.delta}
-            lines = [f"({_shown(found)}, {self.delta:g})-DP by {method.name}"]
+            lines = [_said(f"({_shown(found)}, {self.delta:g})-DP", f"epsilon = {found:.4g}", method)]
+            if math.isinf(found):
+                lines = [f"no finite epsilon at delta={self.delta:g} by {method.name}"]
         relation = accounting.relation_of(event)
         result["relation"] = str(relation)
         lines.append(f"neighbours: {relation}")
-        if not method.is_bound:
-            lines.append("this is an approximation or a comparison, not a guarantee")
         if isinstance(method, accounting.PLD) and self.epsilon is None:
             low, _ = method.bounds(event, self.delta)
             result["certified_lower"] = low

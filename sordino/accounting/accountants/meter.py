@@ -9,23 +9,28 @@ The transform of one release is kept; for t releases only the few frequencies th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import next_fast_len, rfft
+from scipy.fft import next_fast_len
 
 from sordino import validate
-from sordino.accounting.accountants.pld import CUT, PLD, TOLERANCE, directions
-from sordino.accounting.losses.closed import lone_gaussian
-from sordino.accounting.losses.compose import EPS, SILENT, Cumulant, Weighted, window
+from sordino.accounting.accountants.pld import PLD, TOLERANCE
+from sordino.accounting.losses.certified import CUT, SENSELESS, directions
+from sordino.accounting.losses.closed import lone_gaussian, one_release_epsilon
+from sordino.accounting.losses.compose import LONGEST, Cumulant, Weighted, window
 from sordino.accounting.losses.lattice import Sampled
 from sordino.accounting.losses.lossdist import choose, upper_parts
 from sordino.accounting.losses.phases import collect, is_private, relation_of
 from sordino.accounting.losses.saddle import Estimate
+from sordino.accounting.losses.soundness import at_most, finite
+from sordino.accounting.losses.spectra import EPS, SILENT, transform
 from sordino.accounting.losses.sums import above, weight_sum
 from sordino.events import Event, Repeat
 
+_NOTHING = 1e-300  # stands for a frequency that is zero
+_SHORT = 1 << 14  # points of a transform for an ε that protects nobody
 _FIRST = 16  # releases from which on the transform is kept
 
 
@@ -36,46 +41,53 @@ class _Direction:
         phases = ((sampled, high),)
         cut = CUT * delta / high
         estimate = Estimate(phases, add, cut)
-        setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, TOLERANCE)
-        parts, _ = upper_parts(phases, add, setting.mesh)
-        step, theta = setting.mesh.step, setting.theta
-        frames = [
-            window(Cumulant([Weighted(parts[0].index, parts[0].mass, t)], step), theta, step, setting.outside)
-            for t in (low, high)
-        ]
-        first = min(frame[0] for frame in frames)
-        self.length = next_fast_len(max(sum(frame) for frame in frames) - first, real=True)
+        saddle = estimate.at_delta(delta)
+        setting = choose(phases, add, saddle, estimate.std, cut, TOLERANCE)
+        longest = LONGEST if saddle.epsilon < SENSELESS else _SHORT
+        mesh = setting.mesh
+        while True:
+            parts, _ = upper_parts(phases, add, mesh)
+            step, theta = mesh.step, setting.tilt(mesh.step)
+            frames = [
+                window(Cumulant([Weighted(parts[0].index, parts[0].log_mass, t)], step), theta, step, setting.outside)
+                for t in (low, high)
+            ]
+            first = min(frame[0] for frame in frames)
+            self.length = next_fast_len(max(sum(frame) for frame in frames) - first, real=True)
+            if self.length <= longest:
+                break
+            mesh = replace(mesh, step=2 * step)
         self.last = first + self.length - 1
         self.first, self.step, self.theta, self.outside = first, step, theta, setting.outside
         ((self.log_mass, _),) = Cumulant(parts, step).log_mass(theta)
-        keep = parts[0].mass > 0
-        index = parts[0].index[keep]
-        weight = np.exp(np.log(parts[0].mass[keep]) + theta * step * index - self.log_mass)
-        spectrum = rfft(np.bincount(np.mod(index, self.length), weight, self.length))
-        self.active = np.flatnonzero(np.abs(spectrum) ** low > SILENT)
-        self.log_spectrum = np.log(spectrum[self.active])
+        spectrum, self.rounding = transform(parts[0], theta, step, self.log_mass, self.length)
+        size = np.abs(spectrum) + self.rounding
+        self.active = np.flatnonzero(size > math.exp(math.log(SILENT) / low))
+        self.log_spectrum = np.log(np.where(spectrum[self.active] == 0, _NOTHING, spectrum[self.active]))
+        self.log_size = np.log(size[self.active])
+        self.relative = self.rounding / size[self.active]
         self.omega = 2 * math.pi * self.active / self.length
         # frequencies between 0 and n/2 stand for two
         self.double = np.where((self.active == 0) | (2 * self.active == self.length), 1.0, 2.0)
         self.above = above(theta)
         self.kernel = self._kernel()
-        self.infinite = sampled.upper(setting.mesh, add).infinite
+        self.infinite = sampled.upper(mesh, add).infinite
         self.guess = round(setting.centre / step)
 
     def epsilon(self, count: int, delta: float) -> float:
         """ε after `count` releases, rounded up to the lattice."""
-        product = np.exp(count * self.log_spectrum)
-        size = float((np.abs(product) * self.double).sum()) / self.length
-        product *= self.kernel
-        lost = -math.expm1(count * math.log1p(-min(self.infinite, 0.5)))
+        product = np.exp(count * self.log_spectrum) * self.kernel
+        lost = -math.expm1(count * math.log1p(-min(self.infinite, 1 - 1e-16)))
         if delta <= lost:
             return math.inf
-        error = 2 * size * EPS * (math.log2(self.length) + 2) * (count + 4) + SILENT
+        # as in `spectra`: n·g^{n−1}·e at every frequency, twice for the sum in place of a transform
+        off = np.exp(count * self.log_size) * (count * self.relative + EPS * (math.log2(self.length) + 8))
+        error = 2 * float((off * self.double).sum()) / self.length + SILENT
         slack = error * weight_sum(self.theta, self.step) + 2 * self.outside / (1 + self.theta) + math.exp(-self.above)
 
         def exceeds(j: int) -> bool:
             # scaled by the tilt at j: δ(l_j)·e^{θ l_j − K}
-            value = float((product * np.exp(1j * self.omega * j)).real.sum()) + slack
+            value = finite("δ", float((product * np.exp(1j * self.omega * j)).real.sum()) + slack)
             return value > 0 and math.log(value) + count * self.log_mass - self.theta * j * self.step > math.log(
                 delta - lost
             )
@@ -127,10 +139,12 @@ class Meter:
         self._ready: list[_Direction] = []
         self._known: dict[int, float] = {}
         self._sampled: Sampled | None = None
+        self._alone = 0.0  # ε of a single release, where it is known in closed form
         if is_private(self.event):
             phases = collect(self.event, relation_of(self.event), self.delta)
             if len(phases) == 1 and phases[0][1] == 1 and not (lone_gaussian(phases) and phases[0][0].rate == 1.0):
                 self._sampled = phases[0][0]
+                self._alone = one_release_epsilon(self._sampled, self.delta) if lone_gaussian(phases) else 0.0
 
     def epsilon(self, count: int) -> float:
         """An upper bound on ε after `count` repetitions."""
@@ -150,4 +164,6 @@ class Meter:
             self._range = (low, 2 * low)
             both = directions(((self._sampled, 1),))
             self._ready = [_Direction(self._sampled, add, low, 2 * low, self.delta) for add in both]
-        return max(direction.epsilon(count, self.delta) for direction in self._ready)
+        found = max(direction.epsilon(count, self.delta) for direction in self._ready)
+        at_most(self._alone, found, "one release of an event, and many")
+        return found

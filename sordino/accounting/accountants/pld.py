@@ -13,28 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from sordino import validate
+from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
 from sordino.accounting.losses.allocation import AllocationPair
+from sordino.accounting.losses.certified import adding_at_most, directions, phases_delta, phases_epsilon, sum_of_parts
 from sordino.accounting.losses.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
-from sordino.accounting.losses.compose import LONGEST
-from sordino.accounting.losses.lossdist import Setting, choose, lower, upper
-from sordino.accounting.losses.pairs import Array, BoundedRangePair, GaussianPair
+from sordino.accounting.losses.pairs import Array, BoundedRangePair
 from sordino.accounting.losses.phases import collect, is_private, relation_of
-from sordino.accounting.losses.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
+from sordino.accounting.losses.soundness import at_most
 from sordino.events import BallsInBins, Event, Relation, Repeat, Together
 
 TOLERANCE = 6e-5
-CUT = 1e-5  # share of δ that truncated tails may cost
-_ASTRAY = 0.1  # relative distance between guess and answer at which the guess is improved
-_TRIES = 6
-_HEAVY_LENGTH = 1 << 20
-_GAP = 8e-4  # relative gap at which one lower bound is enough
-_LEAST_LOG_DELTA = -690.0
 
 
 @dataclass(frozen=True)
@@ -87,8 +81,9 @@ class PLD:
             return (exact, exact)
         low = high = 0.0
         for add in directions(phases):
-            below, above = _delta(phases, add, epsilon, self.tolerance, want_lower)
+            below, above = phases_delta(phases, add, epsilon, self.tolerance, want_lower)
             low, high = max(low, below), max(high, above)
+        at_most(low, high, "lower and upper bound on δ")
         return (min(low, high), high)
 
     def _bound(self, event: Event, delta: float, relation: Relation | None, want_lower: bool) -> tuple[float, float]:
@@ -109,9 +104,9 @@ class PLD:
             return (exact, exact)
         low = high = 0.0
         for add in directions(phases):
-            if add and _adding_at_most(phases) <= high:
+            if add and adding_at_most(phases) <= high:
                 continue
-            below, above = _epsilon(phases, add, delta, self.tolerance, want_lower)
+            below, above = phases_epsilon(phases, add, delta, self.tolerance, low if want_lower else None)
             low, high = max(low, below), max(high, above)
         if math.isinf(high) and any(isinstance(sampled.pair, AllocationPair) for sampled, _ in phases):
             # δ below the rounding of the pass: fall back on one unamplified release per pass, the average of whose
@@ -119,8 +114,13 @@ class PLD:
             high = self._bound(_unallocated(event), delta, relation, want_lower=False)[1]
         high = min(high, pure_epsilon(phases))
         if any(isinstance(sampled.pair, BoundedRangePair) for sampled, _ in phases):
-            # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter
-            high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
+            # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter,
+            # and no mechanism attains the pair
+            with suppress(Unsupported):
+                high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
+                low = min(low, high)
+        high = min(high, sum_of_parts(phases, delta, self.tolerance, low, high))
+        at_most(low, high, "lower and upper bound on ε")
         return (min(low, high), high)
 
 
@@ -135,106 +135,3 @@ def _unallocated(event: Event) -> Event:
             return inner
         case _:
             return event
-
-
-def directions(phases: Phases) -> tuple[bool, ...]:
-    """Removing a record, and adding one unless that is the same."""
-    return (False,) if all(sampled.symmetric for sampled, _ in phases) else (False, True)
-
-
-def _adding_at_most(phases: Phases) -> float:
-    """When a record is added, a sampled release never loses more than −log(1−q)."""
-    return math.fsum(
-        count * -math.log1p(-sampled.rate) if sampled.rate < 1 and not sampled.subset else math.inf
-        for sampled, count in phases
-    )
-
-
-def _surely_zero(phases: Phases, delta: float) -> bool:
-    """δ(0) is at most the sum of the single releases' total variations."""
-    total = 0.0
-    for sampled, count in phases:
-        one = math.erf(sampled.pair.mu / math.sqrt(8)) if isinstance(sampled.pair, GaussianPair) else 1.0
-        total += count * sampled.rate * one
-    return total <= delta
-
-
-def _epsilon(phases: Phases, add: bool, delta: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
-    if _surely_zero(phases, delta):
-        return 0.0, 0.0
-    cut = CUT * delta / sum(count for _, count in phases)
-    whole = Estimate(phases, add, cut)
-    saddle = whole.at_delta(delta)
-    heavy = is_heavy(phases, add, cut, delta, whole, saddle.theta)
-    search = _Search(phases, add, cut, delta, tolerance)
-    search.run(whole, saddle, _HEAVY_LENGTH if heavy else LONGEST)
-    if heavy and (search.ever_astray or search.longest >= _HEAVY_LENGTH // 2):
-        apart = locate(phases, add, cut, delta)
-        if apart is not None:
-            with suppress(OverflowError):
-                search.run(*apart, LONGEST)
-    low = 0.0
-    if want_lower and 0 < search.high < math.inf:
-        for _, setting in sorted(search.settings, key=lambda pair: pair[0]):
-            with suppress(OverflowError):
-                low = max(low, lower(phases, add, setting).epsilon(delta))
-            if search.high - low <= _GAP * search.high:
-                break
-    return low, search.high
-
-
-class _Search:
-    """Upper bounds on ε at several settings; every one of them holds, the smallest counts."""
-
-    def __init__(self, phases: Phases, add: bool, cut: float, delta: float, tolerance: float) -> None:
-        self.phases, self.add, self.cut, self.delta, self.tolerance = phases, add, cut, delta, tolerance
-        self.high = math.inf
-        self.settings: list[tuple[float, Setting]] = []
-        self.astray = self.ever_astray = False
-        self.longest = 0
-
-    def run(self, estimate: Estimate, saddle: Saddle, longest: int) -> None:
-        """Compose at a saddle point, and again nearer to the answer while the guess was bad."""
-        guess = saddle.epsilon
-        for attempt in range(_TRIES):
-            setting = choose(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
-            bound = upper(self.phases, self.add, setting, longest)
-            self.longest = max(self.longest, bound.length)
-            found = bound.epsilon(self.delta)
-            self.high = min(self.high, found) if not math.isnan(found) else self.high
-            self.settings.append((found if not math.isnan(found) else math.inf, setting))
-            known = not math.isnan(found)
-            self.astray = not known or (found > 0 and abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std))
-            if not self.astray or math.isinf(found):
-                break
-            self.ever_astray = True
-            guess = found if known else (0.25 * guess if attempt < _TRIES - 2 else 0.0)
-            saddle = near(estimate, guess, self.delta)
-
-
-def _delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
-    steps = sum(count for _, count in phases)
-    log_delta, cut = -23.0, 1e-17 / steps
-    for _ in range(6):
-        estimate = Estimate(phases, add, cut)
-        saddle = estimate.at_epsilon(epsilon)
-        found = min(0.0, max(_LEAST_LOG_DELTA, saddle.log_delta))
-        cut = max(math.exp(found) * CUT / steps, 1e-300)
-        if abs(found - log_delta) < 0.5:
-            break
-        log_delta = found
-    settings = [choose(phases, add, saddle, estimate.std, cut, tolerance)]
-    if is_heavy(phases, add, cut, math.exp(found), estimate, saddle.theta):
-        limit = jump_limit(phases, add, cut, math.exp(found))
-        bulk = Estimate(phases, add, cut, limit)
-        if bulk.jumps:
-            apart = near(bulk, epsilon, math.exp(found))
-            settings.append(choose(phases, add, apart, bulk.std, cut, tolerance))
-    low, high = 0.0, 1.0
-    for setting in settings:
-        with suppress(OverflowError):
-            at = replace(setting, centre=epsilon)
-            above = upper(phases, add, at).delta(epsilon)
-            high = min(high, above) if not math.isnan(above) else high
-            low = max(low, lower(phases, add, at).delta(epsilon)) if want_lower else 0.0
-    return low, high

@@ -21,21 +21,25 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
 from sordino.accounting.losses.pairs import Array, DiscretePair, Pair
+from sordino.accounting.losses.sampled_pairs import SampledPair
 
 _CELLS = 24.0  # lattice cells per standard deviation of the bulk of r
 _FEW = 200  # with fewer bins the sum is less smooth, and the lattice finer
 _LONGEST = 1 << 20
 _GROWTH = 1.01  # of the grid beyond the lattice
 _COARSE = 400  # atoms of the other batches' sum, beside a release beyond the lattice
-_EPS = 2.3e-16
+_WIDEST, _FURTHEST = 1e9, 1e25  # ratios that the lattice, and the grid beyond it, may have to reach
+_SOLID = 100.0  # times its error, from which on a mass is a bin of its own
+_ALIASED = 1e-17  # mass that the transform may have moved from above its end to its beginning
+_EPS, _ARITHMETIC = 2.3e-16, 6.0  # see `spectra`
 
 
 @dataclass(frozen=True, eq=False)
 class AllocationPair:
     """One pass as a pair (an upper bound), with the binned pass (a lower bound) beside it."""
 
-    upper: DiscretePair
-    lower: DiscretePair
+    upper: Pair
+    lower: Pair
     symmetric: bool = False
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
@@ -51,23 +55,33 @@ class AllocationPair:
 def allocation(pair: Pair, bins: int, cut: float) -> AllocationPair:
     """One pass of `bins` releases with this pair; up to `cut` of probability may be given away."""
     limit, last = _limits(pair, bins, cut)
+    if limit > _WIDEST or last > _FURTHEST:
+        # hardly any noise: sums of ratios this far apart have no lattice. Without amplification, and seen on one batch
+        return AllocationPair(pair, SampledPair(getattr(pair, "lower", pair), 1 / bins), pair.symmetric)
     step = _step(pair, limit, bins)
     edges = np.arange(math.ceil(limit / step) + 1) * step
     limit = float(edges[-1])
-    with np.errstate(divide="ignore"):
-        a, b = pair.masses(np.log(edges))
-    q, p = a[1:-1].copy(), b[1:-1].copy()
-    q[0] += a[0]
-    p[0] += b[0]
+    q, p, _, _ = _cells(pair, edges)
     small = np.zeros(len(edges))
     up = np.clip((p - q * edges[:-1]) / step, 0.0, q)
     small[1:] += up
     small[:-1] += q - up
     big_r, big_q, infinite = _beyond(pair, limit, last)
     upper = _upper(small, step, big_r, big_q, infinite, bins)
-    q[-1] += a[-1]
-    p[-1] += b[-1]
+    q, p, beyond_q, beyond_p = _cells(getattr(pair, "lower", pair), edges)
+    q[-1] += beyond_q
+    p[-1] += beyond_p
     return AllocationPair(upper, _lower(q, p, step, bins))
+
+
+def _cells(pair: Pair, edges: Array) -> tuple[Array, Array, float, float]:
+    """Q- and P-masses of cells of r, the lowest with all below it, and of what lies beyond."""
+    with np.errstate(divide="ignore"):
+        a, b = pair.masses(np.log(edges))
+    q, p = a[1:-1].copy(), b[1:-1].copy()
+    q[0] += a[0]
+    p[0] += b[0]
+    return q, p, float(a[-1]), float(b[-1])
 
 
 def _limits(pair: Pair, bins: int, cut: float) -> tuple[float, float]:
@@ -172,12 +186,21 @@ def _lower(q: Array, p: Array, step: float, bins: int) -> DiscretePair:
     q_spectrum = rfft(q, length)
     q_sum = irfft(q_spectrum**bins, length)
     p_sum = irfft(q_spectrum ** (bins - 1) * rfft(p, length), length)
-    # P[sum ≥ j] against Q[sum ≥ j] decides; beyond the last reliable point everything is one bin
-    solid = np.flatnonzero((q_sum > 1e-14 * q_sum.max()) & (p_sum > 1e-14 * p_sum.max()))
+    # every mass is off by this at most: against us on both sides
+    size = np.abs(q_spectrum) + _EPS * (math.log2(length) + _ARITHMETIC)
+    each = _EPS * (math.log2(length) + _ARITHMETIC) * (bins * size ** (bins - 1) + size**bins)
+    off = 2 * float(each.sum()) / length
+    q_sum, p_sum = np.maximum(q_sum, 0.0) + off, np.maximum(p_sum - off, 0.0)
+    # P[sum ≥ j] against Q[sum ≥ j] decides; where masses are hardly more than their errors, everything is one bin
+    solid = np.flatnonzero((q_sum > _SOLID * off) & (p_sum > _SOLID * off))
+    if not len(solid):
+        return DiscretePair(np.zeros(1), np.ones(1), np.ones(1))
     first, last = int(solid[0]), int(solid[-1])
     q_bins, p_bins = q_sum[first : last + 1].copy(), p_sum[first : last + 1].copy()
-    q_bins[-1] += max(0.0, 1.0 - float(q_bins.sum()))
-    p_bins[0] += max(0.0, 1.0 - float(p_bins.sum()))
+    q_bins[-1] += float(q_sum[last + 1 :].sum()) + _ALIASED
+    p_bins[-1] += float(p_sum[last + 1 :].sum())
+    q_bins[0] += float(q_sum[:first].sum())
+    p_bins[0] += float(p_sum[:first].sum())
     q_bins, p_bins = np.maximum(q_bins, 1e-300), np.maximum(p_bins, 1e-300)
     values = np.log(p_bins) - np.log(q_bins)
     order = np.argsort(values, kind="stable")

@@ -28,32 +28,32 @@ def lone_gaussian(phases: Phases) -> Sampled | None:
     return sampled if isinstance(sampled.pair, GaussianPair) and not sampled.subset else None
 
 
-def one_release_delta(sampled: Sampled, epsilon: float) -> float:
-    """δ at ε ≥ 0 of one release of a Gaussian, the larger of both directions."""
+def one_release_delta(sampled: Sampled, epsilon: float, add: bool | None = None) -> float:
+    """δ at ε ≥ 0 of one release of a Gaussian, in one direction or the larger of both."""
     assert isinstance(sampled.pair, GaussianPair)
     mu, q = sampled.pair.mu, sampled.rate
     if q == 1.0:
         return gaussian_delta(mu, epsilon)
     inner = math.log1p(math.expm1(epsilon) / q) if epsilon < 700 else epsilon - math.log(q)
-    removing = q * gaussian_delta(mu, inner)
+    removing = q * gaussian_delta(mu, inner) if add is not True else 0.0
     c = -math.expm1(epsilon + math.log1p(-q)) if epsilon + math.log1p(-q) < 0 else 0.0
-    adding = c * gaussian_delta(mu, epsilon + math.log(q / c)) if c > 0 else 0.0
+    adding = c * gaussian_delta(mu, epsilon + math.log(q / c)) if c > 0 and add is not False else 0.0
     return max(removing, adding)
 
 
-def one_release_epsilon(sampled: Sampled, delta: float) -> float:
-    """ε at δ of one release of a Gaussian, rounded up."""
+def one_release_epsilon(sampled: Sampled, delta: float, add: bool | None = None) -> float:
+    """ε at δ of one release of a Gaussian, rounded up; in one direction or the larger of both."""
     assert isinstance(sampled.pair, GaussianPair)
     if sampled.rate == 1.0:
         return gaussian_epsilon(sampled.pair.mu, delta)
-    if one_release_delta(sampled, 0.0) <= delta:
+    if one_release_delta(sampled, 0.0, add) <= delta:
         return 0.0
     low, high = 0.0, gaussian_epsilon(sampled.pair.mu, delta)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         if not low < middle < high:
             break
-        low, high = (middle, high) if one_release_delta(sampled, middle) > delta else (low, middle)
+        low, high = (middle, high) if one_release_delta(sampled, middle, add) > delta else (low, middle)
     return high
 
 

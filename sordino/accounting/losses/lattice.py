@@ -20,10 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.accounting.losses.pairs import Array, Pair
+from sordino.accounting.losses.soundness import at_most
 
 Indices = NDArray[np.int64]
 
 _CORE = 6.0  # standard deviations of unit spacing on each side
+LEAST_SPREAD = 1e-7  # standard deviation of a loss, relative to its mean
+_TINY = 1e-290  # masses below are rounded, or lost
 _LARGE = 700.0  # exp of more overflows
 
 
@@ -38,11 +41,11 @@ class Atoms:
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """P- and Q-masses of cells, each named by an integer."""
+    """P-masses of cells, each named by an integer, and logarithms of their Q-masses."""
 
     index: Indices
     p: Array
-    q: Array
+    log_q: Array
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,12 @@ class Sampled:
         unit = max(1, int(std / (mesh.fine * step)))
         edges = _graded(low, high, mean / step, std / step, unit, mesh.fine)
         base_q, base_p = self.pair.masses(base_ratio(self.rate, edges * step))
+        bottom = math.log1p(-self.rate) if self.rate < 1 else -math.inf
+        if edges[0] * step < bottom <= edges[-1] * step:
+            # no sampled loss is below log(1 − q): what P lacks altogether (λ = −∞) is there, not below the first edge
+            cell = max(1, int(np.searchsorted(edges * step, bottom)))
+            for masses in (base_q, base_p):
+                masses[cell], masses[0] = masses[cell] + masses[0], 0.0
         return edges, base_q, base_p
 
     def upper(self, mesh: Mesh, add: bool) -> Atoms:
@@ -128,8 +137,14 @@ class Sampled:
         edges, base_q, base_p = self._cells(mesh, add)
         step = mesh.step
         if self.subset:
-            return self._upper_subset(edges, base_q, base_p, step)
-        return self._upper_add(edges, base_q, base_p, step) if add else self._upper_remove(edges, base_q, base_p, step)
+            atoms = self._upper_subset(edges, base_q, base_p, step)
+        elif add:
+            atoms = self._upper_add(edges, base_q, base_p, step)
+        else:
+            atoms = self._upper_remove(edges, base_q, base_p, step)
+        # a mass that has gone astray would be a loss that nobody counts
+        at_most(1.0, float(atoms.mass.sum()) + atoms.infinite, "the masses of a release add up to one")
+        return atoms
 
     def _upper_remove(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
         p = (1 - self.rate) * a + self.rate * b
@@ -151,10 +166,12 @@ class Sampled:
         high_ratio = self._signed_ratio(loss[1:])
         width = -np.expm1(-np.diff(edges) * step)
         # the loss is −m: the upper end is the lower edge m₀; mass there: q(A·r₁ − B)e^{−m₁}/(1 − e^{−w})
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             near = self.rate * (inner_a * high_ratio - inner_b) * np.exp(-loss[1:])
             far = inner_a * (1 - (1 - self.rate) * np.exp(-loss[1:])) - self.rate * inner_b * np.exp(-loss[1:])
-        up = np.clip(np.where(loss[1:] < _LARGE / 2, near, far) / width, 0.0, inner_a)
+        share = np.where(loss[1:] < _LARGE / 2, near, far) / width
+        # where floats end, all of it goes to the upper end
+        up = np.where(np.isfinite(share), np.clip(share, 0.0, inner_a), inner_a)
         mass = np.zeros(len(edges))
         mass[:-1] += up
         mass[1:] += inner_a - up
@@ -177,7 +194,11 @@ class Sampled:
         edges, a, b = whole._cells(mesh, add)
         middle = np.concatenate((edges[:1] - 1, (edges[1:] + edges[:-1]) // 2, edges[-1:]))
         mixed = (1 - self.rate) * a + self.rate * b
-        return Bins(-middle[::-1], a[::-1], mixed[::-1]) if add else Bins(middle, mixed, a)
+        ends = edges * mesh.step
+        # the least loss of each cell
+        if add:
+            return Bins(-middle[::-1], a[::-1], _log_below(mixed, a, np.append(-ends, -math.inf))[::-1])
+        return Bins(middle, mixed, _log_below(a, mixed, np.insert(ends, 0, -math.inf)))
 
     def _signed_ratio(self, loss: Array) -> Array:
         """1 + (e^loss − 1)/q, negative where the loss is never reached, capped where no mass is left."""
@@ -185,10 +206,17 @@ class Sampled:
             return np.minimum(1 + np.expm1(np.minimum(loss, _LARGE)) / self.rate, 1e300)
 
 
+def _log_below(q: Array, p: Array, least: Array) -> Array:
+    """Logarithms of Q-masses from above. Where floats end, P is at least e^least times Q."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        end = np.where(p > 0, np.minimum(np.log(p) - least, math.log(_TINY)), -math.inf)
+        return np.where(q > _TINY, np.log(q), end)
+
+
 @lru_cache(maxsize=4096)
 def _native(sampled: Sampled, add: bool, cut: float) -> Native:
     edges = sampled.pair.native()
-    a, b = (masses[1:-1] for masses in sampled.pair.masses(edges))
+    a, b = (np.append(masses[0] + masses[1], masses[2:-1]) for masses in sampled.pair.masses(edges))
     mixed = (1 - sampled.rate) * a + sampled.rate * b
     middle = (edges[1:] + edges[:-1]) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -204,7 +232,8 @@ def _native(sampled: Sampled, add: bool, cut: float) -> Native:
     if add:
         loss = -loss
     mean = float(p @ loss) / float(p.sum())
-    std = math.sqrt(max(float(p @ (loss - mean) ** 2), 1e-290))
+    # a loss that hardly varies (little noise, record added) is resolved relative to its size
+    std = max(math.sqrt(max(float(p @ (loss - mean) ** 2), 1e-290)), LEAST_SPREAD * abs(mean))
     positive = p > 0
     return Native(loss[positive], np.log(p[positive]), float(ends[first]), float(ends[last]), mean, std)
 

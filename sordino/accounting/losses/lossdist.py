@@ -17,16 +17,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sordino.accounting.losses.compose import LONGEST, Cumulant, Weighted, compose, split, window
+from sordino.accounting.losses.compose import LONGEST, Cumulant, Weighted, split, window
 from sordino.accounting.losses.lattice import Mesh
 from sordino.accounting.losses.saddle import Phases, Saddle
-from sordino.accounting.losses.sums import Curve, Suffix
+from sordino.accounting.losses.soundness import finite
+from sordino.accounting.losses.spectra import compose, compose_jumps
+from sordino.accounting.losses.sums import BELOW, Curve, Suffix
 
 _MEASURED_PHASES = 16  # with more, the step is not measured and corrected
 Plan = tuple[list[Weighted], list[Weighted] | None, float, tuple[int, int]]
 
+_STEEPEST = 100.0  # e-folds of the tilt from one lattice point to the next
+_LEAST_Q = 1e-280  # a probability in the denominator counts as at least this: below, floats lose precision
 _MANY, _ORDINARY = 200, (28.0, 60.0)  # releases, and cells per std, for which no measurement is needed
 _HALVINGS = 100
+_OTHER_TILT, _OTHER_STEP, _OTHER_FINE, _OTHER_LIMIT = 0.93, 0.87, 1.09, 1.07  # of the upper bound's
 _OUTSIDE, _LEAST_OUTSIDE = 1e-11, 1e-16  # tilted mass left outside the window, smaller when ε is
 
 
@@ -40,6 +45,21 @@ class Setting:
     limit: float = math.inf
     jump_theta: float = 0.0
     outside: float = 1e-11
+
+    def tilt(self, step: float, jumps: bool = False) -> float:
+        """The tilt to use on a lattice of this step; one that tells no two neighbours apart is of no use."""
+        return min(self.jump_theta if jumps else self.theta, _STEEPEST / step)
+
+    def elsewhere(self, centre: float) -> Setting:
+        """Another lattice, other tilts and another division for the lower bound: what misleads one misses the other."""
+        return Setting(
+            theta=_OTHER_TILT * self.theta,
+            mesh=replace(self.mesh, step=_OTHER_STEP * self.mesh.step, fine=_OTHER_FINE * self.mesh.fine),
+            centre=centre,
+            limit=_OTHER_LIMIT * self.limit,
+            jump_theta=_OTHER_TILT * self.jump_theta,
+            outside=self.outside,
+        )
 
 
 def choose(phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float, tolerance: float) -> Setting:
@@ -74,7 +94,7 @@ def upper_parts(phases: Phases, add: bool, mesh: Mesh) -> tuple[list[Weighted], 
     parts, log_finite = [], 0.0
     for sampled, count in phases:
         atoms = sampled.upper(mesh, add)
-        parts.append(Weighted(atoms.index, atoms.mass, count))
+        parts.append(Weighted.of(atoms.index, atoms.mass, count))
         log_finite += count * math.log1p(-min(atoms.infinite, 1 - 1e-16))
     return parts, -math.expm1(log_finite)
 
@@ -87,19 +107,28 @@ class Upper:
     infinite: float
     length: int  # points of the longest transform
 
+    @property
+    def floor(self) -> float:
+        """The smallest ε that the tilt resolves."""
+        return max((float(curve.loss[0]) for curve in self.curves), default=0.0)
+
     def delta(self, epsilon: float) -> float:
-        """δ at ε; NaN where the tilt does not resolve it."""
-        return self.infinite + math.fsum(curve.delta(epsilon) * _exp(curve.log_scale) for curve in self.curves)
+        """δ at ε, at most 1."""
+        if epsilon < self.floor:
+            return 1.0
+        return min(
+            1.0, self.infinite + math.fsum(curve.delta(epsilon) * _exp(curve.log_scale) for curve in self.curves)
+        )
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ, rounded up; NaN when it lies below what the tilt resolves."""
+        """ε at δ, rounded up; at least `floor`, infinite when δ is not reached."""
         if delta <= self.infinite:
             return math.inf
-        low = max(0.0, *(float(curve.loss[0]) for curve in self.curves))
-        high = max(float(curve.loss[-1]) for curve in self.curves)
-        if high <= low or self.delta(low) <= delta:
-            return 0.0 if low == 0 else math.nan
-        if self.delta(high) > delta:
+        low = max(0.0, self.floor)
+        if self.delta(low) <= delta:
+            return low
+        high = max((float(curve.loss[-1]) for curve in self.curves), default=0.0)
+        if high <= low or self.delta(high) > delta:
             return math.inf
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
@@ -114,7 +143,7 @@ def _exp(exponent: float) -> float:
 
 
 def _with_jumps(jumps: Sequence[Weighted]) -> bool:
-    return any(float(jump.mass.sum()) > 0 for jump in jumps)
+    return any(len(jump.index) for jump in jumps)
 
 
 def upper(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> Upper:
@@ -122,18 +151,21 @@ def upper(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -
     mesh = setting.mesh
     while True:
         parts, infinite = upper_parts(phases, add, mesh)
+        if not all(len(part.index) for part in parts):
+            return Upper((), 1.0, 0)
         bulk, jumps = split(parts, setting.limit / mesh.step)
         cumulant = Cumulant(bulk, mesh.step)
-        frame = window(cumulant, setting.theta, mesh.step, setting.outside)
+        theta, jump_theta = setting.tilt(mesh.step), setting.tilt(mesh.step, jumps=True)
+        frame = window(cumulant, theta, mesh.step, setting.outside)
         jump_frame = (0, 0)
         if _with_jumps(jumps):
-            jump_frame = window(cumulant, setting.jump_theta, mesh.step, setting.outside, jumps)
+            jump_frame = window(cumulant, jump_theta, mesh.step, setting.outside, jumps)
         if max(frame[1], jump_frame[1]) <= longest:
             break
         mesh = replace(mesh, step=2 * mesh.step)
-    curves = [Curve(compose(bulk, setting.theta, mesh.step, frame), setting.centre, setting.outside)]
+    curves = [Curve(compose(bulk, theta, mesh.step, frame), setting.centre, setting.outside)]
     if _with_jumps(jumps):
-        composed = compose(bulk, setting.jump_theta, mesh.step, jump_frame, jumps)
+        composed = compose_jumps(bulk, jumps, jump_theta, mesh.step, jump_frame)
         curves.append(Curve(composed, setting.centre, setting.outside))
     return Upper(tuple(curves), infinite, max(frame[1], jump_frame[1]))
 
@@ -150,19 +182,20 @@ class Lower:
     def epsilon(self, delta: float) -> float:
         """The largest ε proved: max_j log((P[≥ j] − δ)/Q[≥ j])."""
         excess = self.p - _exp(math.log(delta) - self.log_p)
-        use = (excess > 0) & (self.q > 0)
+        use = excess > 0
         if not use.any():
             return 0.0
-        value = float((np.log(excess[use]) - np.log(self.q[use])).max()) + self.log_p - self.log_q
-        return max(0.0, value)
+        least = np.maximum(self.q[use], _LEAST_Q)
+        value = float((np.log(excess[use]) - np.log(least)).max()) + self.log_p - self.log_q
+        return finite("a lower bound on ε", max(0.0, value))
 
     def delta(self, epsilon: float) -> float:
         """The largest δ at ε proved: max_j P[≥ j] − e^ε Q[≥ j]."""
         gain = self.p - _exp(epsilon + self.log_q - self.log_p) * self.q
-        return max(0.0, float(gain.max())) * _exp(self.log_p)
+        return finite("a lower bound on δ", min(1.0, max(0.0, float(gain.max())) * _exp(self.log_p)))
 
 
-def lower(phases: Phases, add: bool, setting: Setting) -> Lower:
+def lower(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> Lower:
     """The binned outputs composed: P at the setting's tilts, Q at one more."""
     mesh = setting.mesh
     while True:
@@ -170,19 +203,19 @@ def lower(phases: Phases, add: bool, setting: Setting) -> Lower:
         p_parts, q_parts = [], []
         for sampled, count in phases:
             bins = sampled.bins(mesh, add)
-            p_parts.append(Weighted(bins.index, bins.p, count))
-            q_parts.append(Weighted(bins.index, bins.q, count))
+            p_parts.append(Weighted.of(bins.index, bins.p, count))
+            known = bins.log_q > -math.inf
+            q_parts.append(Weighted(bins.index[known], bins.log_q[known], count))
         plans: list[Plan] = []
         for parts, extra in ((p_parts, 0.0), (q_parts, 1.0)):
             bulk, jumps = split(parts, setting.limit / step)
             cumulant = Cumulant(bulk, step)
-            plans.append(
-                (bulk, None, setting.theta + extra, window(cumulant, setting.theta + extra, step, setting.outside))
-            )
+            tilt = setting.tilt(step) + extra
+            plans.append((bulk, None, tilt, window(cumulant, tilt, step, setting.outside)))
             if _with_jumps(jumps):
-                tilt = setting.jump_theta + extra
+                tilt = setting.tilt(step, jumps=True) + extra
                 plans.append((bulk, jumps, tilt, window(cumulant, tilt, step, setting.outside, jumps)))
-        if max(plan[3][1] for plan in plans) <= LONGEST:
+        if max(plan[3][1] for plan in plans) <= longest:
             break
         mesh = replace(mesh, step=2 * step)
     # bin numbers lag behind losses by up to a step a release
@@ -190,9 +223,12 @@ def lower(phases: Phases, add: bool, setting: Setting) -> Lower:
         n * s.native(add, mesh.cut).mean for s, n in phases
     )
     centre = setting.centre + lag
-    sums = [
-        Suffix(compose(bulk, tilt, step, frame, jumps), centre, setting.outside) for bulk, jumps, tilt, frame in plans
-    ]
+    # Q is tilted by one more, but has to be known as far down as P is
+    below = BELOW / min(plan[2] for plan in plans)
+    sums = []
+    for bulk, apart, tilt, frame in plans:
+        composed = compose(bulk, tilt, step, frame) if apart is None else compose_jumps(bulk, apart, tilt, step, frame)
+        sums.append(Suffix(composed, centre, setting.outside, below))
     half = len(sums) // 2
     start = max(one.first for one in sums)
     stop = max(one.first + len(one.mass) for one in sums)

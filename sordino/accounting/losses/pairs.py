@@ -11,6 +11,7 @@ sensitivity in one direction: a one-dimensional pair. The exponential mechanism 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from scipy.special import ndtr
 Array = NDArray[np.floating[Any]]
 
 TAIL = 37.5  # standard deviations: the mass beyond is 1e-307
+_BETWEEN = 40  # points between densities that do not meet
 _NATIVE = 600  # cells of a pair's own grid, used for moments and for choosing the lattice
 
 
@@ -49,6 +51,22 @@ def differences(below: Array, above: Array) -> Array:
     return np.concatenate((below[:1], np.maximum(inner, 0.0), above[-1:]))
 
 
+def resolving(centres: Sequence[float], count: int) -> Array:
+    """Points that hold normal densities around ascending centres: `count` or so around each, few between far ones."""
+    grid = np.linspace(centres[0] - TAIL, centres[0] + TAIL, count)
+    for centre in centres[1:]:
+        last = float(grid[-1])
+        if centre - TAIL > last:
+            between = np.linspace(last, centre - TAIL, _BETWEEN)[1:-1]
+            around = np.linspace(centre - TAIL, centre + TAIL, count)
+        else:
+            between = np.empty(0)
+            more = max(2, math.ceil((centre + TAIL - last) / (2 * TAIL) * count) + 1)
+            around = np.linspace(last, centre + TAIL, more)[1:]
+        grid = np.concatenate((grid, between, around))
+    return grid
+
+
 @dataclass(frozen=True)
 class GaussianPair:
     """N(μ, 1) against N(0, 1): λ = μz − μ²/2."""
@@ -63,8 +81,7 @@ class GaussianPair:
 
     def native(self) -> Array:
         """See `Pair`."""
-        count = _NATIVE + 8 * int(min(self.mu, 1000.0))
-        return self.mu * np.linspace(-TAIL, TAIL + self.mu, count) - self.mu**2 / 2
+        return self.mu * resolving((0.0, self.mu), _NATIVE) - self.mu**2 / 2
 
 
 @dataclass(frozen=True)
@@ -163,6 +180,11 @@ class MixturePair:
     def symmetric(self) -> bool:
         """See `Pair`."""
         return sum(self.weights) >= 1 - 1e-12 and all(pair.symmetric for pair in self.pairs)
+
+    @property
+    def lower(self) -> MixturePair:
+        """The mixture of what the pairs dominate."""
+        return MixturePair(self.weights, tuple(getattr(pair, "lower", pair) for pair in self.pairs))
 
     @property
     def lost(self) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from sordino.accounting.losses.lattice import Sampled
+from sordino.accounting.losses.lattice import LEAST_SPREAD, Sampled
 from sordino.accounting.losses.pairs import Array
 
 Phases = tuple[tuple[Sampled, int], ...]
@@ -62,11 +62,11 @@ class Estimate:
             self.jumps.append((native.loss[~bulk], np.exp(native.log_mass[~bulk]), count))
             mass = np.exp(native.log_mass[bulk])
             mean = float(mass @ native.loss[bulk]) / float(mass.sum())
-            variance += count * float(mass @ (native.loss[bulk] - mean) ** 2)
+            variance += count * max(float(mass @ (native.loss[bulk] - mean) ** 2), (LEAST_SPREAD * mean) ** 2)
         self.limit = limit
         self.std = math.sqrt(max(variance, 1e-280))
         _, self.mean, spread = self.derivatives(0.0)
-        self.spread = math.sqrt(max(spread, 1e-300))
+        self.spread = max(math.sqrt(max(spread, 1e-300)), LEAST_SPREAD * abs(self.mean))
 
     def derivatives(self, theta: float) -> tuple[float, float, float]:
         """K, K', K''."""
@@ -81,6 +81,15 @@ class Estimate:
             mean += count * centre
             variance += count * float(weight @ (loss - centre) ** 2) / total
         return value, mean, variance
+
+    def shares(self, theta: float) -> list[float]:
+        """What every part adds to K(θ)."""
+        result = []
+        for loss, log_mass, count in self.parts:
+            exponent = log_mass + theta * loss
+            top = float(exponent.max())
+            result.append(count * (top + math.log(float(np.exp(exponent - top).sum()))))
+        return result
 
     def saddle(self, theta: float) -> Saddle:
         """The approximation at a tilt."""

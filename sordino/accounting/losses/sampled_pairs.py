@@ -17,10 +17,11 @@ import numpy as np
 from scipy.special import gammaln, ndtr
 
 from sordino.accounting.losses.lattice import Sampled, base_ratio, sampled_loss
-from sordino.accounting.losses.pairs import TAIL, Array, DiscretePair, Pair, differences
+from sordino.accounting.losses.pairs import TAIL, Array, DiscretePair, Pair, differences, resolving
 
 _NATIVE = 1200
 _BISECTIONS = 80
+_OVERFLOW = 700.0
 _PRODUCT_CELLS = 48  # per standard deviation of the narrowest factor
 _LONGEST_PRODUCT = 200_000
 
@@ -52,7 +53,7 @@ class PoissonReplacePair:
 
     def native(self) -> Array:
         """See `Pair`."""
-        z = np.linspace(-TAIL - self.mu, TAIL + self.mu, _NATIVE + 8 * int(min(self.mu, 1000.0)))
+        z = resolving((-self.mu, 0.0, self.mu), _NATIVE // 2)
         half = self.mu**2 / 2
         return sampled_loss(self.rate, self.mu * z - half) - sampled_loss(self.rate, -self.mu * z - half)
 
@@ -94,7 +95,9 @@ class GroupPair:
 
     def native(self) -> Array:
         """See `Pair`."""
-        return np.unique(self._ratio(np.linspace(-TAIL, TAIL + self.size * self.mu, _NATIVE)))
+        centres = self.mu * np.arange(self.size + 1)
+        edges = np.unique(self._ratio(resolving([float(centre) for centre in centres], _NATIVE // 2)))
+        return np.insert(edges, 0, edges[0] - 1e-9 * max(abs(float(edges[0])), 1e-9))
 
 
 @dataclass(frozen=True)
@@ -116,47 +119,89 @@ class SampledPair:
         return np.unique(np.concatenate((edges, [edges[0] - 1e-12])))
 
 
-def spread(pair: Pair, step: float, low: int, high: int) -> DiscretePair:
-    """The pair on the lattice step·{low, …, high}, both masses of every cell kept, tails sent to 0 and ∞."""
+@dataclass(frozen=True, eq=False)
+class Between:
+    """A pair that dominates the true one, for upper bounds, with one that the true one dominates, for lower bounds."""
+
+    upper: Pair
+    lower: Pair
+    symmetric: bool = False
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        return self.upper.masses(edges)
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        return self.upper.native()
+
+
+def spread(pair: Pair, step: float, low: int, high: int) -> tuple[Array, Array, float, float]:
+    """The pair on the lattice step·{low, …, high}, both masses of every cell kept, tails sent to 0 and ∞.
+
+    P- and Q-masses, and what P and Q have elsewhere. Splits are written with the smaller of both masses on top of the
+    larger one, so that no exponential leaves the floating range.
+    """
     edges = np.arange(low, high + 1) * step
     a, b = pair.masses(edges)
-    inner_a, inner_b, ratio = a[1:-1], b[1:-1], np.exp(edges)
-    # Q-mass u at the upper edge: (A − u)r₀ + u·r₁ = B
-    up = np.clip((inner_b - inner_a * ratio[:-1]) / np.diff(ratio), 0.0, inner_a)
-    q = np.zeros(len(edges))
-    q[1:] += up
-    q[:-1] += inner_a - up
-    lowest = min(b[0] / ratio[0], a[0])
+    inner_a, inner_b, width = a[1:-1], b[1:-1], -math.expm1(-step)
+    falling, rising = np.exp(-np.maximum(edges, 0.0)), np.exp(np.minimum(edges, 0.0))
+    # λ ≤ 0: Q-mass u at the upper edge from (A − u)r₀ + u·r₁ = B; λ > 0: P-mass likewise
+    ratio = np.exp(np.minimum(edges[1:], step))
+    grow = width * ratio
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+        up_q = np.clip((inner_b - inner_a * rising[:-1]) / grow, 0.0, inner_a)
+        positive = np.where(edges[:-1] > 0, inner_a * np.exp(np.minimum(edges[:-1], _OVERFLOW)), 0.0)
+        up_p = np.clip((inner_b - np.minimum(positive, inner_b)) / width, 0.0, inner_b)
+    above = edges[:-1] > 0
+    p, q = np.zeros(len(edges)), np.zeros(len(edges))
+    low_q = np.where(above, 0.0, up_q)
+    q[1:] += low_q
+    q[:-1] += np.where(above, 0.0, inner_a - up_q)
+    p[1:] += low_q * ratio
+    p[:-1] += np.where(above, 0.0, (inner_a - up_q) * rising[:-1])
+    high_p = np.where(above, up_p, 0.0)
+    p[1:] += high_p
+    p[:-1] += np.where(above, inner_b - up_p, 0.0)
+    q[1:] += high_p * falling[1:]
+    q[:-1] += np.where(above, (inner_b - up_p) * falling[:-1], 0.0)
+    lowest = min(b[0] / max(rising[0], 1e-300), a[0])
     q[0] += lowest
+    p[0] += b[0]
+    kept = min(float(a[-1]) * math.exp(min(float(edges[-1]), _OVERFLOW)), float(b[-1]))
+    p[-1] += kept
     q[-1] += a[-1]
-    p = q * ratio
-    infinite = max(0.0, float(b[-1] - a[-1] * ratio[-1]))
-    return DiscretePair(edges, p, q, infinite, float(a[0] - lowest))
+    return p, q, max(0.0, float(b[-1]) - kept), max(0.0, float(a[0] - lowest))
 
 
-def product(parts: Sequence[tuple[Pair, int]]) -> DiscretePair:
-    """Independent releases on the same draw as one pair: λ adds up."""
+def product(parts: Sequence[tuple[Pair, int]]) -> Between:
+    """Independent releases on the same draw as one pair: λ adds up. Spread for upper bounds, binned for lower ones."""
     natives = [(Sampled(pair).native(False, 1e-40), pair, count) for pair, count in parts]
     step = min(native.std for native, _, _ in natives) / _PRODUCT_CELLS
     width = sum((native.high - native.low) * count for native, _, count in natives)
     step = max(step, width / _LONGEST_PRODUCT)
-    result: DiscretePair | None = None
+    p, q, binned_p, binned_q = (np.ones(1) for _ in range(4))
+    start, finite, kept = 0, 1.0, 1.0
     for native, pair, count in natives:
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
-        factor = spread(pair, step, low, high)
+        spread_p, spread_q, infinite, lost = spread(pair, step, low, high)
+        bin_q, bin_p = getattr(pair, "lower", pair).masses(np.arange(low, high + 1) * step)
+        start += count * low
+        finite, kept = finite * (1 - infinite) ** count, kept * (1 - lost) ** count
         for _ in range(count):
-            result = factor if result is None else _convolve(result, factor, step)
-    assert result is not None
-    return result
+            p, q = np.convolve(p, spread_p), np.convolve(q, spread_q)
+            binned_p, binned_q = np.convolve(binned_p, bin_p), np.convolve(binned_q, bin_q)
+    values = (start + np.arange(len(p))) * step
+    upper = DiscretePair(values, p, q, 1 - finite, 1 - kept)
+    return Between(upper, _binned(binned_p, binned_q))
 
 
-def _convolve(first: DiscretePair, second: DiscretePair, step: float) -> DiscretePair:
-    start = round(first.values[0] / step) + round(second.values[0] / step)
-    p, q = np.convolve(first.p, second.p), np.convolve(first.q, second.q)
-    return DiscretePair(
-        (start + np.arange(len(p))) * step,
-        p,
-        q,
-        1 - (1 - first.infinite) * (1 - second.infinite),
-        1 - (1 - first.lost) * (1 - second.lost),
-    )
+def _binned(p: Array, q: Array) -> DiscretePair:
+    """A pair from the masses of bins, in the order of their ratio; Q from above where floats end."""
+    q = np.maximum(q, 1e-290)
+    keep = p > 1e-290
+    rest = float(q[~keep].sum())
+    p, q = p[keep], q[keep]
+    values = np.log(p) - np.log(q)
+    order = np.argsort(values, kind="stable")
+    return DiscretePair(values[order], p[order], q[order], 0.0, rest)

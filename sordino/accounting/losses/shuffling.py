@@ -23,6 +23,7 @@ from sordino.accounting.losses.saddle import Estimate
 
 _POINTS = 20_001
 _REACH = 14.0
+_LEAST = 1e-250
 
 
 def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
@@ -35,9 +36,8 @@ def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
     above_q = -np.expm1(log_ndtr((x - 1) / multiplier) + rest)
     p = np.where(below_p[1:] < 0.5, np.diff(below_p), -np.diff(above_p))
     q = np.where(below_q[1:] < 0.5, np.diff(below_q), -np.diff(above_q))
-    solid = np.flatnonzero((p > 1e-250) & (q > 1e-250))
-    first, last = int(solid[0]), int(solid[-1])
-    p, q = p[first : last + 1], q[first : last + 1]
+    # where floats end, a mass counts as this much: it is far below any δ, and no ratio becomes larger than it is
+    p, q = np.maximum(p, _LEAST), np.maximum(q, _LEAST)
     values = np.log(p) - np.log(q)
     order = np.argsort(values, kind="stable")
     return DiscretePair(values[order], p[order], q[order])

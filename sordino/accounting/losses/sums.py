@@ -13,17 +13,35 @@ import math
 
 import numpy as np
 
-from sordino.accounting.losses.compose import Composed
 from sordino.accounting.losses.pairs import Array
+from sordino.accounting.losses.soundness import all_finite, finite
+from sordino.accounting.losses.spectra import EPS, Composed
 
 BELOW = 14.0  # e-folds of the untilted sum kept below the centre
 _ABOVE = 27.0  # and above, when tilts are moderate
-_BLOCK = 300.0  # losses per block when summing e^{−loss}
+_UNDERFLOW = 745.0  # e^{−this} is zero in floats
+_MOST_EXPONENT, _FURTHEST = 600.0, 400.0  # e-folds that a weight may have, and that are asked for
 
 
 def above(theta: float) -> float:
     """E-folds of the untilted sum kept above the centre; more when δ is a small part of it."""
     return _ABOVE + math.log1p(theta)
+
+
+def _untilted(composed: Composed, centre: float, below: float = 0.0) -> tuple[int, Array, Array, float]:
+    """First place kept, losses from there on, e^{−θ(l − centre)}, and the logarithm of the scale.
+
+    Kept are `BELOW` e-folds below the centre, and losses down to `below` as far as floats reach.
+
+    A centre outside the window is moved into it: no weight may be cut off, for that would hide mass.
+    """
+    theta, step, size = composed.theta, composed.step, len(composed.masses)
+    centre = min(max(centre, composed.first * step), (composed.first + size - 1) * step)
+    below = max(BELOW / theta, min(below, _FURTHEST / theta))
+    least = max(math.floor((centre - below) / step) - 1, math.ceil((centre - _MOST_EXPONENT / theta) / step))
+    low = min(max(0, least - composed.first), size - 1)
+    loss = (composed.first + np.arange(low, size)) * step
+    return low, loss, np.exp(-theta * (loss - centre)), composed.log_total - theta * centre
 
 
 class Curve:
@@ -34,45 +52,39 @@ class Curve:
 
     def __init__(self, composed: Composed, centre: float, outside: float) -> None:
         theta, step = composed.theta, composed.step
+        low, self.loss, weight, self.log_scale = _untilted(composed, centre)
         # only losses around the centre matter: far above, nothing is left; far below, floating range ends
-        low = max(0, math.floor((centre - BELOW / theta) / step) - composed.first - 1)
-        high = min(len(composed.masses), math.ceil((centre + above(theta) / theta) / step) - composed.first + 2)
-        low = min(low, len(composed.masses) - 2)
-        high = max(high, low + 2)
-        self.loss = (composed.first + np.arange(low, high)) * step
-        self.log_scale = composed.log_total - theta * centre
-        weight = np.exp(np.clip(-theta * (self.loss - centre), -700.0, BELOW + 5))
-        untilted = composed.masses[low:high] * weight
+        keep = max(2, math.ceil((above(theta) + BELOW) / (theta * step)) + 5)
+        self.loss, weight = self.loss[:keep], weight[:keep]
+        untilted = composed.masses[low : low + len(weight)] * weight
         self.share = _echo(untilted, step)  # E_j
         self.height = np.append(np.cumsum((-math.expm1(-step) * self.share[1:])[::-1])[::-1], 0.0)
         # a mass error e at l_i counts e·w_i(1 − e^{ε − l_i}); mass outside the window at most w/(1+θ), above
-        # `high` at most e^{−above}
+        # the part kept at most e^{−above}; both running sums are of positive terms
         rounding = composed.error * weight_sum(theta, step)
-        self.slack = (rounding + 2 * outside / (1 + theta)) * weight + 1e-13 * self.height + math.exp(-above(theta))
+        summing = 4 * EPS * len(weight)
+        self.slack = (rounding + 2 * outside / (1 + theta)) * weight + summing * self.height + math.exp(-above(theta))
+        all_finite("an upper bound on δ", self.slack + self.height)
+        finite("the scale of an upper bound on δ", self.log_scale)
 
     def delta(self, epsilon: float) -> float:
-        """δ at ε, scaled by e^{log_scale}; NaN below the part resolved."""
+        """δ at ε, scaled by e^{log_scale}; infinite below the part resolved."""
         j = int(np.searchsorted(self.loss, epsilon))
         if j >= len(self.loss):
             return float(self.slack[-1] + self.height[-1])
         if j == 0 and epsilon < self.loss[0]:
-            return math.nan
+            return math.inf
         inside = -math.expm1(epsilon - float(self.loss[j])) * float(self.share[j])
         return float(self.height[j]) + inside + float(self.slack[max(j - 1, 0)])
 
 
 def _echo(masses: Array, step: float) -> Array:
-    """E_j = Σ_{i≥j} p_i e^{−h(i−j)}, block by block so that no exponential leaves the floating range."""
-    size = max(1, int(_BLOCK / step))
-    result = np.empty_like(masses)
-    carry = 0.0
-    for start in range((len(masses) - 1) // size * size, -1, -size):
-        block = masses[start : start + size]
-        decay = np.exp(-step * np.arange(len(block)))
-        sums = np.cumsum((block * decay)[::-1])[::-1]
-        # the carry is E at the first point after the block
-        result[start : start + size] = (sums + carry * (decay[-1] * math.exp(-step))) / decay
-        carry = float(result[start])
+    """E_j = Σ_{i≥j} p_i e^{−h(i−j)}, twice as many terms at a time until the next would add nothing."""
+    result = masses.copy()
+    reach = 1
+    while reach < len(masses) and reach * step < _UNDERFLOW:
+        result[:-reach] += math.exp(-reach * step) * result[reach:]
+        reach *= 2
     return result
 
 
@@ -85,17 +97,16 @@ def weight_sum(theta: float, step: float) -> float:
 class Suffix:
     """Σ of masses from each lattice point on, with a bound on its error; scaled by e^{log_scale}."""
 
-    def __init__(self, composed: Composed, centre: float, outside: float) -> None:
+    def __init__(self, composed: Composed, centre: float, outside: float, below: float = 0.0) -> None:
         theta, step = composed.theta, composed.step
-        low = max(0, math.floor((centre - BELOW / theta) / step) - composed.first - 1)
-        low = min(low, len(composed.masses) - 2)
+        low, _, weight, self.log_scale = _untilted(composed, centre, below)
         self.first = composed.first + low
-        loss = (self.first + np.arange(len(composed.masses) - low)) * step
-        weight = np.exp(np.clip(-theta * (loss - centre), -700.0, BELOW + 5))
-        self.log_scale = composed.log_total - theta * centre
         self.mass = np.cumsum((composed.masses[low:] * weight)[::-1])[::-1]
         geometric = 1 / -math.expm1(-theta * step)
-        self.slack = (composed.error * geometric + 2 * outside) * weight + 1e-14 * self.mass
+        summing = 2 * EPS * len(weight)
+        self.slack = (composed.error * geometric + 2 * outside) * weight + summing * self.mass
+        all_finite("sums of binned outputs", self.slack + self.mass)
+        finite("the scale of binned outputs", self.log_scale)
 
     def at(self, start: int, stop: int) -> tuple[Array, Array]:
         """Sums and errors for the indices start … stop−1, start not before `first`."""

@@ -1,0 +1,55 @@
+"""What no bound may leave without: a finite number, and no contradiction between two bounds of the same thing.
+
+A comparison with NaN is false, so a NaN passes every test that asks whether something went wrong. It is therefore
+stopped where it arises. Two certified bounds that contradict each other mean that one of them is wrong; nothing is
+said then.
+
+**Privacy:** these checks can only withhold a number, never change one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROUNDING = 1e-9  # relative difference between two bounds that rounding explains
+_TINY = 1e-9  # and absolute
+
+
+class NotFinite(ArithmeticError):
+    """A number that has to be finite is not: a defect of this library, or an event beyond floating point."""
+
+
+class Contradiction(ArithmeticError):
+    """Two bounds that both hold contradict each other: a defect of this library. No number can be trusted."""
+
+
+def finite(what: str, value: float) -> float:
+    """The value, if it is a finite number."""
+    if not math.isfinite(value):
+        raise NotFinite(f"{what} is {value}: must be finite; this is a defect, please report the event accounted")
+    return value
+
+
+def all_finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
+    """The values, if all of them are finite numbers."""
+    if not np.isfinite(values).all():
+        wrong = int(np.count_nonzero(~np.isfinite(values)))
+        raise NotFinite(
+            f"{what}: {wrong} of {values.size} numbers are not finite; this is a defect, please report the event"
+        )
+    return values
+
+
+def at_most(low: float, high: float, what: str) -> None:
+    """Refuse to go on when `low` is above `high`, or either is no number."""
+    if math.isnan(low) or math.isnan(high):
+        raise NotFinite(f"{what}: {low} and {high}: must be numbers; this is a defect, please report the event")
+    if low > high + ROUNDING * abs(high) + _TINY:
+        raise Contradiction(
+            f"{what}: {low!r} > {high!r}: the two contradict each other, so neither is returned; this is a defect,"
+            " please report the event accounted"
+        )
