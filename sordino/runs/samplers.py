@@ -8,8 +8,14 @@ from sordino import sampling
 from sordino.declared import NamedSampler
 from sordino.sampling.sampler import Sampler
 
+_FIRST = "poisson"
+
 SAMPLERS: Mapping[str, NamedSampler] = {
-    one.name: one for declared in sampling.DECLARATIONS for one in declared.samplers
+    one.name: one
+    for one in sorted(
+        (one for declared in sampling.DECLARATIONS for one in declared.samplers),
+        key=lambda one: (one.name != _FIRST, one.name),
+    )
 }
 
 
