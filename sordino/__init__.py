@@ -23,6 +23,7 @@ _NAMES = {
     "penalty": ("L2",),
     "private": ("Private",),
     "refusal": ("Refusal",),
+    "replay": ("Replay",),
     "runs.fit": ("fit",),
     "statistics": ("ask", "dry_ask"),
 }

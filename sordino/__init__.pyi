@@ -33,6 +33,7 @@ from sordino.lot import Lot as Lot
 from sordino.penalty import L2 as L2
 from sordino.private import Private as Private
 from sordino.refusal import Refusal as Refusal
+from sordino.replay import Replay as Replay
 from sordino.runs.fit import fit as fit
 from sordino.sampling.balls_in_bins import BallsInBins as BallsInBins
 from sordino.sampling.by_length import Band as Band

@@ -72,7 +72,7 @@ def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> 
             return (math.nan,) * len(at)
         return tuple(torch.quantile(lengths.double(), torch.tensor(at, dtype=torch.float64)).tolist())
 
-    return private.lengths(lot).map(found).disclose(LENGTHS)
+    return found(private.lengths(lot).disclose(LENGTHS))
 
 
 @dataclass(frozen=True)
@@ -93,4 +93,4 @@ def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Do
         most = int(counts.argmax())
         return Dominant(int(classes[most]), float(counts[most]) / len(labels))
 
-    return private.labels(lot, label).map(found).disclose(CLASSES)
+    return found(private.labels(lot, label).disclose(CLASSES))

@@ -11,11 +11,12 @@ it. Everything written to `.grad` has passed the door; everything after it is po
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -48,17 +49,21 @@ from sordino.loading import Batches, Loader, MapStyle, Prefetch, length
 from sordino.lot import Lot
 from sordino.lot_gradients import Passes
 from sordino.penalty import L2
+from sordino.phase import Phase
 from sordino.random.rng import Rng
 from sordino.record_lengths import asked, labels_of, lengths_of
 from sordino.refusal import Refusal
+from sordino.repeated_records import grouped, most_copies
+from sordino.replay import Replay
 from sordino.sampling.records import Label
 from sordino.sampling.sampler import Draw, Informed, Sampler, drawn
+from sordino.sampling.told_size import told_size
 from sordino.standing import Finding, Moments, StandingTest
 from sordino.standing.double import Rounding
 from sordino.standing.finding import Broken
 from sordino.standing.moments import mark_of
 
-_FORMAT = 2
+_FORMAT = 3
 _EARLY = 100
 """Lots up to which a standing test asks every question."""
 
@@ -123,11 +128,12 @@ class Private:
         self._lot: Lot | None = None
         self._records: NDArray[np.int64] | None = None  # of that lot
         self._steps = 0
-        self._phase, self._position = -1, 0
-        self._source: tuple[str, int] | None = None  # sampler and size of the phase
-        self._resuming = False
+        self._phases = 0  # calls of draws that have begun
+        self._phase: Phase | None = None  # of the last draw
+        self._saved: Phase | None = None  # of a loaded state, to go on with
+        self._loads = 0
+        self._counted: Mapping[str, nn.Parameter] | None = None  # parameters the ledger knows the number of
         self._chunk: int | None = None
-        self._memory: Callable[[], Any] | None = None  # what an informed sampler left behind
         self._diverged: Diverged | None = None
         self._moments = Moments(self._root.child("standing test"))
         self._test = StandingTest(self._passes.gradients, model, Rounding(model, self._passes.gradients_of))
@@ -191,12 +197,15 @@ class Private:
         chunk = physical_batch or self._chunk or self._fitting(few, expected)
         if expected_batch is None and not sampler.size_is_public:
             self._ledger.disclose(claims.DATASET_SIZE)
+        for name in told_size(sampler, n, expected_batch):
+            self._ledger.disclose(name)
+        copies = most_copies(dataset, n)
 
         def lots() -> Iterator[Lot]:
-            self._begin(sampler, n, chunk)
+            phase, loads = self._begin(sampler, n, chunk), self._loads
             self._ledger.uses(dataset)
-            stream, start = self._root.child("draws", self._phase), self._position
-            memory = None if self._memory is None else self._memory()
+            stream, start = self._root.child("draws", phase.number), phase.position
+            memory = None if phase.memory is None else phase.memory()
             records = asked(n, load, chunk, self._gradients)
 
             def made() -> Iterator[Draw]:
@@ -204,19 +213,24 @@ class Private:
 
             prefetch = None
             if workers:
-                seed = self._root.child("workers", self._phase, start).seed()
+                seed = self._root.child("workers", phase.number, start).seed()
                 prefetch = Prefetch(dataset, made, chunk, workers, collate, seed)
             lots = enumerate(made())
             try:
                 while not self._left_the_finite():  # before the next lot is drawn, and after the last
+                    if loads != self._loads:
+                        raise Refusal(
+                            "a state was loaded after these draws began: call draws() again, which goes on from it"
+                        )
                     self._tripwire.look()
                     k, draw = next(lots, (-1, None))
                     if draw is None:
                         return
+                    draw = grouped(draw, copies, sampler)
                     prefetched = None if prefetch is None else partial(prefetch.take, k)
                     self._untested = load, draw.indices, n
                     self._tripwire.looping = True
-                    yield self._drawn(draw, Batches(draw.indices, chunk, load, prefetched), expected)
+                    yield self._drawn(phase, draw, Batches(draw.indices, chunk, load, prefetched), expected)
             finally:
                 self._tripwire.looping = False
 
@@ -310,8 +324,10 @@ class Private:
         """Ledger, random streams and position, as JSON. It holds the noise key: keep it as secret as the data.
 
         A query may keep tensors in its state, such as the gradient it released last; they are in it as they are, and a
-        checkpoint of `sordino.training` stores them by name beside the JSON.
+        checkpoint of `sordino.training` stores them by name beside the JSON. Of several calls of `draws` used in turn, the
+        one drawn from last can be gone on with.
         """
+        now = self._phase
         return {
             "format": _FORMAT,
             "ledger": self._ledger.state_dict(),
@@ -323,17 +339,22 @@ class Private:
             "forward": self._forward.state_dict(),
             "steps": self._steps,
             "tested": self._tested,
-            "phase": self._phase,
-            "position": self._position,
-            "source": self._source,
+            "phases": self._phases,
+            "phase": -1 if now is None else now.number,
+            "position": 0 if now is None else now.position,
+            "source": None if now is None else now.source,
             "physical_batch": self._chunk,
-            "memory": None if self._memory is None else self._memory(),
+            "memory": None if now is None or now.memory is None else now.memory(),
             "diverged": None if self._diverged is None else [self._diverged.step, self._diverged.what],
             "backend": self._backend.state_dict() if isinstance(self._backend, Resumable) else None,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a saved run: the next `draws` with the same sampler and dataset goes on where it stopped.
+    def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
+        """Continue a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
+
+        The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere, used
+        those of the old one. So a pass that was begun is charged once more, for its rest. With a `Replay` the key is the
+        saved one, and the run goes on bit by bit.
 
         The model's and the optimizer's state are the user's own and are loaded by their own methods.
         """
@@ -345,29 +366,65 @@ class Private:
         self._page = state["page"]
         if state["query"] == repr(self._query):  # another query begins anew; what the old one did stays in the ledger
             self._state = state["state"]
-        self._root = Rng.from_state_dict(state["root"])
-        self._noise = Rng.from_state_dict(state["noise"])
-        self._forward = Rng.from_state_dict(state["forward"])
-        self._steps, self._phase, self._position = state["steps"], state["phase"], state["position"]
-        self._source = None if state["source"] is None else (state["source"][0], state["source"][1])
+        if replay is None:
+            self._root = Rng.from_entropy()
+            self._noise, self._forward = self._root.child("noise"), self._root.child("forward")
+        else:
+            self._root, self._noise, self._forward = (Rng.replay(state[name]) for name in ("root", "noise", "forward"))
+            if not replay.entered:
+                self._ledger.disclose(f"{claims.REPLAYED}: {replay.because}")
+        self._steps, self._phases, memory, saved = state["steps"], state["phases"], state["memory"], None
+        if state["source"] is not None:  # the rest of a pass from a new key is not of that pass
+            number, source = state["phase"] if replay else self._phases, (state["source"][0], state["source"][1])
+            saved = Phase(number, source, state["position"], None if memory is None else lambda: memory)
+        self._phase = self._saved = saved
         self._chunk = state["physical_batch"]
-        memory = state.get("memory")
-        self._memory = None if memory is None else lambda: memory
         self._diverged = Diverged(*state["diverged"]) if state.get("diverged") else None
         if state.get("backend") is not None and isinstance(self._backend, Resumable):
             self._backend.load_state_dict(state["backend"])
-        self._resuming = True
         self._tested = int(state.get("tested", 0))
         self._tripwire.trust()
+        self._loads += 1
 
-    def renew_noise(self, lineage: int) -> None:
-        """Noise that was never used before: for a run that goes on after steps whose noise may have been seen.
+    def renew(self, *, draws: bool) -> None:
+        """Noise that was never used before, and draws too: for a run that goes on otherwise than it did.
 
-        A saved state holds the position of its noise. When steps after it were released and cannot be repeated bit by bit,
-        their noise must not hide anything else.
+        Without `draws` those to come are the ones the loaded state would have made: batches of a pass that was begun are
+        then of that pass.
         """
-        self._noise = self._root.child("noise", "lineage", lineage)
-        self._forward = self._root.child("forward", "lineage", lineage)
+        fresh = Rng.from_entropy()
+        self._noise, self._forward = fresh.child("noise"), fresh.child("forward")
+        if draws:
+            self._root = fresh
+
+    def __copy__(self) -> Private:
+        """Another on the same model: it writes in the same ledger, and its noise is its own."""
+        return self._twin(self._model)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Private:
+        """Another on a copy of the model: it writes in the same ledger, and its noise is its own."""
+        return self._twin(copy.deepcopy(self._model, memo))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Private cannot be pickled, its noise must not be in two places: save private.state_dict() and the model's, "
+            "and load them where the run goes on"
+        )
+
+    def _twin(self, model: nn.Module) -> Private:
+        penalty, accountant = self._passes.penalty, self._accountant
+        twin = Private(
+            model,
+            self._loss_fn,
+            self._query,
+            penalty=penalty,
+            backend=self._backend,
+            accountant=accountant,
+            ledger=self._ledger,
+        )
+        state = self.state_dict()
+        twin.load_state_dict({**state, "page": None, "state": copy.deepcopy(state["state"])})
+        return twin
 
     def _fitting(self, few: Any, expected: float) -> int:
         """The physical batch for lots of the expected size."""
@@ -375,31 +432,34 @@ class Private:
         parameters = sum(p.nbytes for p in self._model.parameters())
         return fitting(self._backend.sample_bytes(self._model), self._passes.device, expected, activations, parameters)
 
-    def _begin(self, sampler: Sampler, n: int, chunk: int) -> None:
+    def _begin(self, sampler: Sampler, n: int, chunk: int) -> Phase:
         """A new phase of draws, or the rest of the one a loaded state was saved in."""
-        source = (repr(sampler), n)
-        if not (self._resuming and source == self._source):
-            self._phase, self._position, self._memory = self._phase + 1, 0, None
-        self._resuming, self._source, self._chunk = False, source, chunk
+        source, saved = (repr(sampler), n), self._saved
+        phase = saved if saved is not None and saved.source == source else Phase(self._phases, source)
+        self._phases = max(self._phases, phase.number + 1)
+        self._phase, self._saved, self._chunk = phase, None, chunk
+        return phase
 
-    def _drawn(self, draw: Draw, loads: Batches, expected: float) -> Lot:
+    def _drawn(self, phase: Phase, draw: Draw, loads: Batches, expected: float) -> Lot:
         """Charge a draw and make its lot; nothing of it has been computed yet."""
         query, state = self._query, self._state
-        cover = None if draw.cover is None else f"{self._phase}/{draw.cover}"
         if self._page is None:
             self._page = self._ledger.page()
             self._ledger_begins()
         self._ledger.close(self._page)
         for event in draw.spent:
             self._ledger.release(event, self._page)  # no draw is open: of the whole data
+        if self._counted is not self._passes.named:
+            self._counted = self._passes.named
+            self._ledger.noised(sum(p.numel() for p in self._counted.values()))
         planned = partial(dry_step, query, state, expected, self._backend)
-        self._ledger.open(draw.amplify, lambda: planned()[0], cover, draw.bins, self._page)
+        self._ledger.open(draw.amplify, lambda: planned()[0], phase.cover(draw), draw.bins, self._page)
         self._records = draw.indices
         self._lot = Lot(self._steps, Sealed(len(draw.indices), self._ledger), expected, loads)
         self._steps += 1
         self._ledger.tested(self._page, self._steps, self._tested)
-        self._position += 1
-        self._memory = draw.memory
+        self._phase = phase
+        phase.moved(draw)
         return self._lot
 
     def _ledger_begins(self) -> None:

@@ -142,6 +142,8 @@ def test_there_is_no_way_to_take_an_entry_back():
         "void",
         "disclose",
         "disclosed",
+        "noised",
+        "coordinates",
         "empty",
         "event",
         "claim",

@@ -247,6 +247,48 @@ def test_two_calls_of_draws_are_two_passes_of_a_shuffle():
     assert p.event == sd.events.Repeat(one, 2)
 
 
+@pytest.mark.parametrize("sampler", [sd.Shuffle(16), sd.BallsInBins(4)], ids=str)
+@pytest.mark.parametrize("order", [[0, 1] * 20, [0] * 3 + [1] * 20 + [0] * 17, [0, 0, 0, 1] * 6 + [1] * 14 + [0, 0]])
+def test_draws_used_in_turn_are_charged_as_one_after_the_other(sampler, order):
+    """Five passes each of two iterators, whatever the order: ten passes."""
+    p = private()
+    lots = [p.draws(linear(), sampler, steps=20) for _ in range(2)]
+    for which in order:
+        p.backward(next(lots[which]))
+    one = sd.dry_run(dpsgd(), sampler, 64, 4)
+    assert p.event == sd.events.Repeat(one, 10)
+
+
+def test_draws_used_in_turn_draw_what_each_would_have_drawn():
+    def indices(order):
+        p = private(seed=4)
+        lots = [p.draws(linear(), sd.Shuffle(16), steps=4) for _ in range(2)]
+        found = ([], [])
+        for lot in lots:  # begun in this order
+            found[lots.index(lot)].append(next(lot) and p._records.tolist())
+        for which in order:
+            next(lots[which])
+            found[which].append(p._records.tolist())
+        return found
+
+    assert indices([0, 1, 0, 1, 0, 1]) == indices([0, 0, 0, 1, 1, 1])
+    for passed in indices([0, 1, 0, 1, 0, 1]):
+        assert sorted(row for rows in passed for row in rows) == list(range(64))
+
+
+def test_of_draws_used_in_turn_a_state_goes_on_with_the_last_and_the_other_begins_anew():
+    p, q = private(), private()
+    lots = [p.draws(linear(), sd.Shuffle(16), steps=4), p.draws(linear(), sd.Shuffle(8), steps=8)]
+    for which in (0, 1, 0):
+        next(lots[which])
+    q.load_state_dict(p.state_dict(), replay=sd.Replay("a test"))
+    assert q.state_dict()["position"] == 2
+    list(q.draws(linear(), sd.Shuffle(16), steps=2))
+    list(q.draws(linear(), sd.Shuffle(8), steps=7))
+    covers = [entry[2].rsplit("/", 2)[1] for entry in q.state_dict()["ledger"]["entries"]]
+    assert covers == ["0", "1", "0", "2"]
+
+
 def test_memory_decides_the_physical_batch():
     from sordino.gradients.physical_batch import MOST, physical_batch
 

@@ -104,7 +104,7 @@ def test_a_stream_resumes_at_its_position():
     rng = Rng.from_seed(6)
     rng.normal(1000)
     state = rng.state_dict()
-    assert torch.equal(Rng.from_state_dict(state).normal(10), rng.normal(10))
+    assert torch.equal(Rng.replay(state).normal(10), rng.normal(10))
 
 
 def test_streams_of_different_purposes_differ():
@@ -151,10 +151,10 @@ def test_a_seed_is_the_first_word_but_for_its_last_bit(monkeypatch):
 
 def test_a_stream_of_another_cipher_is_not_gone_on_with():
     state = Rng.from_seed(12).state_dict()
-    assert Rng.from_state_dict(state).words(1) == Rng.from_seed(12).words(1)
+    assert Rng.replay(state).words(1) == Rng.from_seed(12).words(1)
     del state["cipher"]  # as ChaCha20 streams were saved
     with pytest.raises(ValueError, match="ChaCha20"):
-        Rng.from_state_dict(state)
+        Rng.replay(state)
 
 
 def test_release_adds_noise_in_proportion_to_the_bound_and_brings_the_event():

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import sordino
 from sordino import Sealed
@@ -36,6 +37,51 @@ def test_map_keeps_the_seal():
     ledger = Ledger()
     assert Sealed([1, 2], ledger).map(len).expose("test") == 2
     assert "test" in ledger.event().reason
+
+
+@pytest.mark.parametrize("name", ["mean", "sum", "median", "amax", "std", "numel"])
+def test_what_people_ask_of_losses_can_be_mapped(name):
+    losses, function = torch.tensor([1.0, 2.0, 6.0]), getattr(torch, name)
+    assert Sealed(losses, Ledger()).map(function).expose("test") == function(losses)
+
+
+def named_len(value):
+    return 0
+
+
+named_len.__name__ = "len"
+kept = []
+
+
+class Keeps:
+    def __call__(self, value):
+        kept.append(value)
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [kept.append, lambda value: kept.append(value), Keeps(), print, named_len, torch.manual_seed, float, id],
+    ids=["append", "lambda", "object", "print", "named len", "manual_seed", "float", "id"],
+)
+def test_a_function_that_could_keep_what_it_sees_gets_nothing(leak, capsys):
+    with pytest.raises(TypeError, match=r"could keep what it sees.*disclose\(name\)"):
+        Sealed(SECRET, Ledger()).map(leak)
+    assert kept == []
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_of_a_function_does_not_tell_the_value():
+    with pytest.raises(TypeError, match=r"map\(len\)") as error:
+        Sealed(SECRET, Ledger()).map(len)
+    assert "41" not in str(error.value)
+    assert error.value.__suppress_context__
+
+
+def test_functions_of_ours_are_applied_only_on_the_way_to_the_door():
+    root = Path(sordino.__file__).parent
+    using = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if "derived(" in path.read_text()}
+    on_the_way = {"weigh/adaptive_layerwise.py", "weigh/adaptive_quantile.py", "algorithms/quantile.py"}
+    assert using == {"door/sealed.py", *on_the_way}
 
 
 def test_without_a_ledger_nothing_can_be_exposed():

@@ -22,7 +22,7 @@ from sordino.declared import Declaration
 from sordino.door.claims import SEED
 from sordino.door.ledger import Ledger
 from sordino.door.release import Steps, choose_between
-from sordino.door.sealed import Sealed
+from sordino.door.sealed import Sealed, derived
 from sordino.events import Event
 from sordino.random.rng import Rng
 
@@ -53,7 +53,7 @@ class PrivateQuantile:
 
     def __call__(self, values: Sealed[Tensor], rng: Rng) -> tuple[float, Event]:
         """A public number, and what it cost."""
-        return choose_between(values.map(self.utility), self.sensitivity, self.epsilon, rng)
+        return choose_between(derived(values, self.utility), self.sensitivity, self.epsilon, rng)
 
     def of(self, values: Tensor, *, ledger: Ledger, seed: int | None = None) -> float:
         """The quantile of a tensor of private numbers, one per record, entered in the ledger of what is done to them."""

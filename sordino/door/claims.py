@@ -15,19 +15,28 @@ from typing import Any, TypeAlias
 from sordino import events, validate
 from sordino.accounting.accountant import Accountant, Unsupported
 from sordino.accounting.losses.phases import relation_of
+from sordino.door.noise_tail import MOST_COORDINATES, unsupported
 from sordino.events import Event, NonPrivate, Relation
 
 DATASET_SIZE = "dataset size"
+BY_THE_RATE = "dataset size, by the rate"
+BY_THE_BATCH = "dataset size, by expected_batch"
 SEED = "seed"
 TRAINED_BEFORE = "what these parameters were trained on before, under another ledger"
+REPLAYED = "noise of a saved state, used again"
+"""Followed by why every bit is the same, in the words of whoever used it."""
 
 _WHY = {
     DATASET_SIZE: "the step was divided by rate × N; give expected_batch to keep N private",
+    BY_THE_RATE: "rate × N is a whole number, so it may have been computed from it; choose a round one",
+    BY_THE_BATCH: "it is rate × N, so it may have been computed from it; choose a round number",
     TRAINED_BEFORE: "leave `ledger` out to go on with theirs, and the claim will add it up",
     SEED: "the random stream can be repeated by anyone who knows the seed; leave it out for a real release",
 }
 
 _DIGITS = 3
+_SEEN = 1e-6
+"""Of δ: it is printed to six digits, and what the end of the noise adds below that is not seen."""
 _PARTS = 6
 """Of a run with many phases, how many are printed; all of them are in the event."""
 
@@ -90,8 +99,9 @@ def claim(
     accountant: Accountant,
     not_covered: tuple[str, ...] = (),
     rests_on: tuple[str, ...] = (),
+    coordinates: int = MOST_COORDINATES,
 ) -> Claim:
-    """What can truly be said about an event at this δ."""
+    """What can truly be said about an event at this δ, no release of which had more than so many coordinates."""
     delta = validate.number("delta", delta)
     if not 0 <= delta < 1:
         raise ValueError(f"delta={delta!r}: must lie in [0, 1); usual is less than 1 / dataset size")
@@ -104,7 +114,13 @@ def claim(
         return NoGuarantee(f"{accountant.name} is an approximation, not a bound")
     try:
         relation = relation_of(event)
-        epsilon = accountant.epsilon(event, delta)
+        missing = unsupported(event, delta, relation, coordinates)
+        if missing > 0 and missing >= delta:
+            return NoGuarantee(
+                f"δ={delta:g} is below what the noise supports: its values end, and over this event that costs "
+                f"δ={missing:.2g}; ask at a larger δ"
+            )
+        epsilon = accountant.epsilon(event, delta if missing <= _SEEN * delta else delta - missing)
     except Unsupported as error:
         return NoGuarantee(f"the {accountant.name} accountant has no theorem for {error}")
     if not math.isfinite(epsilon):

@@ -19,6 +19,7 @@ from typing import Any
 from sordino.accounting import PLD, Accountant
 from sordino.door import claims, history
 from sordino.door.claims import Claim
+from sordino.door.noise_tail import MOST_COORDINATES
 from sordino.events import (
     BallsInBins,
     Batch,
@@ -71,6 +72,19 @@ class Ledger:
         self._declared: dict[str, None] = {}
         self._tests: dict[str, tuple[int, int]] = {}  # by page: lots drawn, lots tested
         self._data: list[Any] = []  # what the records are made of, for as long as this process lives
+        self._coordinates = 0
+
+    def __copy__(self) -> Ledger:
+        """Itself: what was done to the data is not done again, nor forgotten, by copying the book it is written in."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
+        """Itself."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its state: another process has a book of its own from here on."""
+        return _loaded, (self.state_dict(),)
 
     def page(self) -> str:
         """A new page, for one more thing that will be done to the data."""
@@ -130,6 +144,15 @@ class Ledger:
         said = [f"{tested:,} of {lots:,} lots replayed with a record exchanged"] if lots else []
         return (*said, *self._declared)
 
+    def noised(self, coordinates: int) -> None:
+        """Noise is added to so many numbers at once: what its end costs grows with them."""
+        self._coordinates = max(self._coordinates, coordinates)
+
+    @property
+    def coordinates(self) -> int:
+        """The most numbers that noise was added to at once."""
+        return self._coordinates or MOST_COORDINATES
+
     @property
     def disclosed(self) -> tuple[str, ...]:
         """What the claim does not cover, in the order it was said."""
@@ -157,9 +180,8 @@ class Ledger:
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
         """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason."""
-        return claims.claim(
-            self.event(), delta, PLD() if accountant is None else accountant, self.disclosed, self.rests_on
-        )
+        chosen = PLD() if accountant is None else accountant
+        return claims.claim(self.event(), delta, chosen, self.disclosed, self.rests_on, self.coordinates)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON; open draws are in it as charged."""
@@ -170,6 +192,7 @@ class Ledger:
             "disclosed": list(self._disclosed),
             "declared": list(self._declared),
             "tests": {page: list(counts) for page, counts in self._tests.items()},
+            "coordinates": self._coordinates,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -180,6 +203,7 @@ class Ledger:
         if self.empty:
             self._entries = loaded
         self._pages = max(self._pages, state["pages"])
+        self._coordinates = max(self._coordinates, state["coordinates"])
         self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}
         self._declared = {**dict.fromkeys(state.get("declared", ())), **self._declared}
         for page, (lots, tested) in state.get("tests", {}).items():
@@ -193,6 +217,12 @@ class Ledger:
 
     def _append(self, entry: Entry) -> None:
         self._entries = _appended(self._entries, entry, in_place=True)
+
+
+def _loaded(state: Mapping[str, Any]) -> Ledger:
+    ledger = Ledger()
+    ledger.load_state_dict(state)
+    return ledger
 
 
 def _pass(entries: list[Entry]) -> Event:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -182,7 +183,9 @@ def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, r
 
 def _likely(log_weights: Tensor, rng: Rng) -> int:
     """An index with probability ∝ exp(log_weights): the largest after Gumbel noise."""
-    gumbel = -torch.from_numpy(rng.uniform(log_weights.numel())).log().neg().log()
+    # −ln E, E = −ln(1 − w) exponential: w in steps of 2⁻⁶⁴, so that large values, which decide, end late (noise_tail.py).
+    w = (rng.words(log_weights.numel()).astype(np.float64) + 0.5) * 2.0**-64
+    gumbel = -torch.from_numpy(-np.log1p(-np.minimum(w, 1 - 2.0**-53))).log()
     return int(torch.argmax(log_weights + gumbel))
 
 

@@ -1,6 +1,8 @@
 """Values computed from private samples: they can be mapped, released with noise, or exposed at the price of the claim.
 
-A `Sealed` never prints, compares, converts or iterates. Its content leaves in three ways:
+A `Sealed` never prints, compares, converts or iterates. It can be mapped by the functions of `FUNCTIONS`, which keep
+nothing of what they see; a function of the user's own could, so it gets a value only after it was opened. Its content
+leaves in three ways:
   - through `release` in release.py, which adds noise (rule R1);
   - by `expose(reason)`, which voids the claim;
   - by `disclose(name)`, which keeps the claim about everything else and lists the name under what it does not cover.
@@ -11,10 +13,31 @@ Privacy: sealing is a guard against accidents, not against an adversary who writ
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
+
+import torch
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+FUNCTIONS: Final[frozenset[Callable[[Any], Any]]] = frozenset(
+    {
+        *(len, abs, min, max, sum, sorted),
+        *(torch.mean, torch.sum, torch.median, torch.min, torch.max, torch.amin, torch.amax, torch.std, torch.var),
+        *(
+            torch.numel,
+            torch.abs,
+            torch.square,
+            torch.sqrt,
+            torch.log,
+            torch.exp,
+            torch.sort,
+            torch.isfinite,
+            torch.norm,
+        ),
+    }
+)
+"""What a sealed value can be mapped by. They are known by identity, so a function of the same name is not one of them."""
 
 
 class Seal(Protocol):
@@ -44,8 +67,22 @@ class Sealed(Generic[T]):
         self._seal = seal
 
     def map(self, function: Callable[[T], U]) -> Sealed[U]:
-        """The function of the value, sealed too."""
-        return Sealed(function(self._value), self._seal)
+        """The function of the value, sealed too; one of `FUNCTIONS`, such as len or torch.mean.
+
+        >>> from sordino import Ledger
+        >>> losses, ledger = torch.tensor([1.0, 3.0]), Ledger()
+        >>> float(Sealed(losses, ledger).map(torch.mean).disclose("mean training loss"))
+        2.0
+        """
+        if not any(function is known for known in FUNCTIONS):
+            raise TypeError(
+                f"map({_name(function)}): a function of one's own could keep what it sees; need one of {_names()}; for any "
+                "other, open the value first, by .disclose(name), which the claim lists as not covered, or .expose(reason)"
+            )
+        try:
+            return Sealed(function(self._value), self._seal)
+        except Exception:  # its words could hold the value
+            raise TypeError(f"map({_name(function)}): this function does not take such a value") from None
 
     def expose(self, reason: str) -> T:
         """The bare value; the run it belongs to has no guarantee from here on, for this reason."""
@@ -72,7 +109,7 @@ class Sealed(Generic[T]):
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError(
-            "a sealed value is private: use .map(f) to compute with it, .disclose(name) to list it as not covered, "
+            "a sealed value is private: use .map(torch.mean) and the like, .disclose(name) to list it as not covered, "
             "or .expose(reason), which voids the claim"
         )
 
@@ -92,6 +129,19 @@ def _said(text: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{text!r}: say in words what is opened, and why; it is printed with the claim")
     return text.strip()
+
+
+def _name(function: object) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _names() -> str:
+    return ", ".join(sorted({_name(function) for function in FUNCTIONS}))
+
+
+def derived(sealed: Sealed[T], function: Callable[[T], U]) -> Sealed[U]:
+    """A function of ours of the value, sealed too: for what is on its way to the door, and keeps nothing."""
+    return Sealed(function(sealed._value), sealed._seal)
 
 
 def unseal(sealed: Sealed[T]) -> T:

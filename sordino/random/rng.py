@@ -5,12 +5,18 @@ stream is resumed by its counter, and two streams never overlap. Keys of childre
 
 Normal values are made in normals.py, or by the compiled kernel of kernels/, which gives the same bits.
 
+A stream is never in two places: a copy, a pickle that is read, and the streams of a forked process have new keys from the
+operating system, so that no value is drawn twice. `replay` is the one way to have a stream again, for what will give the
+same bits again.
+
 Privacy: without a seed the key is 32 bytes from the operating system. With one, whoever knows the seed knows the noise.
+Two sums under one noise give away their difference.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,6 +36,19 @@ _FEW = 64  # words for which OpenSSL's preparations would cost more than the wor
 _LONGEST = 1 << 34  # values of one draw: their words stay below those of the tails, and below the cipher's last block
 
 
+class _Process:
+    """Which process this is, counted in forks from the first."""
+
+    forks = 0
+
+    @staticmethod
+    def forked() -> None:
+        _Process.forks += 1
+
+
+os.register_at_fork(after_in_child=_Process.forked)
+
+
 class Rng:
     """A stream of random values."""
 
@@ -38,6 +57,7 @@ class Rng:
             raise ValueError(f"key of {len(key)} bytes: needs {KEY_BYTES}")
         self._key = key
         self.counter = counter
+        self._process = _Process.forks
 
     @staticmethod
     def from_entropy() -> Rng:
@@ -52,7 +72,31 @@ class Rng:
     def child(self, *labels: str | int) -> Rng:
         """An independent stream for a purpose; the same labels give the same stream."""
         text = "/".join(map(str, labels)).encode()
-        return Rng(hashlib.blake2b(text, key=self._key, digest_size=KEY_BYTES).digest())
+        return Rng(hashlib.blake2b(text, key=self._own_key(), digest_size=KEY_BYTES).digest())
+
+    def split(self) -> Rng:
+        """An independent stream, another at every call: one draw."""
+        key = bytearray(KEY_BYTES)
+        self.fill(key)
+        return Rng(bytes(key))
+
+    def __copy__(self) -> Rng:
+        """A stream with a new key: a copy that gave the same values would use noise twice."""
+        return Rng.from_entropy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Rng:
+        """As a copy."""
+        return Rng.from_entropy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled is that there was a stream, not its key."""
+        return Rng.from_entropy, ()
+
+    def _own_key(self) -> bytes:
+        """The key; in a forked process another one, for the parent goes on with this."""
+        if self._process != _Process.forks:
+            self._key, self._process = secrets.token_bytes(KEY_BYTES), _Process.forks
+        return self._key
 
     def fill(self, buffer: bytearray) -> None:
         """Overwrite a buffer with key stream: one draw."""
@@ -61,7 +105,7 @@ class Rng:
     def _stream(self) -> KeyStream:
         """The key stream of the next draw."""
         self.counter += 1
-        return KeyStream(self._key, self.counter - 1)
+        return KeyStream(self._own_key(), self.counter - 1)
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """N uniform 64-bit words."""
@@ -136,11 +180,14 @@ class Rng:
 
     def state_dict(self) -> dict[str, Any]:
         """The key and the position. Whoever reads it knows all past and future noise: it is as secret as the data."""
-        return {"cipher": CIPHER, "key": self._key.hex(), "counter": self.counter}
+        return {"cipher": CIPHER, "key": self._own_key().hex(), "counter": self.counter}
 
     @staticmethod
-    def from_state_dict(state: Mapping[str, Any]) -> Rng:
-        """The stream, where it was. One of another cipher, as earlier versions had, would go on with other values."""
+    def replay(state: Mapping[str, Any]) -> Rng:
+        """The stream, where it was: values that may have been used come once more, and must meet the same sums bit by bit.
+
+        One of another cipher, as earlier versions had, would go on with other values.
+        """
         if state.get("cipher") != CIPHER:
             raise ValueError(
                 f"a random stream of {state.get('cipher', 'ChaCha20')} was saved, and this version has {CIPHER}: it cannot "

@@ -12,12 +12,13 @@ record once, without amplification. The multiplier returned was itself accounted
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from sordino.accounting import PLD, BudgetExhausted, calibrate
+from sordino.accounting import PLD, BudgetExhausted, Unsupported, calibrate
 from sordino.door import claims
-from sordino.door.claims import Guarantee, NoGuarantee
+from sordino.door.claims import NoGuarantee
 from sordino.events import Event, Gaussian, compose, from_json, to_json
 from sordino.events.training import training_event
 from sordino.runs.recipe import Recipe
@@ -57,9 +58,6 @@ def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) 
     True
     """
     first = event_of(_ONE)
-    said = claims.claim(first, delta, PLD())
-    if isinstance(said, NoGuarantee):
-        raise ValueError(f"epsilon={epsilon:g}: no noise meets it, {said.reason}; give noise_multiplier instead")
     form = scaled(to_json(first), to_json(event_of(_TWO)))
     floor = _floor(event_of if form is None else lambda s: from_json(form(s)), delta)
     if floor >= epsilon:
@@ -67,6 +65,9 @@ def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) 
             f"epsilon={epsilon:g}: what is released besides the steps costs ε = {floor:.3g} by itself; "
             "give it more noise (normalise, pca), leave it out, or allow more"
         )
+    said = claims.claim(first, delta, PLD())
+    if isinstance(said, NoGuarantee):
+        raise ValueError(f"epsilon={epsilon:g}: no noise meets it, {said.reason}; give noise_multiplier instead")
     if form is not None:
         sigma = calibrate(lambda s: from_json(form(s)), PLD(), epsilon, delta)
         if PLD().epsilon(event_of(sigma), delta) <= epsilon:
@@ -96,8 +97,11 @@ def steps_for(event_of: Callable[[int], Event], steps: int, budget: float, delta
 
 def _floor(event_of: Callable[[float], Event], delta: float) -> float:
     """ε when the noise of the steps hides everything: what is left is not the steps'."""
-    said = claims.claim(event_of(1e9), delta, PLD())
-    return said.epsilon if isinstance(said, Guarantee) else 0.0
+    try:
+        found = PLD().epsilon(event_of(1e9), delta)
+    except Unsupported:
+        return 0.0  # the claim says why, here and where no ε is finite
+    return found if math.isfinite(found) else 0.0
 
 
 def scaled(one: Any, two: Any) -> Callable[[float], Any] | None:

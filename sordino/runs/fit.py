@@ -134,9 +134,10 @@ def _trained(training: Training) -> History:
     except (NotFinite, OSError, MemoryError) as error:
         view.end()
         _leave(training, FAILED)
-        raise Failed(
-            f"{_said(error)}; the state after step {training.saved} is kept: `sordino resume {run.folder}`"
-        ) from error
+        kept = f"the state after step {training.saved} is kept: `sordino resume {run.folder}`"
+        if isinstance(error, NotFinite):  # the same noise must not meet other steps
+            kept = f"{kept} goes on from it with new noise, and the steps since are charged and left out"
+        raise Failed(f"{_said(error)}; {kept}") from error
     except BaseException:
         view.end()
         raise

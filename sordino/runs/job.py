@@ -78,7 +78,8 @@ class Job:
 
     def planned(self) -> Claim:
         """What can be claimed when all of it is done."""
-        return claims.claim(self.event(), self.settings.recipe.delta, PLD())
+        numbers = sum(p.numel() for p in self.problem.model.parameters())
+        return claims.claim(self.event(), self.settings.recipe.delta, PLD(), coordinates=numbers)
 
     def resolved(self) -> dict[str, Any]:
         """What was calibrated and counted, for config.toml."""

@@ -3,9 +3,9 @@
     save checkpoint t  →  reserve steps t … t+k on the disk  →  draw, release, step, k times  →  save checkpoint t+k  → …
 
 A process that dies anywhere in this leaves a checkpoint and a mark above all that it may have released. The next one goes
-on from the checkpoint and releases the same values again, from the same key, parameters and data, which tells nobody
-anything new; where it cannot be sure to compute the same bits, the steps up to the mark are charged and left out, and new
-noise is used from there on.
+on from the checkpoint and releases the same values again, from the same key, parameters, data and settings, which tells
+nobody anything new; where it cannot be sure to compute the same bits, the steps up to the mark are charged and left out,
+and what follows has noise from a new key.
 
 Privacy: the claim is the ledger's. Only evaluations on the public test set are shown and written; the training loss is
 disclosed by name when it is asked for.
@@ -32,7 +32,9 @@ from sordino.lot import Lot
 from sordino.optim import Average
 from sordino.private import Private
 from sordino.random.rng import Rng
+from sordino.replay import Replay
 from sordino.runs import checkpoint, project, standardise
+from sordino.runs.changed import changed
 from sordino.runs.checkpoint import Checkpoint
 from sordino.runs.cost import before
 from sordino.runs.directory import Row, Run
@@ -41,8 +43,10 @@ from sordino.runs.evaluate import evaluate
 from sordino.runs.job import Job
 from sordino.runs.view import View
 from sordino.runs.write_ahead import Ahead
+from sordino.sampling.sampler import Informed
 
 TRAINING_LOSS = "training loss, shown while training"
+ENTERED = Replay("the steps are in the write-ahead ledger, and nothing that makes them is another", entered=True)
 REPLAY = "steps replayed after a crash did not give the same parameters, so their noise was used twice"
 
 
@@ -94,17 +98,23 @@ class Training:
 
     def resume(self, found: Checkpoint) -> None:
         """From a checkpoint, by replay where that repeats every bit, else past the steps that may have been released."""
+        other = self._difference(found.state)
         self._load(found.state)
+        if other:
+            # Samplers that ask the records release what they go by: with new noise. The others draw what nobody has drawn.
+            self.private.renew(draws=isinstance(self.job.sampler, Informed))
+            self.preparation = Rng.from_entropy()
         self.saved = found.step
         lost = self.ahead.upto - self.private.steps
-        changed = difference(self.ahead.environment, here())
-        if lost > 0 and changed:
+        if lost > 0 and other:
             if not self.prepared:
                 raise ValueError(
-                    f"{self.run.folder}: stopped before its first step, and a replay would not be the same ({changed}); "
+                    f"{self.run.folder}: stopped before its first step, and a replay would not be the same ({other}); "
                     "start the run anew"
                 )
-            self._leave_out(lost, changed)
+            self._leave_out(lost, other)
+        elif other:
+            self.ahead.branch()
         elif lost > 0:
             self.view.say(
                 f"replaying up to {lost} steps that were released before: same noise, same result, no new cost"
@@ -152,7 +162,17 @@ class Training:
             "seconds": self.elapsed(),
             "data": self._recognised(private["root"]["key"]),
             "resolved": self.job.resolved(),
+            "settings": {name: dict(table) for name, table in self.job.settings.table().items()},
+            "lineage": self.ahead.lineage,
         }
+
+    def _difference(self, state: Any) -> str:
+        """Why the steps after a checkpoint would not be the same bit by bit, in words; empty when they would."""
+        another, adjusted = changed(state["settings"], self.job.settings.table())
+        if another:
+            raise ValueError(f"{self.run.folder}: config.toml is not what the run began with ({another}); put it back")
+        branched = "" if state["lineage"] == self.ahead.lineage else "other steps were released after this checkpoint"
+        return ", ".join(filter(None, (difference(self.ahead.environment, here()), adjusted, branched)))
 
     def _load(self, state: Any) -> None:
         if state["data"] != self._recognised(state["private"]["root"]["key"]):
@@ -171,12 +191,16 @@ class Training:
             backend=self.job.backend(),
             ledger=self.ledger,
         )
-        self.private.load_state_dict(state["private"])
+        self.private.load_state_dict(state["private"], replay=ENTERED)
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        options = [{name: group[name] for name in group if name != "params"} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
-        self.prepared, self.preparation = state["prepared"], Rng.from_state_dict(state["preparation"])
+        for group, asked in zip(self.optimizer.param_groups, options, strict=True):
+            group.update(asked)  # as config.toml has them now
+        self.prepared = state["prepared"]
+        self.preparation = Rng.replay(state["preparation"])
         self.rows = [Row(**row) for row in state["rows"]]
         self.seconds = float(state["seconds"])
 
@@ -190,34 +214,35 @@ class Training:
             project(self.model, train, recipe.pca, self.ledger, self.preparation.child("pca"))
         self.prepared = True
 
-    def _leave_out(self, lost: int, changed: str) -> None:
-        """Charge the steps that may have been released, do without them, and never use their noise again."""
+    def _leave_out(self, lost: int, why: str) -> None:
+        """Charge the steps that may have been released, and do without them."""
         self.view.say(
-            f"{lost} steps after the checkpoint are charged and left out: a replay would not be the same ({changed})"
+            f"{lost} steps after the checkpoint are charged and left out: a replay would not be the same ({why})"
         )
         for _ in range(min(lost, self.job.steps - self.private.steps)):
             next(self._draws())
         self.ahead.branch()
-        self.private.renew_noise(self.ahead.lineage)
         self.save()
 
     def _step(self) -> None:
         lot = next(self._draws(), None)
         if lot is None:
-            raise NotFinite(f"{self.private.diverged}; lower learning_rate")
+            raise NotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
         rate = self.job.problem.learning_rate(lot.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         losses = self.private.backward(lot)
         if self.private.diverged is not None:
-            raise NotFinite(f"{self.private.diverged}; lower learning_rate")
+            raise NotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
-            raise NotFinite(f"step {self.private.steps}: the parameters are no longer finite; lower learning_rate")
+            raise NotFinite(
+                f"step {self.private.steps}: the parameters are no longer finite; lower learning_rate in config.toml"
+            )
         if self.job.settings.options.show_private:
-            self.view.private("training loss", float(losses.map(lambda each: each.mean()).disclose(TRAINING_LOSS)))
+            self.view.private("training loss", float(losses.map(torch.mean).disclose(TRAINING_LOSS)))
 
     def _draws(self) -> Iterator[Lot]:
         if self._lots is None:
@@ -236,7 +261,7 @@ class Training:
                 self.run.write_trace(self.private.steps, model)
         step = self.private.steps
         if not math.isfinite(loss):
-            raise NotFinite(f"step {step}: the test loss is {loss}; lower learning_rate")
+            raise NotFinite(f"step {step}: the test loss is {loss}; lower learning_rate in config.toml")
         delta = self.job.settings.recipe.delta
         rate = self.job.problem.learning_rate(max(0, step - 1))
         epoch = step * self.job.expected_batch / len(self.job.data.prepared.train)
@@ -250,7 +275,9 @@ class Training:
 
     def _spent(self) -> float | None:
         """ε so far, if there is one."""
-        said = claims.claim(self.private.event, self.job.settings.recipe.delta, self._live)
+        said = claims.claim(
+            self.private.event, self.job.settings.recipe.delta, self._live, coordinates=self.ledger.coordinates
+        )
         return said.epsilon if isinstance(said, Guarantee) else None
 
     def _note(self) -> None:

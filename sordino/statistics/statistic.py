@@ -29,8 +29,10 @@ from sordino.events import Event
 from sordino.loading import Loader, MapStyle, chunks, length
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
+from sordino.repeated_records import grouped, most_copies
 from sordino.sampling.full import Full
 from sordino.sampling.sampler import Draw, Sampler
+from sordino.sampling.told_size import told_size
 
 V_co = TypeVar("V_co", covariant=True)
 V = TypeVar("V")
@@ -83,7 +85,8 @@ def ask(
     Without a sampler it is asked of all records. `expected_batch` is the public number that sums are divided by; without
     it a statistic that divides uses the sampler's expectation for N records, and the claim says that it does not cover
     the dataset's size.
-    The randomness is the operating system's, or that of a `seed` for tests, or a stream that the caller keeps.
+    The randomness is the operating system's, or that of a `seed` for tests, or the next of a stream that the caller keeps:
+    asked again with the same stream, a statistic has new noise.
 
     >>> from sordino import Gaussian, Ledger
     >>> from sordino.statistics import Mean
@@ -115,7 +118,11 @@ def ask(
         ledger.disclose(claims.SEED)
     if rng is None:
         rng = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
-    draw, page, noise = next(sampler.draws(n, rng.child("draws"), 0)), ledger.page(), rng.child("noise")
+    for name in told_size(sampler, n, given):
+        ledger.disclose(name)
+    own = rng.split()
+    draw = grouped(next(sampler.draws(n, own.child("draws"), 0)), most_copies(dataset, n), sampler)
+    page, noise = ledger.page(), own.child("noise")
     _open(ledger, draw, statistic, page)
     shape = _rows(load(np.zeros(1, dtype=np.int64)))[:0]  # of no records: where the sums begin
     totals = [part.total(shape) for part in statistic.sums]
@@ -123,6 +130,7 @@ def ask(
         rows = _rows(load(some))
         for part, total in zip(statistic.sums, totals, strict=True):
             total += part.total(rows)
+    ledger.noised(max((total.numel() for total in totals), default=0))
     noisy = []
     for part, total in zip(statistic.sums, totals, strict=True):
         released = release(Sealed({"sum": total}, ledger), part.sensitivity, part.noise, noise)

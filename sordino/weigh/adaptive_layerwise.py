@@ -19,7 +19,7 @@ from sordino import validate
 from sordino.declared import Declaration, Method
 from sordino.door.noise import Gaussian
 from sordino.door.release import release
-from sordino.door.sealed import Sealed
+from sordino.door.sealed import Sealed, derived
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Event
 from sordino.gradients.protocol import Norms
@@ -79,7 +79,7 @@ class AdaptiveLayerwise:
         """The noisy shares of samples within each bound move the bounds."""
         assert tally is not None, "the rule has a tally"
         length = HALF * math.sqrt(len(state))
-        counts = tally.map(lambda value: {"counts": value})
+        counts = derived(tally, lambda value: {"counts": value})
         released = release(counts, Sensitivity(l2=length), Gaussian(self.count_noise / length), rng)
         shares = (HALF + released.value["counts"] / expected_batch).tolist()  # public from here on
         rate = self.learning_rate

@@ -19,7 +19,7 @@ from sordino import validate
 from sordino.declared import Declaration, Method
 from sordino.door.noise import Gaussian
 from sordino.door.release import release
-from sordino.door.sealed import Sealed
+from sordino.door.sealed import Sealed, derived
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Event
 from sordino.gradients.protocol import Norms
@@ -73,7 +73,7 @@ class AdaptiveQuantile:
     ) -> tuple[Sequence[Event], State]:
         """The noisy share of samples within the bound moves the bound."""
         assert tally is not None, "the rule has a tally"
-        count = tally.map(lambda value: {"count": value})
+        count = derived(tally, lambda value: {"count": value})
         released = release(count, Sensitivity(l2=HALF), Gaussian(self.count_noise / HALF), rng)
         share = HALF + float(released.value["count"]) / expected_batch  # public from here on
         return (released.event,), moved(state, self.bound, self.learning_rate * (share - self.quantile))

@@ -154,7 +154,7 @@ def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, bac
     fresh = network()
     fresh.load_state_dict(model.state_dict())
     resumed = begun(fresh, 999)
-    resumed.load_state_dict(saved)
+    resumed.load_state_dict(saved, replay=sd.Replay("a test", entered=True))
     again = torch.optim.Adam(fresh.parameters(), lr=0.01)
     again.load_state_dict(optimizer.state_dict())
     for lot in resumed.draws(data(), sampler, steps=8 - resumed.steps):

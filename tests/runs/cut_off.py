@@ -1,6 +1,7 @@
 """Runs that are cut off in the middle, for the tests of what happens then."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -17,6 +18,18 @@ COMMAND = [sys.executable, "-m", "sordino.cli.main"]
 
 class Crash(BaseException):
     """As if the process died: nothing is put in order."""
+
+
+class Asks(Silent):
+    """Sends this process a real signal."""
+
+    def __init__(self, number, times):
+        self.number, self.times = number, times
+
+    def step(self, step, spent):
+        if step == 7:
+            for _ in range(self.times):
+                os.kill(os.getpid(), self.number)
 
 
 class CrashesAt(Silent):

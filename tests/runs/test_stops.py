@@ -1,7 +1,6 @@
 """How a run stops: by divergence, by a signal, by a full disk, by kill -9; what is left can be resumed."""
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -14,12 +13,14 @@ import sordino
 from bench.resilience import digest, disturbed, reached, same, undisturbed
 from sordino.runs import checkpoint
 from sordino.runs.fit import Failed
-from sordino.runs.view import Silent
-from tests.runs.cut_off import COMMAND, FLAGS, TINY, resumed
+from tests.runs.cut_off import COMMAND, FLAGS, TINY, Asks, resumed
 
 
 def test_parameters_that_are_no_numbers_stop_the_run_and_the_last_state_is_kept(tmp_path):
-    with pytest.raises(Failed, match=r"lower learning_rate; the state after step \d+ is kept: `sordino resume"):
+    with pytest.raises(
+        Failed,
+        match=r"lower learning_rate in config.toml; the state after step \d+ is kept: `sordino resume .* with new noise",
+    ):
         sordino.fit("spiral", out=tmp_path, optimizer="sgd", learning_rate=1e38, **TINY)
     found, _ = checkpoint.latest(tmp_path / "checkpoints")
     assert all(bool(torch.isfinite(tensor).all()) for tensor in found.state["model"].values())
@@ -46,18 +47,6 @@ def test_ctrl_c_saves_and_prints_the_claim_so_far(tmp_path):
     assert left["status"] == "stopped"
     assert left["steps"] == checkpoint.latest(tmp_path / "checkpoints")[0].step
     assert left["steps"] == sordino.events.from_json(left["claim"]["event"]).count
-
-
-class Asks(Silent):
-    """Sends this process a real signal."""
-
-    def __init__(self, number, times):
-        self.number, self.times = number, times
-
-    def step(self, step, spent):
-        if step == 7:
-            for _ in range(self.times):
-                os.kill(os.getpid(), self.number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)

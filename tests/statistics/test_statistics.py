@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Gaussian, Laplace, Poisson, Repeat, Together, compose
+from sordino.random.rng import Rng
 from sordino.statistics import PCA, ClippedSum, Count, Mean, Normalise, Normaliser, ask, dry_ask
 from tests.contracts.hunter import SLACK
 from tests.problems import cross_entropy, dpsgd, linear, network
@@ -184,12 +185,21 @@ def test_a_run_with_a_statistic_before_it_resumes_with_an_equal_ledger():
     ledger = sd.Ledger()
     beside = sd.Private(network(), cross_entropy, dpsgd(), ledger=ledger)
     resumed = sd.Private(network(), cross_entropy, dpsgd(), ledger=ledger)
-    resumed.load_state_dict(saved)
+    resumed.load_state_dict(saved, replay=sd.Replay("a test", entered=True))
     run(resumed, 3)
     assert resumed.event == whole.event
     assert resumed.state_dict() == whole.state_dict()
     run(beside, 1)  # a page of its own, although it was made first
     assert ledger.event() == compose([whole.event, sd.dry_run(dpsgd(), sd.Shuffle(20), 64, 1)])
+
+
+def test_a_stream_that_the_caller_keeps_gives_new_noise_every_time():
+    ledger, stream = sd.Ledger(), Rng.from_seed(4)
+    zeros, statistic = torch.zeros(10, 3), Mean(1.0, sd.Gaussian(2.0))
+    found = [ask(statistic, zeros, ledger=ledger, expected_batch=10, rng=stream) for _ in range(3)]
+    assert not any(torch.equal(found[i], found[j]) for i in range(3) for j in range(i))
+    again = Rng.from_seed(4)
+    assert torch.equal(found[0], ask(statistic, zeros, ledger=ledger, expected_batch=10, rng=again))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,28 @@
+"""Leave to use a saved state's noise again.
+
+Privacy: a saved state holds the key of its noise and a position. Whatever was released after it was saved used the values
+from there on. Used again on the same sums, bit by bit, they repeat a release, which tells nobody anything new; used again
+on any other sum, they give away the difference of the two sums, without any noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Replay:
+    """`private.load_state_dict(state, replay=Replay("why every bit will be the same"))`.
+
+    Without it a loaded state goes on with a new key, which is always right. With it you promise that whatever was released
+    after the state was saved is computed again from the same parameters, data, settings, code and machine, or was never
+    released at all. The claim lists that promise as not covered, unless it was `entered`: `sordino resume` keeps it, by a
+    write-ahead ledger and by comparing every field of the configuration.
+    """
+
+    because: str
+    entered: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.because, str) or not self.because.strip():
+            raise ValueError(f"because={self.because!r}: say in words why every bit will be the same")
