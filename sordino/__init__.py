@@ -19,7 +19,7 @@ _NAMES = {
     "door.ledger": ("Ledger",),
     "door.noise": ("Gaussian", "Laplace"),
     "door.sealed": ("Sealed",),
-    "lot": ("Lot",),
+    "lots.lot": ("Lot",),
     "penalty": ("L2",),
     "private": ("Private",),
     "refusal": ("Refusal",),

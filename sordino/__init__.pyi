@@ -29,7 +29,7 @@ from sordino.door.ledger import Ledger as Ledger
 from sordino.door.noise import Gaussian as Gaussian
 from sordino.door.noise import Laplace as Laplace
 from sordino.door.sealed import Sealed as Sealed
-from sordino.lot import Lot as Lot
+from sordino.lots.lot import Lot as Lot
 from sordino.penalty import L2 as L2
 from sordino.private import Private as Private
 from sordino.refusal import Refusal as Refusal

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from sordino.lot import Lot
+from sordino.lots.lot import Lot
 from sordino.private import Private
 from sordino.sampling.records import Label
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino import validate
+from sordino.gradients import penalised
 from sordino.gradients.penalised import Shifted
-from sordino.gradients.protocol import PerSample
+from sordino.gradients.protocol import Backend, PerSample, trainable
 
 
 @dataclass(frozen=True, init=False)
@@ -59,3 +60,13 @@ class L2:
         """The gradients with the penalty's own added to each."""
         factors = self.of(list(parameters))
         return Shifted(grads, parameters, factors) if factors else grads
+
+
+def prepared(backend: Backend, penalty: L2 | None, model: nn.Module) -> Backend:
+    """The backend that measures what the penalty needs too; names that the model does not have are refused."""
+    if penalty is None:
+        return backend
+    if not isinstance(penalty, L2):
+        raise TypeError(f"penalty={penalty!r}: must be a penalty, such as L2(0.01)")
+    penalty.of(list(trainable(model)))
+    return penalised.prepared(backend)

@@ -289,15 +289,6 @@ def test_of_draws_used_in_turn_a_state_goes_on_with_the_last_and_the_other_begin
     assert covers == ["0", "1", "0", "2"]
 
 
-def test_memory_decides_the_physical_batch():
-    from sordino.gradients.physical_batch import MOST, physical_batch
-
-    cpu = torch.device("cpu")
-    assert physical_batch(1, cpu) == MOST
-    assert physical_batch(1 << 60, cpu) == 1
-    assert 1 <= physical_batch(100 << 20, cpu) < MOST
-
-
 def test_numpy_numbers_are_numbers():
     assert sd.Poisson(np.float32(0.5)).rate == 0.5
     assert sd.Flat(np.float64(2.0)).bound == 2.0

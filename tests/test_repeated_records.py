@@ -6,7 +6,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 import sordino as sd
 from sordino.events import Gaussian, Group, Poisson, Repeat
-from sordino.repeated_records import most_copies
+from sordino.lots.repeated_records import most_copies
 from sordino.statistics import Count
 from tests.problems import Rows, linear, private
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+
 from sordino.accounting import PLD, Accountant
 from sordino.door import claims, history
 from sordino.door.claims import Claim
@@ -247,3 +249,18 @@ def _appended(entries: list[Entry], entry: Entry, *, in_place: bool = False) -> 
     else:
         result.append(entry)
     return result
+
+
+def ledger_for(model: nn.Module, given: Ledger | None) -> Ledger:
+    """The ledger a run on this model writes in: the one given, else that of its parameters, else a new one.
+
+    Given another than the one its parameters were trained under, the claim will say that it does not cover their past.
+    """
+    if given is not None and not isinstance(given, Ledger):
+        raise TypeError(f"ledger={given!r}: must be a sordino.Ledger, the one everything done to this data goes into")
+    before = history.ledger_of(model.parameters())
+    if given is None:
+        return Ledger() if before is None else before
+    if before is not None and before is not given and not before.empty:
+        given.disclose(claims.TRAINED_BEFORE)
+    return given

@@ -125,9 +125,12 @@ class Tripwire:
             self._void(_PARAMETER.format(name))
             self.trust()  # said once
 
-    def write(self, p: nn.Parameter, grad: Tensor) -> None:
-        """Set a released gradient and remember what it looked like."""
-        released_gradients.write(p, grad, self)
+    def write(self, released: Mapping[str, Tensor]) -> None:
+        """Set released gradients, by the parameters' names, and remember what they looked like."""
+        for name, p in self._named.items():
+            grad = released.get(name)
+            if grad is not None:
+                released_gradients.write(p, grad if grad.dtype == p.dtype else grad.to(p.dtype), self)
 
     def forget(self) -> None:
         """Drop every gradient this run has written."""

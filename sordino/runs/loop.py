@@ -13,7 +13,6 @@ disclosed by name when it is asked for.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from sordino.accounting import Live
 from sordino.door import claims
 from sordino.door.claims import Claim, Guarantee
 from sordino.door.ledger import Ledger
-from sordino.lot import Lot
+from sordino.lots.lot import Lot
 from sordino.optim import Average
 from sordino.private import Private
 from sordino.random.rng import Rng
@@ -37,6 +36,7 @@ from sordino.runs import checkpoint, project, standardise
 from sordino.runs.changed import changed
 from sordino.runs.checkpoint import Checkpoint
 from sordino.runs.cost import before
+from sordino.runs.digest import digest
 from sordino.runs.directory import Row, Run
 from sordino.runs.environment import difference, here
 from sordino.runs.evaluate import evaluate
@@ -281,7 +281,7 @@ class Training:
         return said.epsilon if isinstance(said, Guarantee) else None
 
     def _note(self) -> None:
-        if not self.ahead.note(self.private.steps, _digest(self.model)):
+        if not self.ahead.note(self.private.steps, digest(self.model)):
             self.ledger.void(REPLAY)
 
     def _block(self) -> int:
@@ -298,12 +298,3 @@ class Training:
     def elapsed(self) -> float:
         """Seconds of training, those of earlier processes included."""
         return self.seconds + time.perf_counter() - self._since
-
-
-def _digest(model: nn.Module) -> str:
-    """Of the parameters, bit by bit."""
-    found = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        found.update(name.encode())
-        found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()[:32]

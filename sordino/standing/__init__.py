@@ -1,7 +1,5 @@
-"""The standing test: facts about strangers' code, tested again and again while a run goes on."""
+"""The standing test and the checks around it: facts about strangers' code, looked at while a run goes on."""
 
-from sordino.standing.finding import Finding
-from sordino.standing.moments import Moments
-from sordino.standing.questions import StandingTest
+from sordino.standing.lot_checks import LotChecks
 
-__all__ = ["Finding", "Moments", "StandingTest"]
+__all__ = ["LotChecks"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from sordino.gradients.batch import tensors
-from sordino.loading import Loader
+from sordino.lots.loading import Loader
 from sordino.random.global_state import GlobalState, seed_all
 
 Change = Callable[[Tensor], Tensor]

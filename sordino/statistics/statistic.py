@@ -26,10 +26,10 @@ from sordino.door.release import release
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Event
-from sordino.loading import Loader, MapStyle, chunks, length
+from sordino.lots.loading import Loader, MapStyle, chunks, length
+from sordino.lots.repeated_records import grouped, most_copies
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
-from sordino.repeated_records import grouped, most_copies
 from sordino.sampling.full import Full
 from sordino.sampling.sampler import Draw, Sampler
 from sordino.sampling.told_size import told_size

@@ -15,7 +15,7 @@ from torch import Tensor
 from sordino.door.sensitivity import Exact
 from sordino.gradients.batch import arguments, size
 from sordino.gradients.protocol import PerSample
-from sordino.loading import Load, chunks
+from sordino.lots.loading import Load, chunks
 from sordino.refusal import Refusal
 from sordino.sampling.records import Label, Lengths, Records, Rows
 

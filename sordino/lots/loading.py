@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
@@ -180,6 +181,10 @@ class Prefetch:
             dataset, batch_sampler=_Once(batches), num_workers=workers, collate_fn=collate, generator=generator
         )
         self._batches: Iterator[Any] | None = None
+
+    def of(self, lot: int) -> Callable[[int], Any]:
+        """The batches of one lot by number."""
+        return partial(self.take, lot)
 
     def take(self, lot: int, chunk: int) -> Any:
         """The batch of this chunk of this lot; those before it, left by abandoned lots, are thrown away."""

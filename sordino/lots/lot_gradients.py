@@ -11,24 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.gradients import batch as batches
-from sordino.gradients.chunked import nothing
+from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.displaced import displaced
 from sordino.gradients.inventory import Inventory, Names, held_by
+from sordino.gradients.physical_batch import activation_bytes, physical_batch
 from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import Seeded
-from sordino.lot import Lot
+from sordino.lots.lot import Lot
 from sordino.penalty import L2
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 
 
-class Passes:
+class LotGradients:
     """Passes over lots with one model, loss, engine and penalty."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, backend: Backend, penalty: L2 | None) -> None:
@@ -66,6 +70,21 @@ class Passes:
     def gradients_of(self, model: nn.Module, batch: Any) -> PerSample:
         """The same of another model, such as a copy in double precision; without the penalty."""
         return _for_pass(self.backend, Inventory(model)).per_sample(model, self.loss_fn, batches.to(batch, self.device))
+
+    def physical_batch(self, few: Any, expected: float) -> int:
+        """How many records of lots of the expected size are processed at once, from what a few of them take."""
+        activations = activation_bytes(self.model, self.loss_fn, few)
+        parameters = sum(p.nbytes for p in self.model.parameters())
+        return physical_batch(self.backend.sample_bytes(self.model), self.device, expected, activations, parameters)
+
+    def of(self, lot: Lot, losses: list[Tensor], put_back: ExitStack, records: NDArray[np.int64] | None) -> Chunked:
+        """The lot as a query is given it: at the model, and at a model moved, which is put back."""
+        return Chunked(
+            lambda: self.parts(lot, losses),
+            partial(self.parts_at, lot, losses, put_back),
+            records,
+            estimate_of(self.backend),
+        )
 
     def parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
         """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way."""

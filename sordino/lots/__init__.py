@@ -1,0 +1,1 @@
+"""Lots: the records of one draw, loaded in batches, as per-sample gradients."""

@@ -1,0 +1,87 @@
+"""What a call of `draws` asks for, checked before anything is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino import validate
+from sordino.lots.loading import Batches, Loader, MapStyle, Prefetch, length
+from sordino.lots.phase import Phase
+from sordino.lots.repeated_records import grouped, most_copies
+from sordino.random.rng import Rng
+from sordino.refusal import Refusal
+from sordino.sampling.records import Records
+from sordino.sampling.sampler import Draw, Informed, Sampler, drawn
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """`steps` lots of a dataset by a sampler."""
+
+    dataset: MapStyle
+    sampler: Sampler
+    steps: int
+    workers: int
+    collate: Collate | None
+    n: int
+    expected: float  # the public number that sums are divided by
+    load: Loader
+    copies: int  # of one record, at most
+
+    @staticmethod
+    def checked(
+        dataset: MapStyle,
+        sampler: Sampler,
+        steps: int,
+        expected_batch: float | None,
+        workers: int,
+        collate: Collate | None,
+    ) -> Request:
+        """The request, if it can be met."""
+        n = length(dataset)
+        if not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler={sampler!r}: must be a sampler, such as Poisson(rate=0.01)")
+        steps = validate.count("steps", steps)
+        workers = validate.count("workers", workers, least=0)
+        expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
+        if expected_batch is not None:
+            expected = validate.positive("expected_batch", expected_batch)
+        if workers and isinstance(sampler, Informed):
+            raise Refusal(
+                f"workers={workers}: {type(sampler).__name__} asks the records at the model of the moment, so its lots "
+                "cannot be loaded ahead; use workers=0"
+            )
+        load = Loader(dataset, collate)
+        load.begin()
+        return Request(dataset, sampler, steps, workers, collate, n, expected, load, most_copies(dataset, n))
+
+    def first(self, few: int) -> Any:
+        """A batch of the first few records, for the checks before the first draw."""
+        return self.load(np.arange(few) % self.n)
+
+    def draws(
+        self, phase: Phase, records: Records, root: Rng, chunk: int
+    ) -> Iterator[tuple[Draw, Batches, NDArray[np.int64]]]:
+        """The draws of a phase from where it stands, each with its batches of `chunk` records."""
+        stream, start = root.child("draws", phase.number), phase.position
+        memory = None if phase.memory is None else phase.memory()
+
+        def made() -> Iterator[Draw]:
+            return islice(drawn(self.sampler, records, stream, start, memory), self.steps)
+
+        prefetch = None
+        if self.workers:
+            seed = root.child("workers", phase.number, start).seed()
+            prefetch = Prefetch(self.dataset, made, chunk, self.workers, self.collate, seed)
+        for k, draw in enumerate(made()):
+            ahead = None if prefetch is None else prefetch.of(k)
+            whole = grouped(draw, self.copies, self.sampler)
+            yield whole, Batches(draw.indices, chunk, self.load, ahead), draw.indices

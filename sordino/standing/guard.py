@@ -1,0 +1,77 @@
+"""The standing test in the life of one run: when it is made, on which lot, and what comes of a failure.
+
+Before anything was released a failure is refused: nothing is lost. Later the claim is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from sordino.gradients.protocol import PerSample
+from sordino.lots.loading import Loader
+from sordino.random.rng import Rng
+from sordino.refusal import Refusal
+from sordino.standing.double import Rounding
+from sordino.standing.moments import Moments, mark_of
+from sordino.standing.questions import StandingTest
+
+_EARLY = 100
+"""Lots up to which a test asks every question."""
+
+
+@dataclass(frozen=True)
+class _Lot:
+    number: int
+    load: Loader
+    indices: NDArray[np.int64]
+    n: int
+
+
+class Guard:
+    """Makes the tests of one run."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        gradients: Callable[[Any], PerSample],
+        gradients_of: Callable[[nn.Module, Any], PerSample],
+        void: Callable[[str], None],
+        stream: Rng,
+    ) -> None:
+        self._test = StandingTest(gradients, model, Rounding(model, gradients_of))
+        self._moments, self._void = Moments(stream), void
+        self._lot: _Lot | None = None  # drawn last, and not tested yet
+        self._before_claims = 0
+        self.tested = 0
+
+    def drawn(self, number: int, load: Loader, indices: NDArray[np.int64], n: int) -> None:
+        """A lot was drawn."""
+        self._lot = _Lot(number, load, indices, n)
+
+    def before_backward(self, modules: Iterable[nn.Module], *, released: bool) -> None:
+        """Test the lot if its moment has come; `released`: a step was made on what was released."""
+        if self._lot is not None and self._moments.due(self._lot.number, mark_of(modules)):
+            self._made(released=released, thorough=self._lot.number < _EARLY)
+
+    def before_claim(self) -> None:
+        """Test the last lot if it was not, so that no claim is made of an untested end."""
+        if self._lot is not None and self._moments.again(self._lot.number, self._before_claims):
+            self._before_claims += 1
+            self._made(released=True, thorough=True)
+
+    def _made(self, *, released: bool, thorough: bool) -> None:
+        lot, self._lot = self._lot, None
+        assert lot is not None, "a lot was drawn"
+        stream = self._moments.stream(lot.number, self.tested)
+        finding = self._test(lot.load, lot.indices, lot.n, stream, thorough=thorough)
+        self.tested += 1
+        if finding is not None:
+            if not released:
+                raise Refusal(str(finding))
+            self._void(str(finding))

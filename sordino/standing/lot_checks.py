@@ -1,0 +1,84 @@
+"""What is checked at every lot, and what at secret moments: one object that a run asks before it draws, sums and claims.
+
+- parameters and buffers changed by nothing but steps on released gradients (the tripwire);
+- no module takes statistics of a batch, in the mode it is in now;
+- the forward pass wrote to nothing;
+- the standing test, at its moments.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from sordino.door.ledger import Ledger
+from sordino.door.tripwire import Tripwire
+from sordino.gradients import check
+from sordino.gradients.inventory import Inventory
+from sordino.lots.loading import Loader
+from sordino.lots.lot_gradients import LotGradients
+from sordino.random.rng import Rng
+from sordino.standing.finding import Broken, Finding
+from sordino.standing.guard import Guard
+
+
+class LotChecks:
+    """The checks of one run."""
+
+    def __init__(self, model: nn.Module, gradients: LotGradients, ledger: Ledger, stream: Rng) -> None:
+        self._model, self._gradients, self._ledger = model, gradients, ledger
+        self.tripwire = Tripwire(ledger.void)
+        self._guard = Guard(model, gradients.gradients, gradients.gradients_of, ledger.void, stream)
+        self._page, self._lots = "", 0
+        self._watch()
+
+    @property
+    def tested(self) -> int:
+        """Lots that had the standing test."""
+        return self._guard.tested
+
+    def resumed(self, tested: int) -> None:
+        """A state was loaded: so many lots were tested, and the parameters are right as they are."""
+        self._guard.tested = tested
+        self.tripwire.trust()
+
+    def drawn(self, page: str, lot: int, load: Loader, indices: NDArray[np.int64], n: int) -> None:
+        """A lot was drawn, and charged."""
+        self._page, self._lots = page, lot + 1
+        self._guard.drawn(lot, load, indices, n)
+        self.tripwire.looping = True
+        self._count()
+
+    def before_backward(self, *, drawn: bool) -> None:
+        """Look at the model as it is now; `drawn`: the lot was, and may be tested."""
+        self.tripwire.look()
+        inventory = Inventory(self._model)
+        check.statistics(self._model, inventory.modules)
+        self._gradients.look(inventory)
+        self.tripwire.forget()  # the last gradients' memory is free for the next sum
+        if drawn:
+            self._guard.before_backward(inventory.modules, released=self.tripwire.steps > 0)
+            self._count()
+
+    def after_query(self) -> None:
+        """The lot's passes are over."""
+        self.tripwire.allow()  # a query may have moved the model and put it back
+        if self._gradients.written is not None:
+            self._ledger.void(str(Finding(Broken.WRITTEN, self._gradients.written)))
+        self._watch()
+
+    def before_claim(self) -> None:
+        """Look once more, and test the end."""
+        self._gradients.look()
+        self._watch()
+        self.tripwire.look()
+        self._guard.before_claim()
+        self._count()
+
+    def _watch(self) -> None:
+        self.tripwire.watch(self._gradients.named, self._gradients.buffers)
+
+    def _count(self) -> None:
+        if self._lots:
+            self._ledger.tested(self._page, self._lots, self._guard.tested)
