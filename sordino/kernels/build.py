@@ -57,10 +57,11 @@ class Library(NamedTuple):
         return digest.hexdigest()
 
 
-_GEMM = ("gemm.h", "vectors.h")
+_VECTORS = ("vectors.h", "export.h")
+_GEMM = ("gemm.h", *_VECTORS)
 _IMAGES = ("image.h", *_GEMM)
-NOISE = Library("noise", ("noise.c", "noise_levels.h", "noise_interleaved.h"), SAME_BITS)
-MATRICES = Library("matrices", ("matrices.c", "vectors.h"))
+NOISE = Library("noise", ("noise.c", "noise_levels.h", "noise_interleaved.h", "export.h"), SAME_BITS)
+MATRICES = Library("matrices", ("matrices.c", *_VECTORS))
 AFFINE = Library("affine", ("affine.c", *_GEMM))
 PRODUCT = Library("product", ("product.c", *_GEMM))
 GRAM = Library("gram", ("gram.c", *_GEMM))

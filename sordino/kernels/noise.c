@@ -6,8 +6,6 @@
  * is added where. Work is cut into pieces of PAIRS pairs that stay in the first-level cache.
  *
  * Processors with AES instructions make the key stream here. For others the caller hands it over, made by OpenSSL.
- *
- * Built by build.py. SORDINO_SOURCE is the hash of the sources, by which a library older than its source is recognised.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -18,12 +16,7 @@
 #include <immintrin.h>
 #endif
 
-#if defined(_WIN32)
-#define EXPORT __declspec(dllexport)
-#else
-#define EXPORT __attribute__((visibility("default")))
-#endif
-#define INLINE static inline __attribute__((always_inline))
+#include "export.h"
 
 #define WORDS 4                    /* 32-bit words of a block of the cipher */
 #define ROUNDS 14
@@ -248,8 +241,6 @@ static void begin_stream(stream_t *stream, const uint8_t *key) {
     expand(key, stream->keys);
     memcpy(stream->number, key + 32, 8);
 }
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
 
 EXPORT int sordino_level(int most) { return best(most); }
 

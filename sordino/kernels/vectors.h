@@ -1,7 +1,6 @@
-/* What every kernel but the noise's begins with: eight floats at a time, levels, memory, and what a library exports.
+/* What every kernel but the noise's begins with: eight floats at a time, levels and memory.
  *
  * Without AVX2 the compiler makes two or more smaller vectors of each: slower, the same sums but for fused multiply-adds.
- * SORDINO_SOURCE is the hash of the sources (build.py), by which a library older than its source is recognised.
  */
 #ifndef SORDINO_VECTORS_H
 #define SORDINO_VECTORS_H
@@ -12,11 +11,9 @@
 
 #if defined(_WIN32)
 #include <malloc.h>
-#define EXPORT __declspec(dllexport)
-#else
-#define EXPORT __attribute__((visibility("default")))
 #endif
-#define INLINE static inline __attribute__((always_inline))
+
+#include "export.h"
 
 #define LANES 8
 #define LINE 16 /* floats of a line of the cache */
@@ -100,8 +97,6 @@ static inline int best(int most) {
         return name arguments;                          \
     }
 #endif
-
-EXPORT const char sordino_source[] = SORDINO_SOURCE;
 
 EXPORT int sordino_level(int most) { return best(most); }
 #endif
