@@ -60,7 +60,6 @@ class Private:
     not cover it.
 
     A `penalty` joins every gradient before it is weighed: L2(λ) makes it g + λθ. Decoupled decay stays in torch.optim.
-
     Given a `ledger` that other things done to the same data are in (statistics, another run), the claim is about all of
     them together.
     """
@@ -292,8 +291,7 @@ class Private:
 
     def _refuse_old(self, lot: Lot) -> None:
         if lot is not self._lot:
-            by = "a lot can be used until the next is drawn, by the Private that drew it"
-            raise Refusal(f"this lot is not the one drawn last: {by}")
+            raise Refusal("this lot is not the one drawn last: it can be used until the next is, by whoever drew it")
 
     def _gradients(self, batch: Any) -> PerSample:
         """Of a batch, at the current model, to be asked for norms; with random numbers of our own."""
