@@ -27,7 +27,7 @@ from typing import Any  # noqa: E402
 
 from sordino.accounting import PLD, RDP, Meter, calibrate  # noqa: E402
 from sordino.accounting.losses.certified import _phase_epsilon  # noqa: E402
-from sordino.accounting.losses.consistency import _part_epsilon  # noqa: E402
+from sordino.accounting.losses.consistency import part_epsilon  # noqa: E402
 from sordino.accounting.losses.lattice import _native  # noqa: E402
 from sordino.accounting.losses.renyi import _sampled_gaussian  # noqa: E402
 from sordino.events import BallsInBins, Gaussian, Poisson, Repeat, Together  # noqa: E402
@@ -57,7 +57,7 @@ def timed(function: Callable[[], float], repeat: int = 5) -> dict[str, Any]:
     try:
         value, best = function(), math.inf
         for _ in range(repeat):
-            for cached in (_native, _sampled_gaussian, _part_epsilon, _phase_epsilon):
+            for cached in (_native, _sampled_gaussian, part_epsilon, _phase_epsilon):
                 cached.cache_clear()
             start = time.process_time()
             value = function()

@@ -21,6 +21,7 @@ from sordino.accounting.losses.consistency import (
     least_delta,
     markov_delta,
     markov_epsilon,
+    part_epsilon,
     part_epsilons,
 )
 from sordino.accounting.losses.lattice import Sampled
@@ -65,6 +66,9 @@ def sum_of_parts(phases: Phases, delta: float, tolerance: float, low: float, hig
     """The sum of the phases' ε when they share δ equally: basic composition, valid too."""
     if not 1 < len(phases) <= MOST_PARTS:
         return math.inf
+    # at all of δ each, and from below: known already, and mostly enough
+    if high <= math.fsum(part_epsilon(sampled, count, False, delta) for sampled, count in phases):
+        return math.inf
     share = delta / len(phases)
     total = math.inf
     for rough in (COARSE, tolerance):
@@ -105,6 +109,8 @@ def phases_epsilon(
         apart = locate(phases, add, cut, delta)
         if apart is not None:
             search.run(*apart, longest)
+    if add and known is None:
+        return 0.0, search.high  # parts were looked at when the record was removed, which mostly costs more
     floor = max(part_epsilons(phases, add, delta, saddle.theta, cut))
     at_most(floor, search.high, "one part of a composition, and the whole of it")
     if known is None:
@@ -173,7 +179,7 @@ def phases_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, wa
         settings = [replace(one, theta=min(one.theta, 0.5 * BELOW / (estimate.mean - epsilon))) for one in settings]
     low, high = 0.0, 1.0
     furthest = max(float(loss.max()) for loss, _, _ in estimate.parts)
-    longest = LONGEST if max(epsilon, abs(estimate.mean), furthest) < SENSELESS else _SHORT
+    longest = _HEAVY_LENGTH if max(epsilon, abs(estimate.mean), furthest) < SENSELESS else _SHORT
     for setting in settings:
         high = min(high, upper(phases, add, replace(setting, centre=epsilon), longest).delta(epsilon))
         if want_lower:

@@ -40,7 +40,7 @@ def part_epsilons(phases: Phases, add: bool, delta: float, theta: float, cut: fl
     """Lower bounds on ε of the phases alone at δ: the composition certainly reaches the largest of them."""
     if len(phases) == 1:
         return [_release_epsilon(phases[0][0], add, delta)]
-    return [_part_epsilon(sampled, count, add, delta) for sampled, count in heaviest(phases, add, theta, cut)]
+    return [part_epsilon(sampled, count, add, delta) for sampled, count in heaviest(phases, add, theta, cut)]
 
 
 def least_delta(phases: Phases, add: bool, epsilon: float, theta: float, cut: float) -> float:
@@ -69,7 +69,7 @@ def _release_delta(sampled: Sampled, add: bool, epsilon: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) -> float:
+def part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) -> float:
     """A lower bound on ε of one phase; zero where one attempt proves none."""
     alone = _release_epsilon(sampled, add, delta)
     if lone_gaussian(((sampled, count),)) is not None:
@@ -77,7 +77,7 @@ def _part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) -> floa
     phases: Phases = ((sampled, count),)
     cut = _CUT * delta / count
     estimate = Estimate(phases, add, cut)
-    setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, COARSE)
+    setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, COARSE, measured=False)
     return max(alone, lower(phases, add, setting, LONGEST_CHECK).epsilon(delta))
 
 
@@ -90,7 +90,7 @@ def _part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -> floa
     phases: Phases = ((sampled, count),)
     cut = _CUT * _TYPICAL_DELTA / count
     estimate = Estimate(phases, add, cut)
-    setting = choose(phases, add, estimate.at_epsilon(epsilon), estimate.std, cut, COARSE)
+    setting = choose(phases, add, estimate.at_epsilon(epsilon), estimate.std, cut, COARSE, measured=False)
     return max(alone, lower(phases, add, replace(setting, centre=epsilon), LONGEST_CHECK).delta(epsilon))
 
 

@@ -62,8 +62,10 @@ class Setting:
         )
 
 
-def choose(phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float, tolerance: float) -> Setting:
-    """The lattice for a saddle point."""
+def choose(
+    phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float, tolerance: float, *, measured: bool = True
+) -> Setting:
+    """The lattice for a saddle point; its step is measured and corrected unless that is not worth it."""
     steps = sum(count for _, count in phases)
     theta = saddle.theta
     scale = max(saddle.epsilon, 1e-2 * spread)
@@ -71,7 +73,7 @@ def choose(phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float,
     apart = saddle.limit < math.inf
     step = math.sqrt(12 * tolerance * scale / (steps * ((saddle.slope if apart else theta) + 1)))
     ordinary = steps >= _MANY and _ORDINARY[0] < spread / (math.sqrt(steps) * step) < _ORDINARY[1]
-    if len(phases) <= _MEASURED_PHASES and not apart and not ordinary:
+    if measured and len(phases) <= _MEASURED_PHASES and not apart and not ordinary:
         meshes = Mesh(step, fine, cut), Mesh(step / 3, 3 * fine, cut)
         coarse, exact = (Cumulant(upper_parts(phases, add, mesh)[0], mesh.step)(theta) for mesh in meshes)
         excess = max(coarse - exact, 1e-15 * steps) * 9 / 8
