@@ -7,6 +7,7 @@ writes again and again is found soon, who writes through torch at once.
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 
 Buffers = Sequence[tuple[str, Tensor]]
 """A model's buffers with names, in order."""
+
+_coins = random.Random(secrets.randbits(128))
+"""Nobody's generator: a secret of the process, quick to ask."""
 
 _PIECE = 4096
 """Numbers compared at a time."""
@@ -34,6 +38,7 @@ class ParameterWatch:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
+        self._order: list[_Known] = []
         self._buffers: list[tuple[Tensor, int]] = []
         self._piece: tuple[nn.Parameter, int, Tensor] | None = None  # whose numbers, from where, what they were
 
@@ -41,13 +46,22 @@ class ParameterWatch:
         """All parameters and buffers are right as they are now."""
         self._buffers = [(tensor, tensor._version) for _, tensor in buffers]
         self._known = {id(p): _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
+        self._order = list(self._known.values())
         self._draw()
 
     def adopt(self, named: Mapping[str, nn.Parameter]) -> None:
         """The model has these parameters now: those that are new to it are right as they are."""
         kept = self._known
         self._known = {id(p): kept.get(id(p)) or _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
+        self._order = list(self._known.values())
         self._draw()
+
+    def put_back(self, parameters: Iterable[nn.Parameter]) -> None:
+        """These were moved by the library itself, and put back to the last bit."""
+        for p in parameters:
+            known = self._known.get(id(p))
+            if known is not None:
+                known.version, known.address = p._version, p.data_ptr()
 
     def allow(self, parameters: Iterable[nn.Parameter]) -> None:
         """These were changed rightly."""
@@ -57,18 +71,18 @@ class ParameterWatch:
                 known.version, known.address = p._version, p.data_ptr()
         self._draw()
 
-    def changed(self, buffers: Buffers = ()) -> str | None:
-        """The name of a parameter or buffer that is not as it was left."""
+    def changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
+        """The name of a parameter or buffer that is not as it was left; `numbers`: compare some of those too."""
         for (name, now), (tensor, version) in zip(buffers, self._buffers, strict=False):
             if now is not tensor or now._version != version:
                 return name
         for known in self._known.values():
             if known.p._version != known.version or known.p.data_ptr() != known.address:
                 return f"parameter {known.name!r}"
-        if self._piece is not None:
+        if numbers and self._piece is not None:
             p, start, before = self._piece
             known = self._known[id(p)]
-            if not torch.equal(_flat(p)[start : start + _PIECE].nan_to_num(), before):
+            if not torch.equal(_bits(p, start), before):
                 return f"parameter {known.name!r}"
         return None
 
@@ -76,16 +90,17 @@ class ParameterWatch:
         if not self._known:
             self._piece = None
             return
-        known = list(self._known.values())[secrets.randbelow(len(self._known))]
+        known = _coins.choice(self._order)
         n = known.p.numel()
         if not n or known.p.is_meta:
             self._piece = None
             return
-        start = secrets.randbelow(max(1, n - _PIECE + 1))
-        self._piece = known.p, start, _flat(known.p)[start : start + _PIECE].nan_to_num()
+        start = _coins.randrange(max(1, n - _PIECE + 1))
+        self._piece = known.p, start, _bits(known.p, start).clone()
 
 
-def _flat(p: nn.Parameter) -> Tensor:
-    """The numbers of a parameter in a row, without a copy where its memory allows it."""
+def _bits(p: nn.Parameter, start: int) -> Tensor:
+    """Some numbers of a parameter in a row, bit by bit: one that is no number is equal to itself."""
     bare = p.detach()
-    return bare.view(-1) if bare.is_contiguous() else bare.flatten()
+    flat = bare.view(-1) if bare.is_contiguous() else bare.flatten()
+    return flat[start : start + _PIECE].view(torch.uint8)

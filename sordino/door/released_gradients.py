@@ -8,12 +8,16 @@ more. Two numbers of each tensor, at places drawn at random, tell the two apart.
 from __future__ import annotations
 
 import math
+import random
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import ref
 
 from torch import Tensor, nn
+
+_coins = random.Random(secrets.randbits(128))
+"""Nobody's generator: a secret of the process, quick to ask."""
 
 _AGREE = 1e-4
 """Relative difference allowed between the factors of two numbers: they were rounded once."""
@@ -71,8 +75,8 @@ def remember(p: nn.Parameter, owner: object) -> None:
     own = p.grad
     assert own is not None, "there is a gradient to remember"
     n = own.numel()
-    first = secrets.randbelow(n) if n else 0
-    stride = secrets.randbelow(n - first) if n - first > 1 else 0
+    first = _coins.randrange(n) if n else 0
+    stride = _coins.randrange(n - first) if n - first > 1 else 0
     key = id(p)
 
     def gone(dead: ref[nn.Parameter]) -> None:

@@ -111,16 +111,16 @@ class Tripwire:
         self._values.take(self._named, self._buffers)
         self._trusted = True
 
-    def allow(self) -> None:
-        """Parameters were changed by the library itself and are right as they are."""
+    def put_back(self) -> None:
+        """Parameters were moved by the library itself, and put back to the last bit."""
         if self._trusted:
-            self._values.allow(self._named.values())
+            self._values.put_back(self._named.values())
 
-    def look(self) -> None:
+    def look(self, *, numbers: bool = True) -> None:
         """Void the claim if a parameter changed other than by a step on released gradients."""
         if not self._trusted or self._excused:
             return
-        name = self._values.changed(self._buffers)
+        name = self._values.changed(self._buffers, numbers=numbers)
         if name is not None:
             self._void(_PARAMETER.format(name))
             self.trust()  # said once
@@ -174,7 +174,7 @@ class Tripwire:
             if self.looping and not _somebodys(optimizer) and _has_own_gradients(optimizer):
                 self._void(_ANOTHER)
             return None
-        self.look()
+        self.look(numbers=False)
         self._look_at(mine)
         return self._wrapped(mine, args, kwargs)
 

@@ -52,7 +52,7 @@ class LotChecks:
 
     def before_backward(self, *, drawn: bool) -> None:
         """Look at the model as it is now; `drawn`: the lot was, and may be tested."""
-        self.tripwire.look()
+        self.tripwire.look(numbers=False)
         inventory = Inventory(self._model)
         check.statistics(self._model, inventory.modules)
         self._gradients.look(inventory)
@@ -63,7 +63,7 @@ class LotChecks:
 
     def after_query(self) -> None:
         """The lot's passes are over."""
-        self.tripwire.allow()  # a query may have moved the model and put it back
+        self.tripwire.put_back()  # a query may have moved the model and put it back
         if self._gradients.written is not None:
             self._ledger.void(str(Finding(Broken.WRITTEN, self._gradients.written)))
         self._watch()

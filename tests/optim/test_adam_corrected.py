@@ -99,8 +99,9 @@ def test_it_resumes_bit_equal_and_keeps_the_claim():
             }
     assert isinstance(p.claim(1e-5), sd.Guarantee)
     again, q, second = begin()
-    for thing, state in zip((again, q, second), saved, strict=True):
-        thing.load_state_dict(state)
+    again.load_state_dict(saved[0])
+    q.load_state_dict(saved[1], replay=sd.Replay("the same steps follow"))
+    second.load_state_dict(saved[2])
     for lot in q.draws(linear(), sd.Poisson(0.3), steps=3):
         q.backward(lot)
         second.step()
