@@ -29,6 +29,7 @@ from sordino.door import claims, history
 from sordino.door.claims import Claim
 from sordino.door.diverged import Diverged, not_finite
 from sordino.door.ledger import Ledger, ledger_for
+from sordino.door.rounding import slack
 from sordino.door.sealed import Sealed
 from sordino.door.vectors import divide_
 from sordino.events import Event, NonPrivate
@@ -128,7 +129,7 @@ class Private:
         memory). `workers` processes load datasets that are not plain tensors.
         """
         if physical_batch is not None:
-            validate.count("physical_batch", physical_batch)
+            slack(validate.count("physical_batch", physical_batch))  # refuses more than can be added up
         check.structure(self._model)
         request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate)
         self._passes.look()
@@ -284,7 +285,7 @@ class Private:
         if run.page is None:  # the first: from here on the parameters change by released gradients only
             history.trained(self._passes.named.values(), self._ledger)
             self._checks.tripwire.trust()
-        self._lot = Lot(run.steps, Sealed(len(draw.indices), self._ledger), expected, loads)
+        self._lot = Lot(run.steps, Sealed(len(draw.indices), self._ledger), expected, loads, loads.most)
         self._records = draw.indices
         run.charge(phase, draw, expected, self._passes.named)
         return self._lot

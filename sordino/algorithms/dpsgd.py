@@ -20,9 +20,10 @@ from torch import Tensor
 from sordino.declared import Declaration, Example
 from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
+from sordino.door.rounding import slack
 from sordino.door.sealed import Sealed
-from sordino.door.sensitivity import Sensitivity, Unproven
-from sordino.door.vectors import Grads
+from sordino.door.sensitivity import EXACT, Sensitivity, Unproven
+from sordino.door.vectors import Grads, Summed
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.protocol import Norms, PerSample
@@ -55,20 +56,18 @@ class _Look:
 
 def weighed(
     weigher: Weigher, state: State, grads: PerSample
-) -> tuple[Grads, Sealed[Tensor] | None, Sensitivity | Unproven]:
+) -> tuple[Grads | Summed, Sealed[Tensor] | None, Sensitivity | Unproven]:
     """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
     look = _Look(grads.norms)
     rule = weigher.rule(state, look)
     if isinstance(grads, Chunked):
-        total, tally = weigh(grads, rule, grads.estimate)
-        judged = look.judged(rule.sensitivity)
-        if isinstance(judged, Sensitivity) and judged.estimate != grads.estimate:
-            judged = replace(judged, estimate=grads.estimate)
-        sensitivity = judged
+        found, estimate = weigh(grads, rule, grads.estimate, grads.sizes, grads.most), grads.estimate
     else:
-        total, tally = weigh((grads,), rule)
-        sensitivity = look.judged(rule.sensitivity)
-    return total, None if tally is None else Sealed(tally), sensitivity
+        found, estimate = weigh((grads,), rule), EXACT
+    sensitivity = look.judged(rule.sensitivity)
+    if isinstance(sensitivity, Sensitivity):
+        sensitivity = replace(sensitivity, estimate=estimate, rounding=slack(found.rows, found.dtype))
+    return found.total, None if found.tally is None else Sealed(found.tally), sensitivity
 
 
 class Query(Protocol):

@@ -12,6 +12,7 @@ later record into another group.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -25,6 +26,7 @@ from sordino import validate
 from sordino.declared import Declaration, Method
 from sordino.door.noise import Gaussian
 from sordino.door.release import Release, release
+from sordino.door.rounding import slack
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity, Unproven
 from sordino.door.vectors import Grads
@@ -35,6 +37,7 @@ from sordino.gradients.tensors import squared_norms
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.weigh.flat import Flat
+from sordino.weigh.reach import bounded_weights
 from sordino.weigh.weigher import Rule, State, Weigher
 
 Indices = NDArray[np.int64]
@@ -132,13 +135,17 @@ class Microbatches:
             names = tuple(total)
             squared = torch.stack([torch.stack([squared_norms(mean[n][None])[0] for n in names]) for mean in means])
             finite = squared.isfinite().all(dim=1, keepdim=True)
-            weights = torch.where(finite, rule.weights(Norms(torch.where(finite, squared, 0), names)), 0)  # (K, 1 | P)
+            norms = Norms(torch.where(finite, squared, 0), names)
+            weights = torch.where(finite, rule.weights(norms), 0)  # (K, 1 | P)
+            if rule.bounded and isinstance(rule.sensitivity, Sensitivity):
+                sizes = {name: tensor.numel() for name, tensor in total.items()}
+                weights = bounded_weights(weights, norms, rule.sensitivity, lambda: sizes)
             for mean, row in zip(means, weights.expand(-1, len(names)).tolist(), strict=True):
                 for name, w in zip(names, row, strict=True):
                     if w:
                         total[name].add_(mean[name], alpha=w)
         halved = replace(self.noise, multiplier=self.noise.multiplier / 2)  # σC over a reach of 2C
-        released = release(Sealed(total), self._reach(rule), halved, rng)
+        released = release(Sealed(total), self._reach(rule, expected_batch), halved, rng)
         spent, inner = self.weigher.advance(inner, None, expected_batch, rng)
         scale = expected_batch / self.grouping.expected(
             expected_batch
@@ -161,10 +168,11 @@ class Microbatches:
             )
         return rule
 
-    def _reach(self, rule: Rule) -> Sensitivity | Unproven:
+    def _reach(self, rule: Rule, expected_batch: float) -> Sensitivity | Unproven:
         if isinstance(rule.sensitivity, Unproven):
             return rule.sensitivity
-        twice = replace(rule.sensitivity, l2=2 * rule.sensitivity.l2, l1=None)
+        groups = math.ceil(self.grouping.expected(expected_batch))
+        twice = replace(rule.sensitivity, l2=2 * rule.sensitivity.l2, l1=None, rounding=slack(groups))
         return Unproven(self.grouping.unproven, twice.l2) if self.grouping.unproven else twice
 
     def _means(self, grads: PerSample, rng: Rng) -> tuple[Grads, list[Grads]]:

@@ -20,6 +20,7 @@ from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity, Unproven
+from sordino.door.vectors import rounded
 from sordino.events import compose
 from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample
@@ -58,10 +59,10 @@ class Projected:
         eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
         update, learnt, sensitivity = weighed(self.weigher, inner, grads)
         first, *others = proportions(self.rho, self.rounds)
-        update = add({}, update, first)  # private, and so is every point on the way
+        update = add({}, rounded(update), first)  # private, and so is every point on the way
         for weight in others:
             total, _, sensitivity = weighed(self.weigher, inner, moved(grads, add({}, update, -eta / expected_batch)))
-            update = add(update, total, weight)
+            update = add(update, rounded(total), weight)
             scale = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
             sensitivity = Unproven(REASON, scale)
         released = release(Sealed(update), sensitivity, self.noise, rng)

@@ -7,7 +7,8 @@
 A value brings its event (rule R3): nobody computes the event anywhere else.
 
 Privacy: the declared sensitivity is the caller's proof obligation; the neighbour hunter tries to break it. Norms and sums
-are rounded, so the scale is raised by `ROUNDING`, which is more than float32 loses on the norms of a release.
+are rounded, so the scale is raised by what that may add to a record's reach (`rounding`). A sum over chunks comes in
+float64 and is rounded to float32 after the noise, where rounding is free.
 """
 
 from __future__ import annotations
@@ -26,12 +27,9 @@ from sordino import events, validate
 from sordino.door.noise import Noise, dense
 from sordino.door.sealed import Sealed, unseal
 from sordino.door.sensitivity import Sensitivity, Unproven
-from sordino.door.vectors import Grads, divide_
+from sordino.door.vectors import Grads, Summed, divide_, rounded
 from sordino.events import Event
 from sordino.random.rng import Rng
-
-ROUNDING = 1e-5
-"""Relative slack for norms that were rounded low: blockwise float32 sums of squares are good to 1e-7."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
 
 
 def release(
-    value: Sealed[Grads],
+    value: Sealed[Grads] | Sealed[Grads | Summed],
     sensitivity: Sensitivity | Unproven,
     noise: Noise,
     rng: Rng,
@@ -81,13 +79,14 @@ def release(
 
     What comes out is divided by a public number, if one is given, in the pass that adds the noise.
     """
-    bare, factors = unseal(value), None
+    total, factors, slack = _opened(value), None, 0.0
+    bare = total.values if isinstance(total, Summed) else total
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
         event: Event = events.NonPrivate(sensitivity.reason)
     else:
         _check_dimension(bare, sensitivity)
-        bound, event = noise.bound(sensitivity), noise.event(sensitivity.estimate)
+        bound, event, slack = noise.bound(sensitivity), noise.event(sensitivity.estimate), sensitivity.rounding
         if sensitivity.units is not None:
             factors = sensitivity.units({name: tensor.numel() for name, tensor in bare.items()})
             bare = {name: tensor.mul_(factors[name]) for name, tensor in bare.items()}
@@ -95,12 +94,19 @@ def release(
         seen = tap(bare, sensitivity, noise)
         if seen is not None:
             handed = _divided({name: tensor.clone() for name, tensor in seen.items()}, factors)
+            handed = rounded(Summed(handed, total.narrow)) if isinstance(total, Summed) else handed
             divide_(handed, divide_by)
             return Release(handed, events.NonPrivate(TAPPED), divide_by)
     if _taps:
         event = events.NonPrivate(TAPPED)
-    noised = _noised(bare, noise, bound, rng, divide_by, lost=isinstance(sensitivity, Unproven))
+    scale = _scale(noise, bound, lost=isinstance(sensitivity, Unproven)) * (1 + slack)
+    noised = _noised(Summed(bare, total.narrow) if isinstance(total, Summed) else bare, noise, scale, rng, divide_by)
     return Release(_divided(noised, factors), event, divide_by)
+
+
+def _opened(value: Sealed[Grads] | Sealed[Grads | Summed]) -> Grads | Summed:
+    total: Grads | Summed = unseal(value)  # type: ignore[misc]  # a sealed union of the two
+    return total
 
 
 def _divided(value: Grads, factors: Mapping[str, float] | None) -> Grads:
@@ -119,20 +125,37 @@ def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> N
         )
 
 
-def _noised(
-    value: Mapping[str, Tensor], noise: Noise, bound: float, rng: Rng, divide_by: float, *, lost: bool
-) -> Grads:
-    summed = {name: dense(tensor) for name, tensor in value.items()}
+def _scale(noise: Noise, bound: float, *, lost: bool) -> float:
+    """The scale of the noise; not a number where nothing bounds it and the value is lost to everyone."""
     if noise.multiplier == 0:  # 0 × ∞ is not a scale; an infinite bound is allowed where no noise is asked for
-        divide_(summed, divide_by)
-        return summed
+        return 0.0
     if lost and not math.isfinite(bound):  # of no use to anyone, and Private ends the run
-        return {name: torch.full_like(tensor, math.nan) for name, tensor in summed.items()}
+        return math.nan
     if not math.isfinite(bound):
         raise ValueError(f"bound={bound}: noise needs a finite bound; give one, or a multiplier of 0")
-    scale = noise.multiplier * bound * (1 + ROUNDING)
-    noise.add_(summed, scale, rng, 1 / divide_by)
+    return noise.multiplier * bound
+
+
+def _noised(value: Grads | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+    if isinstance(value, Summed) and scale > 0:
+        return _noised_wide(value, noise, scale, rng, divide_by)
+    summed = {name: dense(tensor) for name, tensor in rounded(value).items()}
+    if math.isnan(scale):
+        return {name: torch.full_like(tensor, math.nan) for name, tensor in summed.items()}
+    if scale == 0:
+        divide_(summed, divide_by)
+    else:
+        noise.add_(summed, scale, rng, 1 / divide_by)
     return summed
+
+
+def _noised_wide(value: Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+    """The noise is made where the result goes, and the sum added to it in float64."""
+    made = {name: dense(tensor).zero_() for name, tensor in value.narrow.items()}
+    noise.add_(made, scale, rng)
+    for name, tensor in made.items():
+        tensor.copy_(value.values[name].add_(tensor).mul_(1 / divide_by))
+    return made
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sordino.door.rounding import slack
+
 
 @dataclass(frozen=True)
 class Exact:
@@ -21,6 +23,8 @@ class FromProjections:
 Estimate = Exact | FromProjections
 
 EXACT = Exact()
+LEAST = slack(0)
+"""Rounding of a record's own norm."""
 Units = Callable[[Mapping[str, int]], Mapping[str, float]]
 """From the sizes of tensors to a factor for each."""
 
@@ -39,6 +43,8 @@ class Sensitivity:
     """Public factors the tensors are multiplied by before noise and divided by after: `l2` is that of the products."""
     estimate: Estimate = EXACT
     """How the norms were obtained that the bound was kept by: `l2` is the reach if they are exact."""
+    rounding: float = LEAST
+    """Relative: how much further a record may move the sum because it was rounded on the way (`rounding.slack`)."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -9,6 +10,64 @@ from torch import Tensor
 
 Grads = dict[str, Tensor]
 """One tensor per trainable parameter, by the parameter's name."""
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A sum over chunks in float64, and the tensors of its own type that it goes to once noise is on it."""
+
+    values: Grads
+    narrow: Grads  # what they hold is of no use any more
+
+
+class Accumulator:
+    """Adds up the sums of chunks: the only one as it is, more of them in float64.
+
+    In float32 the rounding of 200 chunks of 256 equal records comes to a tenth of the bound.
+    """
+
+    def __init__(self) -> None:
+        self._narrow: Grads | None = None
+        self._wide: Grads | None = None
+
+    def room(self) -> Grads | None:
+        """Where the next chunk is to be added; None before the first."""
+        if self._narrow is None or self.dtype is torch.float64:
+            return self._narrow
+        if self._wide is None:
+            self._wide = {name: tensor.double() for name, tensor in self._narrow.items()}
+        for tensor in self._narrow.values():
+            tensor.zero_()
+        return self._narrow
+
+    def take(self, chunk: Grads) -> None:
+        """The sum of one more chunk, in the room that was given."""
+        self._narrow = chunk
+        if self._wide is not None:
+            for name, tensor in chunk.items():
+                self._wide[name].add_(tensor)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest type that a chunk was added up in."""
+        wide = self._narrow is not None and all(t.dtype is torch.float64 for t in self._narrow.values())
+        return torch.float64 if wide else torch.float32
+
+    @property
+    def total(self) -> Grads | Summed:
+        """The sum."""
+        assert self._narrow is not None, "a lot has at least one part"
+        return self._narrow if self._wide is None else Summed(self._wide, self._narrow)
+
+
+def rounded(total: Grads | Summed) -> Grads:
+    """The sum in its own type."""
+    if not isinstance(total, Summed):
+        return total
+    for name, tensor in total.narrow.items():
+        tensor.copy_(total.values[name])
+    return total.narrow
+
 
 ALIGNMENT = 16
 """Elements: in a buffer behind many tensors every one starts on a cache line."""

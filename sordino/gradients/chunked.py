@@ -39,6 +39,8 @@ class Chunked:
     parts_at: Callable[[Mapping[str, Tensor]], Iterable[PerSample]] | None = None
     records: NDArray[np.int64] | None = None  # which records of the dataset they are, in order; private
     estimate: Estimate = EXACT  # what the norms of its parts are
+    sizes: Callable[[], Mapping[str, int]] | None = None  # the elements of each tensor; public
+    most: int | None = None  # no part has more records; public
 
     def __iter__(self) -> Iterator[PerSample]:
         return iter(self.parts())
@@ -75,4 +77,4 @@ def moved(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
             f"gradients at other parameters were asked of a {type(grads).__name__}: need the lot that Private hands a query"
         )
     at = grads.parts_at
-    return Chunked(lambda: at(by), estimate=grads.estimate)
+    return Chunked(lambda: at(by), estimate=grads.estimate, sizes=grads.sizes, most=grads.most)

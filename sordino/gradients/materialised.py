@@ -44,8 +44,22 @@ class Materialised:
         for column, (name, rows) in enumerate(self.rows.items()):
             dtype = accumulation_dtype(rows.dtype)
             w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
-            summed = torch.tensordot(w, rows.to(dtype), dims=1)
+            summed = _product(w, rows.to(dtype))
             if not torch.isfinite(summed).all():  # 0 · nan is nan: leave the rows of weight 0 out
-                summed = torch.tensordot(w[w != 0], rows[w != 0].to(dtype), dims=1)
+                summed = _product(w[w != 0], rows[w != 0].to(dtype))
             total[name] = total[name].add_(summed) if name in total else summed
         return total
+
+
+_TOGETHER = 320
+"""Rows in one product: it runs through all of them in float32, and the roundings of more come to too much."""
+
+
+def _product(w: Tensor, rows: Tensor) -> Tensor:
+    """Σ_i w_i rows_i."""
+    first, *more = [
+        torch.tensordot(*both, dims=1) for both in zip(w.split(_TOGETHER), rows.split(_TOGETHER), strict=True)
+    ]
+    for another in more:
+        first.add_(another)
+    return first

@@ -8,7 +8,8 @@ the gradient there (Euler), and both are at hand in `Captured`. Other layers tak
 
 Privacy: θ is public at the step, so a weigher's bound on ‖g_i + λθ‖ bounds what a record contributes, as it does without
 λ. Where g_i ≈ −λθ the three terms cancel and rounding could make the norm read low, and a low norm breaks the bound: the
-terms are added in float64 and the square is raised by κu(‖g_i‖² + λ²‖θ‖²), u the precision they were computed in.
+terms are added in float64 and the square is raised by κu(‖g_i‖² + λ²‖θ‖²), u the precision they were computed in, and
+to what terms that cancel in the sum leave (`raised`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sordino.door.vectors import Grads
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.captured.result import Result
 from sordino.gradients.captured.two_pass import TwoPassResult
+from sordino.gradients.formulas.part import raised
 from sordino.gradients.protocol import Backend, Norms, PerSample, estimate_of
 from sordino.gradients.tensors import squared_norms
 from sordino.refusal import Refusal
@@ -65,8 +67,8 @@ class Shifted:
         shift = (torch.stack(own) if own else factor.new_zeros(0)) * factor.to(squared.device).square()  # (P,) λ²‖θ‖²
         moved = squared + 2 * factor.to(squared.device) * inner + shift
         slack = KAPPA * torch.finfo(plain.squared.dtype).eps
-        raised = (moved + slack * (squared + shift)).clamp(min=0)
-        return Norms(torch.where(shift > 0, raised, squared), plain.names, plain.estimate)
+        both = raised((moved + slack * (squared + shift)).clamp(min=0), (squared.sqrt() + shift.sqrt()).square_())
+        return Norms(torch.where(shift > 0, both, squared), plain.names, plain.estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """⟨g_i + λθ, u⟩."""

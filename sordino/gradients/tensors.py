@@ -16,6 +16,15 @@ def zeros(parameters: Mapping[str, Tensor]) -> Grads:
     return {n: torch.zeros(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device) for n, p in parameters.items()}
 
 
+VANISHED = 2.0**-126
+"""The smallest normal number of float32."""
+
+
+def vanished(rows: Tensor) -> float:
+    """What the squares of a row of (B, …) in float32 may lose where they are too small to be normal numbers."""
+    return math.prod(rows.shape[1:]) * VANISHED if rows.dtype is torch.float32 else 0.0
+
+
 BLOCK = 1 << 18
 """Elements squared at once: few enough to stay in cache, and for float32 sums over them to be good to 1e-7. Longer runs
 read low, and a low norm breaks the bound."""
@@ -34,4 +43,4 @@ def squared_norms(rows: Tensor) -> Tensor:
     for start in range(0, flat.shape[0], together):
         for block in flat[start : start + together].split(BLOCK, dim=1):
             total[start : start + together] += block.square().sum(dim=1)
-    return total.to(flat.dtype)
+    return total.add_(vanished(flat)).to(flat.dtype)

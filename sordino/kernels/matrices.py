@@ -21,6 +21,7 @@ FUNCTIONS = {
     "sordino_weighted": (INT, INT, SIZE, POINTER, SIZE, SIZE, POINTER, INT),
     "sordino_finite": (INT, INT, SIZE, POINTER, POINTER),
     "sordino_shortened": (None, SIZE, POINTER, FLOAT, POINTER),
+    "sordino_within": (INT, SIZE, POINTER, SIZE, POINTER, FLOAT, FLOAT),
 }
 _ROUNDING = 1e-6  # of sums that run on in double precision
 _FIELDS = 5  # of a matrix: start, width, stride, where its weighted rows go, where their sum goes
@@ -46,6 +47,11 @@ class Functions:
         out = torch.empty(squared.shape)
         self.library.sordino_shortened(squared.numel(), squared.data_ptr(), bound, out.data_ptr())
         return out
+
+    def within(self, weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
+        """Whether 0 ≤ w (√s + floor) ≤ limit for all weights (n, 1) and contiguous values s (n,)."""
+        where = (len(weights), weights.data_ptr(), weights.stride(0), squared.data_ptr())
+        return bool(self.library.sordino_within(*where, floor, limit))
 
     def finite(self, tensors: Sequence[Tensor]) -> bool:
         """Whether every number of these contiguous tensors is finite."""
@@ -113,6 +119,9 @@ def agrees(made: Functions) -> bool:
         and not made.finite([y, torch.tensor([1.0, torch.nan])])
         and near(*zip(squared.double().t(), own.t(), strict=True), (sums.double(), own.sum(1)), rounding=_ROUNDING)
         and torch.equal(made.shortened(sums, 7.0), (sums.rsqrt() * 7.0).clamp(max=1))
+        and made.within(w[::2, None], w[::2], 0.0, 3.0)
+        and not made.within(w[:, None], w.abs(), 0.0, 3.0)
+        and not made.within(w[::2, None], w[::2], 0.5, 3.0)
         and torch.equal(to, y * w[:, None])
         and near((total, 1 + (y * w[:, None]).sum(0)))
     )

@@ -135,21 +135,44 @@ def _rows(columns: tuple[Tensor, ...], indices: Tensor) -> tuple[Tensor, ...]:
     return tuple([c.index_select(0, indices if c.is_cpu else indices.to(c.device)) for c in columns])
 
 
-def chunks(indices: Indices, physical_batch: int) -> list[Indices]:
-    """A lot's indices in as few physical chunks as possible, of equal size or nearly; none for an empty lot."""
-    parts = -(-len(indices) // physical_batch)
-    if parts == 1:
-        return [indices]
-    return np.array_split(indices, parts) if parts else []
+def chunks(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
+    """A lot's indices in physical chunks; none for an empty lot.
+
+    Given the number of records there are, ascending indices are cut by their value, in halves of halves of the dataset
+    until a chunk fits: one record more or fewer changes its own chunk and no other, and so the rounding of one sum only.
+    Others go in as few chunks as possible, of equal size or nearly.
+    """
+    if len(indices) <= physical_batch:
+        return [indices] if len(indices) else []
+    if records is not None and bool((np.diff(indices) > 0).all()):
+        return list(_halved(indices, 0, records, physical_batch))
+    return np.array_split(indices, -(-len(indices) // physical_batch))
+
+
+def _halved(indices: Indices, first: int, last: int, physical_batch: int) -> Iterator[Indices]:
+    """The indices of [first, last), ascending, in pieces that fit."""
+    if len(indices) <= physical_batch:
+        if len(indices):
+            yield indices
+        return
+    middle = (first + last) // 2
+    cut = int(np.searchsorted(indices, middle))
+    yield from _halved(indices[:cut], first, middle, physical_batch)
+    yield from _halved(indices[cut:], middle, last, physical_batch)
 
 
 class Batches:
     """The chunks of one lot. Each call goes through them from the first; only the first can use what was prefetched."""
 
     def __init__(
-        self, indices: Indices, physical_batch: int, load: Load, prefetched: Callable[[int], Any] | None = None
+        self,
+        indices: Indices,
+        physical_batch: int,
+        load: Load,
+        records: int | None = None,
+        prefetched: Callable[[int], Any] | None = None,
     ) -> None:
-        self._parts = chunks(indices, physical_batch)
+        self._parts, self.most = chunks(indices, physical_batch, records), physical_batch
         self._load = load
         self._prefetched = prefetched
 
@@ -172,10 +195,11 @@ class Prefetch:
         collate: Callable[[list[Any]], Any] | None,
         seed: int,
     ) -> None:
+        n = length(dataset)
         self._keys = (
-            (k, c) for k, draw in enumerate(draws()) for c, _ in enumerate(chunks(draw.indices, physical_batch))
+            (k, c) for k, draw in enumerate(draws()) for c, _ in enumerate(chunks(draw.indices, physical_batch, n))
         )
-        batches = (part.tolist() for draw in draws() for part in chunks(draw.indices, physical_batch))
+        batches = (part.tolist() for draw in draws() for part in chunks(draw.indices, physical_batch, n))
         generator = torch.Generator().manual_seed(seed)
         self._loader = DataLoader(
             dataset, batch_sampler=_Once(batches), num_workers=workers, collate_fn=collate, generator=generator

@@ -17,6 +17,7 @@ class Lot:
     size: Sealed[int]  # private under Poisson sampling
     expected_batch: float  # the public divisor
     loads: Callable[[], Iterable[Any]] = field(repr=False)  # its batches; for the library alone
+    most: int | None = field(default=None, repr=False)  # no batch has more records; public
 
     def batches(self) -> Iterable[Any]:
         """The records themselves. Whoever reads them in the loop can do anything with them, so the claim is void."""

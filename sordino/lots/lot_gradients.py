@@ -59,6 +59,10 @@ class LotGradients:
         """The parameters by name; the same dict for as long as they and what is trained of them are the same."""
         return self._names.named
 
+    def sizes(self) -> dict[str, int]:
+        """The elements of each trainable parameter."""
+        return {name: p.numel() for name, p in self._names.trained.items()}
+
     def own_randomness(self, stream: Rng) -> AbstractContextManager[None]:
         """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
         return Seeded(stream.seed(), self.device)
@@ -84,6 +88,8 @@ class LotGradients:
             partial(self.parts_at, lot, losses, put_back),
             records,
             estimate_of(self.backend),
+            self.sizes,
+            lot.most,
         )
 
     def parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:

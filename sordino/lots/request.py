@@ -84,4 +84,4 @@ class Request:
         for k, draw in enumerate(made()):
             ahead = None if prefetch is None else prefetch.of(k)
             whole = grouped(draw, self.copies, self.sampler)
-            yield whole, Batches(draw.indices, chunk, self.load, ahead), draw.indices
+            yield whole, Batches(draw.indices, chunk, self.load, self.n, ahead), draw.indices

@@ -26,6 +26,7 @@ from torch import Tensor
 from sordino.door.sealed import Sealed
 from sordino.events import Event
 from sordino.random.rng import Rng
+from sordino.weigh.rows import refuse_statistics
 
 T = TypeVar("T", bound=np.generic)
 Rows: TypeAlias = NDArray[np.int64]
@@ -71,7 +72,9 @@ class Records:
 
     def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
         """The records whose coins fall on their face, ascending; no coin does so with a probability above `most`."""
-        chance = np.clip(np.nan_to_num(rate(self._measured())), 0.0, most)
+        given = rate(self._measured())
+        refuse_statistics(rate, self._measured(), given, rng.child("rows"), f"rate={rate!r}")
+        chance = np.clip(np.nan_to_num(given), 0.0, most)
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 
     def release(self, mechanism: Mechanism, rng: Rng) -> float:

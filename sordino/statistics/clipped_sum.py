@@ -18,7 +18,9 @@ from sordino import validate
 from sordino.door.noise import Laplace, Noise
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.tensors import flattened
+from sordino.random.rng import Rng
 from sordino.weigh.flat import shorten
+from sordino.weigh.rows import refuse_statistics
 
 
 def identity(rows: Tensor) -> Tensor:
@@ -45,7 +47,10 @@ class ClippedSum:
 
     def total(self, rows: Tensor) -> Tensor:
         """The clipped sum, in the shape of one record's vector."""
-        vectors = self.of(rows.to(torch.float64))
+        wide = rows.to(torch.float64)
+        vectors = self.of(wide)
+        if self.of is not identity:
+            refuse_statistics(self.of, wide, vectors, Rng.from_entropy(), f"of={self.of!r}")
         order = 1 if isinstance(self.noise, Laplace) else 2
         norms = torch.linalg.vector_norm(flattened(vectors), order, dim=1)
         weights = torch.where(torch.isfinite(norms), shorten(norms, self.bound), 0)

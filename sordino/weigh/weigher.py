@@ -2,7 +2,8 @@
 
 A weigher is public. At each step it fixes a `Rule` from its public state, before it has seen a sample; the rule is then
 applied to each sample's norms on their own, chunk by chunk. If φ is the rule's weight and r a norm, φ(r)·r ≤ C for
-every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi et al. 2016).
+every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi et al. 2016). `weigh`
+holds every row to it, whatever the rule says (`reach`).
 
 Three things may follow the data and are kept apart:
   - the weight of a sample, a function of that sample's norms alone;
@@ -14,20 +15,23 @@ Three things may follow the data and are kept apart:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from sordino.door.rounding import USUAL_ROWS
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Estimate, Exact, Sensitivity, Unproven
-from sordino.door.vectors import Grads
+from sordino.door.vectors import Accumulator, Grads, Summed
 from sordino.events import Event
 from sordino.gradients.protocol import Norms, PerSample
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
+from sordino.weigh.reach import bounded_weights
 
 State: TypeAlias = Any
 """Public state: None, a number, text, a tensor that was released, or a list or dict of such, so that a checkpoint of JSON
@@ -84,6 +88,16 @@ class Stateless:
 EXACT = Exact()
 
 
+@dataclass(frozen=True)
+class Weighed:
+    """What a rule made of a lot; total and tally are private."""
+
+    total: Grads | Summed
+    tally: Tensor | None
+    rows: int  # at most so many records were added up at once
+    dtype: torch.dtype  # in this type
+
+
 def cleaned(norms: Norms) -> tuple[Norms, Tensor | None]:
     """Norms with zeros in the rows that are not finite, and which rows are finite, (B, 1); None if all are."""
     if norms.finite:
@@ -92,18 +106,26 @@ def cleaned(norms: Norms) -> tuple[Norms, Tensor | None]:
     return Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate), finite
 
 
-def weigh(parts: Iterable[PerSample], rule: Rule, estimate: Estimate = EXACT) -> tuple[Grads, Tensor | None]:
+def weigh(
+    parts: Iterable[PerSample],
+    rule: Rule,
+    estimate: Estimate = EXACT,
+    sizes: Callable[[], Mapping[str, int]] | None = None,
+    most: int | None = None,
+) -> Weighed:
     """Σ w_i g_i and the tally's sum over the parts of a lot, one part in memory at a time.
 
     `estimate` is what the caller takes the norms to be; the sensitivity it hands to the door must say so. Norms that are
-    something else are refused.
+    something else are refused. `sizes` gives the numbers of elements of the tensors, and `most` a public number of records
+    that no part exceeds, where they are known.
 
     A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
     presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
     training diverges: it counts like any other.
     """
-    total: Grads | None = None
+    total = Accumulator()
     tally: Tensor | None = None
+    rows, promise = 0, rule.sensitivity
     for part in parts:
         norms = part.norms()
         if norms.estimate != estimate:
@@ -112,11 +134,22 @@ def weigh(parts: Iterable[PerSample], rule: Rule, estimate: Estimate = EXACT) ->
             )
         norms, finite = cleaned(norms) if rule.bounded else (norms, None)
         weights = rule.weights(norms)
-        total = part.weighted_sum(weights if finite is None else torch.where(finite, weights, 0), into=total)
+        if finite is not None:
+            weights = torch.where(finite, weights, 0)
+        if isinstance(promise, Sensitivity) and rule.bounded:
+            weights = bounded_weights(weights, norms, promise, sizes or partial(_sizes, part))
+        total.take(part.weighted_sum(weights, into=total.room()))
+        rows = max(rows, len(weights))
         if rule.tally is not None:
             counts = rule.tally(norms)
             added = (counts if finite is None else torch.where(finite, counts, 0)).sum(dim=0)  # (K,)
             tally = added if tally is None else tally + added
         del part, norms  # before the next part is made: one in memory at a time
-    assert total is not None, "a lot has at least one part"
-    return total, tally
+    assert most is None or rows <= most, "a lot is cut into parts of at most so many records"
+    return Weighed(total.total, tally, max(USUAL_ROWS, rows if most is None else most), total.dtype)
+
+
+def _sizes(part: PerSample) -> Mapping[str, int]:
+    """The elements of each tensor, where nobody said: those of a sum over nobody."""
+    nobody = torch.zeros(len(part.losses), 1, device=part.losses.device)
+    return {name: tensor.numel() for name, tensor in part.weighted_sum(nobody).items()}

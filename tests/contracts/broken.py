@@ -133,7 +133,7 @@ class BrokenQuery:
 
 
 def _sum(grads: Any) -> dict[str, Tensor]:
-    return weigh(grads if isinstance(grads, Chunked) else (grads,), sd.Flat(C).rule(None, grads.norms))[0]
+    return weigh(grads if isinstance(grads, Chunked) else (grads,), sd.Flat(C).rule(None, grads.norms)).total
 
 
 def a_tensor_without_noise(grads: PerSample, rng: Rng) -> Release:

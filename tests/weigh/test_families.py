@@ -27,12 +27,12 @@ def test_the_weights_are_those_of_the_papers():
 
 
 def test_a_gradient_whose_squares_vanish_in_float32_is_not_lifted_over_the_bound():
-    """A million elements of 2e-23, whose squares are rounded to nothing, beside one of 4e-23: r is not 2e-20."""
+    """A million elements of 2e-23, whose squares are rounded to nothing, beside one of 4e-23: they count all the same."""
     row = torch.full((1, 1_000_000), 2e-23)
     row[0, 0] = 4e-23
     grads = Materialised({"w": row}, torch.zeros(1))
     norm = row.double().norm()
-    assert grads.norms().total() < 0.01 * norm
+    assert grads.norms().total() >= norm
     for weigher in (sd.Normalised(1.0), sd.Automatic(1.0), sd.PSAC(1.0)):
         assert weigher.rule(None, list).weights(grads.norms())[0, 0] * norm <= 1.0
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.captured.use import Use
-from sordino.gradients.formulas.part import Part
+from sordino.gradients.formulas.part import Part, measured
 
 _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
@@ -35,7 +35,7 @@ class KeepBudget:
         """‖g_i‖², (B,)."""
         if self._held is not None:
             self.options, self._held = replace(self.options, keep_bytes=int(_ROWS * self._held)), None
-        squared = part.squared(self.options)
+        squared = measured(part, self.options)
         kept = getattr(part, "kept", None)
         if kept is not None:
             left = max(0, (self.options.keep_bytes or 0) - kept.nbytes)

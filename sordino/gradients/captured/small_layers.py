@@ -22,6 +22,10 @@ _SMALL = 1 << 20
 """Elements of a matrix up to which a call costs more than its work; larger ones are worth torch's threads."""
 
 
+_AT_ONCE = 512
+"""Samples: sums run through all of them in float32, and for more the roundings come to too much."""
+
+
 class SmallLayers:
     """The parts of all parameters, each a product of two matrices or the rows of one."""
 
@@ -35,7 +39,7 @@ class SmallLayers:
 
     def add_to(self, total: Sequence[Tensor], weights: Tensor, beta: int) -> bool:
         """Add Σ w_i g_i; False, and nothing was done, where the weights differ by parameter or two share a matrix."""
-        if weights.shape[1] != 1 or weights.dtype is not torch.float32:
+        if weights.shape[1] != 1 or weights.dtype is not torch.float32 or len(weights) > _AT_ONCE:
             return False
         weighted: dict[int, Tensor] = {}
         sums: dict[int, Tensor] = {}

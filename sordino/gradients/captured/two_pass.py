@@ -8,6 +8,7 @@ the same tensors, so the norms are those of what is summed. Parameters used more
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ from sordino.gradients.captured.result import room_for_sum
 from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Mode
 from sordino.gradients.captured.use import Use
-from sordino.gradients.formulas.compound import joined
-from sordino.gradients.formulas.part import Part, full_precision
+from sordino.gradients.formulas.compound import Several, joined
+from sordino.gradients.formulas.part import NEVER, Part, full_precision, measured, raised
 from sordino.gradients.protocol import Norms
 from sordino.random.global_state import GlobalState, left_as_they_were
 
@@ -45,7 +46,8 @@ class TwoPassResult:
 
     def _measured(self, b: int) -> tuple[Tensor, Tensor]:
         """The losses, and squared norms (B, P)."""
-        plan, options = self._session.plan, self._session.options
+        plan = self._session.plan
+        options = replace(self._session.options, keep_bytes=NEVER)  # the second pass sums what it computes, no rows
         columns = [p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) for p in plan.parameters]
         waiting: dict[int, list[Part]] = {}
         uses: dict[int, int] = {}
@@ -55,7 +57,7 @@ class TwoPassResult:
             if self.inner is not None:
                 self.inner[:, column] += part.dot(plan.parameters[column].detach())
             if column in plan.used_once:
-                columns[column] = part.squared(options)
+                columns[column] = measured(part, options)
             else:  # the norm of a sum has cross terms: wait for all uses
                 waiting.setdefault(column, []).append(part)
 
@@ -70,7 +72,8 @@ class TwoPassResult:
             self._again(measure)
         with torch.no_grad(), full_precision(losses.device):
             for column, parts in waiting.items():
-                columns[column] = joined(parts).squared(options)
+                separate = Several(tuple(parts)).uncancelled(options)  # the second pass adds them one by one
+                columns[column] = raised(joined(parts).squared(options), separate)
         return losses, torch.stack(columns, 1)
 
     def norms(self) -> Norms:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.captured.options import PerformanceOptions
-from sordino.gradients.formulas.part import Part, Rows, per_pass, square_sum
+from sordino.gradients.formulas.part import Part, Rows, per_pass, square_sum, terms_of
 
 Joiner = Callable[[Sequence[Part]], Part | None]
 _JOINERS: list[Joiner] = []
@@ -56,6 +56,10 @@ class Several:
             start += step
         return torch.cat(found)
 
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """The lengths of all uses, added."""
+        return torch.stack([terms_of(part, options).sqrt() for part in self.parts]).sum(0).square_()
+
     def dot(self, u: Tensor) -> Tensor:
         """Linear: a sum over the uses."""
         return torch.stack([part.dot(u) for part in self.parts]).sum(0)
@@ -91,6 +95,10 @@ class Block:
         """The other rows are zero."""
         return self.part.squared(options)
 
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """The other rows are zero."""
+        return self.part.uncancelled(options)
+
     def dot(self, u: Tensor) -> Tensor:
         """Only the block counts."""
         return self.part.dot(u[self.start : self.stop])
@@ -123,6 +131,10 @@ class Disjoint:
         """Pythagoras."""
         return torch.stack([block.squared(options) for block in self.blocks]).sum(0)
 
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """Blocks do not meet."""
+        return torch.stack([terms_of(block, options) for block in self.blocks]).sum(0)
+
     def dot(self, u: Tensor) -> Tensor:
         """A sum."""
         return torch.stack([block.dot(u) for block in self.blocks]).sum(0)
@@ -153,6 +165,10 @@ class SeveralRows:
     def squared(self, options: PerformanceOptions) -> Tensor:
         """From gradients, since the rows of a sample add up before the norm."""
         return Several((self,)).squared(options)
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """The lengths of all frames, added."""
+        return terms_of(self.part, options).sqrt().view(-1, self.k).sum(1).square_()
 
     def dot(self, u: Tensor) -> Tensor:
         """Linear in the rows."""

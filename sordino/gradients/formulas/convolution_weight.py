@@ -22,9 +22,19 @@ from sordino.gradients.first_batch.stopwatch import samples
 from sordino.gradients.formulas import by_shape
 from sordino.gradients.formulas.convolution_rows import ORDER, gram, rows, weight_gradient
 from sordino.gradients.formulas.geometry import Geometry
-from sordino.gradients.formulas.matrix_product import diagonal_guard
-from sordino.gradients.formulas.part import Rows, blank, may_keep, per_pass, pieces, square_sum
+from sordino.gradients.formulas.matrix_product import diagonal_guard, gram_rounding, vanishing
+from sordino.gradients.formulas.part import (
+    Rows,
+    add_rows,
+    blank,
+    may_keep,
+    per_pass,
+    pieces,
+    rough_square_sum,
+    square_sum,
+)
 from sordino.gradients.formulas.workspace import Workspace
+from sordino.gradients.tensors import VANISHED
 from sordino.kernels import convolution, winograd_rows
 from sordino.kernels.sample_gradients import SampleGradients
 
@@ -37,7 +47,7 @@ _KERNELS = ("winograd", "compiled")
 class Convolution:
     """The weight of a convolution."""
 
-    __slots__ = ("a", "g", "geometry", "kept", "order", "shape", "workspace")
+    __slots__ = ("a", "g", "geometry", "kept", "order", "shape", "terms", "workspace")
 
     def __init__(self, a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace | None = None) -> None:
         """Take a (B, C, *S), not padded, and g (B, p, *S')."""
@@ -47,6 +57,7 @@ class Convolution:
         self.workspace = Workspace() if workspace is None else workspace
         self.shape = (g.shape[1], a.shape[1] // geometry.groups, *geometry.kernel)  # the weight's
         self.kept: Tensor | None = None  # (B, …) rows in the order of `order`
+        self.terms: Tensor | None = None  # (B,), once it is known
         self.order = ""  # "" for rows as (p, C/groups, *kernel), else their layout: "kpc" or "pkc" with k the taps
 
     def squared(self, options: PerformanceOptions) -> Tensor:
@@ -71,6 +82,7 @@ class Convolution:
             ]
             squared = torch.cat([s for s, _ in products])
             again = diagonal_guard(squared, torch.cat([d for _, d in products]))
+            squared = squared + self._terms().mul(gram_rounding(squared.dtype))
             for index in pieces(again, per_pass(size, options)):
                 squared[index] = square_sum(self.rows(index))
             return squared
@@ -89,7 +101,7 @@ class Convolution:
         kernel = self._kernels()[choice]
         taps, channels = self.geometry.taps, self.shape[1]
         kept = self.workspace.room((len(self.a), self.shape[0], taps, channels), self.a) if keep else None
-        squared = kernel.rows(self.a, self.g, self.geometry, kept)
+        squared = kernel.rows(self.a, self.g, self.geometry, kept).add_(prod(self.shape) * VANISHED)
         if kept is not None:
             self.kept, self.order = kept, "pkc"
             self.a = self.g = kept[:, :0]
@@ -172,6 +184,16 @@ class Convolution:
         turned = tap_first.movedim(-3 if self.order == "kpc" else -2, -1)
         return turned.reshape(*tap_first.shape[:-3], *self.shape)
 
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """K‖a‖²‖g‖²: a pixel is in at most K patches."""
+        return None if self.kept is not None else self._terms()
+
+    def _terms(self) -> Tensor:
+        if self.terms is None:
+            floor = vanishing(self.a.dtype)
+            self.terms = rough_square_sum(self.a, floor).mul_(self.geometry.taps) * rough_square_sum(self.g, floor)
+        return self.terms
+
     def dot(self, u: Tensor) -> Tensor:
         """Σ_pos g · (the convolution with U in place of the weight)."""
         if self.kept is not None:
@@ -188,7 +210,9 @@ class Convolution:
         """The framework's weight gradient of c·g, ours, or the kept rows."""
         w = weights.to(out.dtype)
         if self.kept is not None:
-            total = self._straight((self.kept.flatten(1).t() @ w).view(self.kept.shape[1:]))
+            rows = self.kept.flatten(1)
+            add_rows(total := rows.new_empty(rows.shape[1]), rows, w, 0)
+            total = self._straight(total.view(self.kept.shape[1:]))
         else:
             choice = self._sum_choice(w)
             if choice == "product":

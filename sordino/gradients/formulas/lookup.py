@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas.compound import Several, joiner
-from sordino.gradients.formulas.matrix_product import Matmul, diagonal_guard
+from sordino.gradients.formulas.matrix_product import Matmul, diagonal_guard, gram_rounding
 from sordino.gradients.formulas.part import Part, blank, pieces, square_sum
 
 
@@ -39,6 +39,10 @@ class Lookup:
         sums = self.g.new_zeros((found.numel(), self.g.shape[2])).index_add_(0, segment, self.g.flatten(0, 1))
         owner = found.div(self.count, rounding_mode="floor")
         return self.g.new_zeros(b).index_add_(0, owner, square_sum(sums))
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """The lengths of all positions' gradients, added."""
+        return square_sum(self.g.flatten(0, 1)).sqrt_().view(self.ids.shape).sum(1).square_()
 
     def dot(self, u: Tensor) -> Tensor:
         """Σ_t g_t · U[id_t]."""
@@ -80,9 +84,16 @@ class Tied:
         separate = self.embedding.squared(options) + Matmul(a, q, workspace=self.head.workspace).squared(options)
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
         again = diagonal_guard(squared, separate)
+        squared += gram_rounding(squared.dtype) * self.uncancelled(options)
         for index in pieces(again, 1):
             squared[index] = square_sum(self.rows(index))
         return squared
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """The lengths of both, added."""
+        head = Matmul(self.head.a, self.head.g).uncancelled(options)
+        head = Matmul(self.head.a, self.head.g).squared(options) if head is None else head
+        return (self.embedding.uncancelled(options).sqrt() + head.sqrt()).square_()
 
     def dot(self, u: Tensor) -> Tensor:
         """A sum."""

@@ -8,7 +8,8 @@ With a: input (B, T, d) and g: gradient at the output (B, T, p), sample i's grad
     sum:    one product (c·g)ᵀ a             (Lee & Kifer 2021; Bu et al. 2023, book-keeping)
 
 Privacy: a Gram sum cancels where token gradients do, and then reads low. Samples whose squared norm is a small part
-of its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's.
+of its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's; the others
+are raised by a few roundings of (Σ_t ‖a_t‖‖g_t‖)² ≤ ‖a‖²‖g‖², which is more than a Gram sum loses.
 """
 
 from __future__ import annotations
@@ -21,11 +22,34 @@ from torch import Tensor
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas.compound import joiner
 from sordino.gradients.formulas.output_gradient import Output, add_product, gram_of, gram_with, rows_of
-from sordino.gradients.formulas.part import Part, Squares, blank, may_keep, per_pass, pieces, square_sum
+from sordino.gradients.formulas.part import (
+    Part,
+    Squares,
+    add_rows,
+    blank,
+    may_keep,
+    per_pass,
+    pieces,
+    rough_square_sum,
+    square_sum,
+)
 from sordino.gradients.formulas.workspace import Workspace
 
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
+
+
+_ROUNDINGS = 4
+
+
+def gram_rounding(dtype: torch.dtype) -> float:
+    """Times (Σ_t ‖a_t‖‖g_t‖)²: what a Gram sum may read low by."""
+    return _ROUNDINGS * torch.finfo(dtype).eps
+
+
+def vanishing(dtype: torch.dtype) -> float:
+    """For each element, so much that what a Gram sum loses of products too small is within its rounding too."""
+    return torch.finfo(dtype).tiny / gram_rounding(dtype)
 
 
 def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
@@ -36,7 +60,7 @@ def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
 class Matmul:
     """The weight of a linear map."""
 
-    __slots__ = ("a", "g", "kept", "number", "output", "squares", "start", "workspace")
+    __slots__ = ("a", "g", "kept", "number", "output", "squares", "start", "terms", "workspace")
 
     def __init__(
         self,
@@ -60,6 +84,7 @@ class Matmul:
         self.number = 0 if self.output is None else self.output.joins(a)
         self.squares = squares
         self.start = start
+        self.terms: Tensor | None = None  # (B,), once it is known
         self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
 
     def squared(self, options: PerformanceOptions) -> Tensor:
@@ -99,10 +124,21 @@ class Matmul:
 
     def _guarded(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
         again = diagonal_guard(squared, diagonal)
+        squared = squared + self._terms().mul(gram_rounding(squared.dtype))
         step = per_pass(self.a.shape[2] * self.g.shape[2], options, self.a.element_size())
         for index in pieces(again, step):
             squared[index] = square_sum(self.rows(index))
         return squared
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """‖a‖²‖g‖², by Cauchy and Schwarz no less than (Σ_t ‖a_t‖‖g_t‖)²."""
+        return None if self.kept is not None or self.a.dim() == 2 else self._terms()
+
+    def _terms(self) -> Tensor:
+        if self.terms is None:
+            floor = vanishing(self.a.dtype)
+            self.terms = rough_square_sum(self.a, floor) * rough_square_sum(self.g, floor)
+        return self.terms
 
     def dot(self, u: Tensor) -> Tensor:
         """Σ_t g_t · (U a_t): the layer's own forward product, with U in place of the weight."""
@@ -114,7 +150,7 @@ class Matmul:
         """One product over all samples and positions."""
         w = weights.to(out.dtype)
         if self.kept is not None:
-            out.view(-1).addmv_(self.kept.flatten(1).t(), w, beta=beta)
+            add_rows(out.view(-1), self.kept.flatten(1), w, beta)
             return
         total = None if self.output is None else self.output.summed(w)
         if total is None:

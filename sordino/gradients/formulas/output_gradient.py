@@ -14,6 +14,7 @@ from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.first_batch.stopwatch import samples
 from sordino.gradients.formulas.part import square_sum
 from sordino.gradients.formulas.workspace import Workspace
+from sordino.gradients.tensors import vanished
 from sordino.kernels.gram import Grams, grams
 from sordino.kernels.product import products
 from sordino.kernels.tensors import on_cpu
@@ -50,7 +51,7 @@ def rows_of(a: Tensor, g: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]
     """gᵀa of every sample, (B, p, d), in room that is used again, and their squared norms, (B,)."""
     held, kernel = workspace.room((len(a), g.shape[2], a.shape[2]), a), products()
     if kernel is not None and kernel.takes_rows(g, a):
-        return held, kernel.rows(g, a, held, torch.get_num_threads())
+        return held, kernel.rows(g, a, held, torch.get_num_threads()).add_(vanished(held))
     torch.bmm(g.transpose(1, 2), a, out=held)
     return held, square_sum(held)
 

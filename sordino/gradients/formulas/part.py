@@ -7,11 +7,19 @@ joins the parts of a parameter that is used more than once.
     squared_i = ‖Σ_uses g_i‖²    dot_i = Σ_uses ⟨g_i, u⟩    add_to: out += Σ_i w_i Σ_uses g_i
 
 Only the norm has cross terms, so only the norm needs the uses together.
+
+Privacy: a norm that reads low breaks the bound, so what rounding may hide is added to it. Squares below 2⁻¹²⁶ vanish, and
+every element counts as if one had (`square_sum`). Terms that cancel leave a short gradient, and while they are added up
+the others are rounded to their size: a sample counts as at least 1/64 of what its terms come to without cancelling
+(`measured`).
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +27,11 @@ from torch import Tensor
 
 from sordino.door.vectors import accumulation_dtype
 from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.tensors import vanished
 
+CANCELLED = 64.0
+"""Times a gradient's length that its terms may come to before they count; √T for T random ones, up to 57 in the models of
+`bench`. While such a sample is added up, roundings are those of numbers 64 times as long."""
 _RUN = 1024
 """Elements the fused norm takes at once; its error there is below 3e-7."""
 
@@ -29,6 +41,13 @@ class Part(Protocol):
 
     def squared(self, options: PerformanceOptions) -> Tensor:
         """‖g_i‖², shape (B,)."""
+        ...
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """At least (Σ ‖term‖)², shape (B,), over the terms that `add_to` adds for a sample.
+
+        None after `squared` where the sum is made of the very rows that were measured.
+        """
         ...
 
     def dot(self, u: Tensor) -> Tensor:
@@ -116,11 +135,64 @@ def square_sum(rows: Tensor) -> Tensor:
     flat = rows if rows.dim() == 2 else two_dimensional(rows)
     n = flat.shape[1]
     if n <= _RUN:
-        return _length(flat, 1).square_()
+        return _length(flat, 1).square_().add_(vanished(flat))
     whole = n // _RUN * _RUN
     runs = flat[:, :whole].view(flat.shape[0], -1, _RUN)
-    total = _length(runs, 2).square_().sum(1)
+    total = _length(runs, 2).square_().sum(1).add_(vanished(flat))
     return total if whole == n else total + _length(flat[:, whole:], 1).square_()
+
+
+def rough_square_sum(x: Tensor, floor: float) -> Tensor:
+    """Σ x² of each sample of (B, …) to a few digits, whatever its strides, and no less than `floor` for each element."""
+    each = tuple(range(1, x.dim()))
+    found: Tensor = torch.linalg.vector_norm(x, dim=each)
+    return found.square_().add_(math.prod(x.shape[1:]) * floor)
+
+
+_COMPARED = threading.local()
+
+
+@contextmanager
+def as_computed() -> Iterator[None]:
+    """Norms as their formulas give them: for a comparison with autograd, which knows nothing of terms."""
+    _COMPARED.now = True
+    try:
+        yield
+    finally:
+        _COMPARED.now = False
+
+
+def raised(squared: Tensor, uncancelled: Tensor) -> Tensor:
+    """The squared norms, none below what terms that cancel leave of accuracy."""
+    if getattr(_COMPARED, "now", False):
+        return squared
+    return torch.maximum(squared, uncancelled.mul(CANCELLED**-2))
+
+
+def measured(part: Part, options: PerformanceOptions) -> Tensor:
+    """‖g_i‖², (B,), not low: the one way to measure a part that is summed."""
+    squared = part.squared(options)
+    terms = part.uncancelled(options)
+    return squared if terms is None else raised(squared, terms)
+
+
+def terms_of(part: Part, options: PerformanceOptions) -> Tensor:
+    """(Σ ‖term‖)² of a part within a larger one."""
+    found = part.uncancelled(options)
+    return part.squared(options) if found is None else found
+
+
+_TOGETHER = 320
+
+
+def add_rows(out: Tensor, rows: Tensor, weights: Tensor, beta: int) -> None:
+    """Out (n,) = β out + Σ_i w_i rows_i for rows (B, n), 320 at a time, because torch's own runs through all in float32."""
+    if len(rows) <= _TOGETHER:
+        out.addmv_(rows.t(), weights, beta=beta)
+        return
+    for some, w in zip(rows.split(_TOGETHER), weights.split(_TOGETHER), strict=True):
+        out.addmv_(some.t(), w, beta=beta) if not beta else out.add_(torch.mv(some.t(), w))
+        beta = 1
 
 
 class Squares:
@@ -154,11 +226,17 @@ _LARGEST = 4
 """Rows more than so many times as large as a layer's input and gradient cost more in memory than they save in the sum."""
 
 
+NEVER = -1
+"""Bytes of rows that may be kept, for a pass that sums nothing."""
+
+
 def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize: int) -> bool:
     """Whether the rows of b samples may stay until the sum; `rows` and `own` are elements of one sample.
 
     Rows no larger than the layer's input and output gradient are always kept: they take their place.
     """
+    if options.keep_bytes == NEVER:
+        return False
     return rows <= own or (rows <= _LARGEST * own and b * rows * itemsize <= (options.keep_bytes or 0))
 
 
@@ -176,6 +254,10 @@ class Rows:
         """Σ of squares."""
         return square_sum(self.grads) if self.squares is None else self.squares()
 
+    def uncancelled(self, options: PerformanceOptions) -> None:
+        """Rows are what is added."""
+        return
+
     def dot(self, u: Tensor) -> Tensor:
         """Rows times a vector."""
         flat = two_dimensional(self.grads)
@@ -184,7 +266,7 @@ class Rows:
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """A vector times rows."""
         flat = two_dimensional(self.grads)
-        out.view(-1).addmv_(flat.t(), weights.to(flat.dtype), beta=beta)
+        add_rows(out.view(-1), flat, weights.to(flat.dtype), beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """As held."""

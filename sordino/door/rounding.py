@@ -1,0 +1,49 @@
+"""How much further than its bound one record can move a sum that was rounded on the way: the slack that the door adds.
+
+A chunk of n records is added up in float32, in an order that the processor's libraries choose. An addition is off by at
+most u = 2⁻²⁴ of the partial sum, which is at most n·C long, so if a record's term goes through D additions
+
+    error of a sum ≤ u · D · n · C
+
+and one record more may change every rounding of its chunk: the errors with and without it both count. Other chunks are not
+touched by it, because records are cut into chunks by their number (`loading.chunks`) and chunks are added up in float64;
+noise goes on before the sum is rounded to float32, and what follows noise is free.
+
+    slack(n) = 2 u · (DEPTH / 2) · (n + OWN),   n at least USUAL_ROWS, so that smaller chunks change nothing but memory
+
+DEPTH: products run over at most 256 rows before they are added to the rest (product.c, `add_rows`, and torch's libraries as
+measured). Half of it is what a term goes through on average in the worst order. The largest error found on rows made for
+it (equal, growing, alternating, one large and many small) is a quarter of this, the largest difference by a record a
+twentieth (tests/honesty_numerics/test_sums.py).
+OWN covers the rounding of a record's own norm and terms, which `formulas.part.raised` keeps within 64 times its length.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sordino.refusal import Refusal
+
+DEPTH = 256
+"""Additions of float32 that a term may go through."""
+OWN = 16
+"""Records' worth of rounding in a record's own norm and terms."""
+USUAL_ROWS = 304
+"""Records added up at once where nobody asked for more: half a percent more noise."""
+MOST_ROWS = 1 << 14
+"""Records added up in float32 at once: a quarter more noise. Beyond, the model of the errors has not been tried."""
+
+
+def slack(rows: int, dtype: torch.dtype = torch.float32) -> float:
+    """Relative, for sums of at most so many records at once in this type.
+
+    >>> f"{slack(256):.2%}"
+    '0.42%'
+    """
+    if rows > MOST_ROWS:
+        raise Refusal(
+            f"{rows} records were added up at once: in float32 a sum of more than {MOST_ROWS} is rounded by more than a "
+            f"quarter of the bound; give draws(physical_batch=…) at most {MOST_ROWS}; 304 or fewer cost 0.5 % more noise"
+        )
+    unit = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
+    return float(unit * DEPTH * (rows + OWN))

@@ -1,0 +1,1 @@
+"""Arithmetic that cannot make a claim false: norms that are not low, sums whose rounding the noise covers."""
