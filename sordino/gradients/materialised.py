@@ -57,9 +57,8 @@ _TOGETHER = 320
 
 def _product(w: Tensor, rows: Tensor) -> Tensor:
     """Σ_i w_i rows_i."""
-    first, *more = [
-        torch.tensordot(*both, dims=1) for both in zip(w.split(_TOGETHER), rows.split(_TOGETHER), strict=True)
-    ]
-    for another in more:
-        first.add_(another)
-    return first
+    total: Tensor = torch.tensordot(w[:_TOGETHER], rows[:_TOGETHER], dims=1)
+    for some, piece in zip(w[_TOGETHER:].split(_TOGETHER), rows[_TOGETHER:].split(_TOGETHER), strict=True):
+        if len(some):
+            total.add_(torch.tensordot(some, piece, dims=1))
+    return total

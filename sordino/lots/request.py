@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import validate
+from sordino.door.rounding import slack
 from sordino.lots.loading import Batches, Loader, MapStyle, Prefetch, length
 from sordino.lots.phase import Phase
 from sordino.lots.repeated_records import grouped, most_copies
@@ -85,3 +86,10 @@ class Request:
             ahead = None if prefetch is None else prefetch.of(k)
             whole = grouped(draw, self.copies, self.sampler)
             yield whole, Batches(draw.indices, chunk, self.load, self.n, ahead), draw.indices
+
+
+def physical_batch_given(records: int | None) -> int | None:
+    """The number, if one was given; more than can be added up in float32 are refused."""
+    if records is not None:
+        slack(validate.count("physical_batch", records))
+    return records
