@@ -41,7 +41,7 @@ from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.phase import Phase
 from sordino.lots.record_lengths import asked, labels_of, lengths_of
-from sordino.lots.request import Request, physical_batch_given
+from sordino.lots.request import Request, at_once
 from sordino.penalty import L2, prepared
 from sordino.progress import Progress
 from sordino.random.rng import Rng
@@ -127,13 +127,12 @@ class Private:
         that it does not cover the dataset's size. `physical_batch` samples are processed at once (None: as many as fit in
         memory). `workers` processes load datasets that are not plain tensors.
         """
-        given = physical_batch_given(physical_batch)
         check.structure(self._model)
         request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate)
         self._passes.look()
         few = batches.to(request.first(check.PROBE), self._passes.device)
         check.probe(self._model, self._loss_fn, few)
-        chunk = given or self._run.chunk or self._passes.physical_batch(few, request.expected)
+        chunk = at_once(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
         by_size = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
         for name in (*by_size, *told_size(sampler, request.n, expected_batch)):
             self._ledger.disclose(name)

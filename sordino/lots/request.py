@@ -88,8 +88,8 @@ class Request:
             yield whole, Batches(draw.indices, chunk, self.load, self.n, ahead), draw.indices
 
 
-def physical_batch_given(records: int | None) -> int | None:
-    """The number, if one was given; more than can be added up in float32 are refused."""
+def at_once(records: int | None) -> int | None:
+    """The physical batch, if one was given; more than can be added up in float32 are refused."""
     if records is not None:
         slack(validate.count("physical_batch", records))
     return records
