@@ -1,0 +1,31 @@
+"""Every attack, by kind."""
+
+from __future__ import annotations
+
+from tests.honesty.attacks.collate import COLLATE
+from tests.honesty.attacks.dataset import DATASET
+from tests.honesty.attacks.guards import GUARDS
+from tests.honesty.attacks.hidden_state import HIDDEN
+from tests.honesty.attacks.hooks import HOOKS
+from tests.honesty.attacks.loop import LOOP
+from tests.honesty.attacks.loss import LOSS
+from tests.honesty.attacks.model import MODEL
+from tests.honesty.attacks.modes import MODES
+from tests.honesty.attacks.randomness import RANDOM
+from tests.honesty.attacks.rows import ROWS
+from tests.honesty.attacks.wrappers import WRAPPERS
+
+ATTACKS = [
+    *COLLATE,
+    *DATASET,
+    *GUARDS,
+    *HIDDEN,
+    *HOOKS,
+    *LOOP,
+    *LOSS,
+    *MODEL,
+    *MODES,
+    *RANDOM,
+    *ROWS,
+    *WRAPPERS,
+]
