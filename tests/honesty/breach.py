@@ -1,9 +1,9 @@
 """By how much one record moves a script's sums, over the bound: computed here, without the library under test.
 
-Two worlds run the script's own dataset, collate, model and loss over the same lots at the same weights, with the same random
-numbers; in one of them a record is not there (or is another). Every record's gradient is autograd's, shortened to the bound.
-What the worlds' sums differ by is compared with the bound, or with twice it where a record is replaced. Above 1 the claim
-that would be printed is false.
+Two worlds run the script's own dataset, collate, model and loss over the same lots at the same weights, with the same
+random numbers; in one of them a record is not there (or is another). Every record's gradient is autograd's, shortened to
+the bound. What the worlds' sums differ by is compared with the bound, or with twice it where a record is replaced. Above
+1 the claim that would be printed is false.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Norms and sums in floating point: a record never moves the sum by more than the bound and its declared slack."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -119,5 +121,5 @@ def summed_at_the_door(n: int) -> Tensor:
 def test_aligned_records_add_up(n):
     """A running sum in float32 has steps of its own, which grow with it."""
     sums = [summed_at_the_door(n + more) for more in range(5)]
-    worst = max(float((one - two).norm()) / 0.7 for one, two in zip(sums, sums[1:], strict=False))
+    worst = max(float((one - two).norm()) / 0.7 for one, two in itertools.pairwise(sums))
     assert worst < 1 + SLACK, f"{n} aligned records in chunks: one more moved the sum by {worst:.4f} times the bound"

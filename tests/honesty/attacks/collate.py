@@ -94,7 +94,9 @@ def mean_pooling_over_padding(seed: int) -> Script:
 
 @COLLATE
 def mean_pooling_over_padding_of_a_file_sorted_by_length(seed: int) -> Script:
-    return Script(MeanOfWords(), cross_entropy, Listed(sentences(seed, rare=40, by_length=True)), padded, bound=0.3, suspects=RARE)
+    return Script(
+        MeanOfWords(), cross_entropy, Listed(sentences(seed, rare=40, by_length=True)), padded, bound=0.3, suspects=RARE
+    )
 
 
 @COLLATE
@@ -209,7 +211,9 @@ def truncation_to_the_shortest(seed: int) -> Script:
         t = min(len(ids) for ids, _ in records)
         return padded([(ids[:t], y) for ids, y in records])
 
-    return Script(MeanOfWords(), cross_entropy, Listed(sentences(seed, longest=20, rare=1)), collate, bound=0.3, suspects=RARE)
+    return Script(
+        MeanOfWords(), cross_entropy, Listed(sentences(seed, longest=20, rare=1)), collate, bound=0.3, suspects=RARE
+    )
 
 
 @COLLATE

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
 from tests.honesty.attacks.model import far
 from tests.honesty.data import RARE, cross_entropy, network, vectors
@@ -165,5 +165,3 @@ def a_concatenation_of_overlapping_subsets(seed: int) -> Script:
 def a_subset_of_a_subset_that_repeats(seed: int) -> Script:
     inner = torch.utils.data.Subset(vectors(seed), [i // 2 for i in range(64)])
     return Script(network(), cross_entropy, torch.utils.data.Subset(inner, range(60)), bound=0.2)
-
-

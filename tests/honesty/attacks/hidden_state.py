@@ -1,4 +1,4 @@
-"""Forward passes and losses that remember earlier records where no buffer shows it, and models that learn from them at once.
+"""Forward passes and losses that remember earlier records where no buffer shows it, and models that learn at once.
 
 A record that was in an earlier lot moves the sums of later ones, in which it need not be at all.
 """

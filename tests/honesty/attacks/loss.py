@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from tests.honesty.data import CLASSES, INPUTS, N, RARE, WORDS, cross_entropy, generator, network, vectors
+from tests.honesty.data import CLASSES, INPUTS, RARE, WORDS, N, cross_entropy, generator, network, vectors
 from tests.honesty.script import Cases, Script
 
 LOSS = Cases()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from tests.honesty.data import CLASSES, INPUTS, N, RARE, cross_entropy, generator, network, vectors
+from tests.honesty.data import CLASSES, INPUTS, RARE, N, cross_entropy, generator, network, vectors
 from tests.honesty.script import Cases, Script
 
 MODEL = Cases()

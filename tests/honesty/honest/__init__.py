@@ -1,0 +1,11 @@
+"""The honest zoo: scripts whose claim is true. None of them is ever refused or voided."""
+
+from __future__ import annotations
+
+from tests.honesty.honest.layers import LAYERS
+from tests.honesty.honest.loop import LOOPS
+from tests.honesty.honest.nouns import NOUNS
+from tests.honesty.honest.randomness import CHANCE
+from tests.honesty.honest.weights import WEIGHTS
+
+HONEST = [*LAYERS, *WEIGHTS, *CHANCE, *LOOPS, *NOUNS]
