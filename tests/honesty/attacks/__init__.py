@@ -11,11 +11,13 @@ from tests.honesty.attacks.loop import LOOP
 from tests.honesty.attacks.loss import LOSS
 from tests.honesty.attacks.model import MODEL
 from tests.honesty.attacks.modes import MODES
+from tests.honesty.attacks.padding import PADDING
 from tests.honesty.attacks.randomness import RANDOM
 from tests.honesty.attacks.rows import ROWS
 from tests.honesty.attacks.wrappers import WRAPPERS
 
 ATTACKS = [
+    *PADDING,
     *COLLATE,
     *DATASET,
     *GUARDS,

@@ -137,31 +137,3 @@ def a_table_of_labels_that_grows(seed: int) -> Script:
             return self.x[i], self.names.setdefault(int(self.y[i]), len(self.names))
 
     return Script(network(outputs=4), cross_entropy, Named(), bound=0.2, suspects=RARE)
-
-
-@DATASET.unmeasured
-def a_subset_that_repeats_records(seed: int) -> Script:
-    """The rare class is taken eight times, to balance the classes: one person is eight records."""
-    rows = [*range(64), *[i for i in RARE for _ in range(7)]]
-    data = torch.utils.data.Subset(vectors(seed), rows)
-    return Script(network(), cross_entropy, data, bound=0.2)
-
-
-@DATASET.unmeasured
-def a_concatenation_with_itself(seed: int) -> Script:
-    data = vectors(seed)
-    whole: Any = torch.utils.data.ConcatDataset([data, data, data])
-    return Script(network(), cross_entropy, whole, bound=0.2)
-
-
-@DATASET.unmeasured
-def a_concatenation_of_overlapping_subsets(seed: int) -> Script:
-    data = vectors(seed)
-    parts = [torch.utils.data.Subset(data, range(0, 40)), torch.utils.data.Subset(data, range(20, 64))]
-    return Script(network(), cross_entropy, torch.utils.data.ConcatDataset(parts), bound=0.2)
-
-
-@DATASET.unmeasured
-def a_subset_of_a_subset_that_repeats(seed: int) -> Script:
-    inner = torch.utils.data.Subset(vectors(seed), [i // 2 for i in range(64)])
-    return Script(network(), cross_entropy, torch.utils.data.Subset(inner, range(60)), bound=0.2)

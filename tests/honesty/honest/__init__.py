@@ -6,6 +6,7 @@ from tests.honesty.honest.layers import LAYERS
 from tests.honesty.honest.loop import LOOPS
 from tests.honesty.honest.nouns import NOUNS
 from tests.honesty.honest.randomness import CHANCE
+from tests.honesty.honest.steps import STEPS
 from tests.honesty.honest.weights import WEIGHTS
 
-HONEST = [*LAYERS, *WEIGHTS, *CHANCE, *LOOPS, *NOUNS]
+HONEST = [*LAYERS, *WEIGHTS, *CHANCE, *LOOPS, *STEPS, *NOUNS]
