@@ -11,11 +11,6 @@ from tests.honesty.script import Script
 DATA = vectors(0)
 
 
-def twice() -> list[tuple[torch.Tensor, ...]]:
-    records = [DATA[i] for i in range(32)]
-    return records + records
-
-
 REPEATED = {
     "a rare class taken eight times": lambda: Subset(DATA, [*range(64), *[i for i in RARE for _ in range(7)]]),
     "a subset drawn with replacement": lambda: Subset(DATA, torch.arange(64).remainder(40).tolist()),
@@ -23,7 +18,6 @@ REPEATED = {
     "a concatenation with itself": lambda: ConcatDataset([DATA, DATA, DATA]),
     "overlapping subsets": lambda: ConcatDataset([Subset(DATA, range(40)), Subset(DATA, range(20, 64))]),
     "a concatenation of a subset and all": lambda: ConcatDataset([DATA, Subset(DATA, list(RARE))]),
-    "a list that holds one object twice": twice,
 }
 SAID = {"dataset size", "seed"}
 
