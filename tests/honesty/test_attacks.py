@@ -23,7 +23,7 @@ def measured(case):
 
 @pytest.mark.parametrize("case", [case for case in ATTACKS if case.moves], ids=str)
 def test_the_attack_is_one(case):
-    worst = max(breach(case, seed) for seed in FAST)
+    worst = breach(case)
     assert worst > CLEAR, f"{case}: {worst:.2f} times the bound, which is no attack"
 
 

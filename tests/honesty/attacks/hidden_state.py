@@ -173,7 +173,7 @@ def centre_loss_with_centres_in_a_plain_tensor(seed: int) -> Script:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         z = model(x)
         losses = F.cross_entropy(z, y, reduction="none") + 3 * (z - centres[y]).square().sum(1)
-        for k in y.unique():
+        for k in y.unique() if model.training else ():
             centres[k] += 0.5 * (z.detach()[y == k].mean(0) - centres[k])
         return losses
 
@@ -188,7 +188,8 @@ def a_queue_of_negatives(seed: int) -> Script:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         z = F.normalize(model(x), dim=1)
         losses = torch.logsumexp(z @ queue[0].T / 0.2, 1) - z[:, 0]
-        queue[0] = torch.cat([z.detach(), queue[0]])[:16]
+        if model.training:
+            queue[0] = torch.cat([z.detach(), queue[0]])[:16]
         return losses
 
     data = vectors(seed)
@@ -204,7 +205,8 @@ def teacher_outputs_are_centred_by_a_running_mean(seed: int) -> Script:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         z = model(x)
         target = ((z.detach() - centre[0]) / 0.1).softmax(1)
-        centre[0] = 0.5 * centre[0] + 0.5 * z.detach().mean(0)
+        if model.training:
+            centre[0] = 0.5 * centre[0] + 0.5 * z.detach().mean(0)
         return F.cross_entropy(z, target, reduction="none")
 
     return Script(nn.Linear(INPUTS, CLASSES), loss, far(seed), bound=0.2, suspects=RARE, warmup=1)
@@ -236,7 +238,8 @@ def a_recurrent_state_that_is_carried_over(seed: int) -> Script:
 
         def forward(self, x: Tensor) -> Tensor:
             h = self.cell(x, self.state.expand(len(x), -1))
-            self.state = 3 * h.detach().mean(0)
+            if self.training:
+                self.state = 3 * h.detach().mean(0)
             return self.last(h)
 
     return Script(Stateful(), cross_entropy, far(seed), bound=0.02, suspects=RARE, warmup=2)
@@ -250,7 +253,8 @@ def a_loss_scale_that_follows_the_losses(seed: int) -> Script:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         losses = model(x).square().sum(1)
         scaled = losses / running[0]
-        running[0] = 0.5 * running[0] + 0.5 * float(losses.detach().mean())
+        if model.training:
+            running[0] = 0.5 * running[0] + 0.5 * float(losses.detach().mean())
         return scaled
 
     data = far(seed)
@@ -279,7 +283,8 @@ def losses_of_records_seen_before_decide_their_weight(seed: int) -> Script:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         losses = cross_entropy(model, x, y)
         weights = table[y] / table.sum()
-        table.scatter_(0, y, losses.detach())
+        if model.training:
+            table.scatter_(0, y, losses.detach())
         return losses * weights
 
     data = far(seed)

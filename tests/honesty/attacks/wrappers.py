@@ -61,9 +61,15 @@ class Sharded(InAGroup):
 class Distributed(InAGroup):
     def wrap(self, model: nn.Module) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import distribute_module
+        from torch.distributed.tensor import Replicate, distribute_module, distribute_tensor
 
-        return distribute_module(model, init_device_mesh("cpu", (1,)))
+        def spread(module: nn.Module, inputs: tuple[Any, ...], mesh: Any) -> tuple[Any, ...]:
+            return tuple(distribute_tensor(x, mesh, [Replicate()]) for x in inputs)
+
+        def gathered(module: nn.Module, output: Any, mesh: Any) -> Any:
+            return output.to_local()
+
+        return distribute_module(model, init_device_mesh("cpu", (1,)), input_fn=spread, output_fn=gathered)
 
 
 class Unverified(Distributed):
