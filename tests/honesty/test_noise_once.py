@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.rng import Rng
 from sordino.statistics import Mean
+from tests.contracts.hunter import Rng
 
 EMPTY = TensorDataset(torch.zeros(16, 6))
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import sordino as sd
-from sordino.noise import Sensitivity
-from sordino.weigh.weigher import Rule, Stateless
 from tests.honesty.attacks.model import far
 from tests.honesty.data import cross_entropy, network
 from tests.honesty.script import Cases, Script
@@ -20,14 +19,20 @@ ROWS = Cases()
 
 
 @dataclass(frozen=True)
-class Own(Stateless):
-    """A weigher written by a user: a function of the lengths of a chunk, and the bound it says it keeps."""
+class Own:
+    """A weigher written by a user: a function of the lengths of a chunk, with the sensitivity of flat clipping to 1."""
 
     function: Callable[[Tensor], Tensor]
-    says: float = 1.0
 
-    def rule(self, state: object, lot: object) -> Rule:
-        return Rule(lambda norms: self.function(norms.total()).unsqueeze(1), Sensitivity(l2=self.says))
+    def init(self) -> None:
+        return None
+
+    def rule(self, state: object, lot: Callable[[], Any]) -> Any:
+        proven = sd.Flat(1.0).rule(None, lot)
+        return replace(proven, weights=lambda norms: self.function(norms.total()).unsqueeze(1))
+
+    def advance(self, state: object, tally: object, expected_batch: float, rng: object) -> tuple[tuple[()], object]:
+        return (), state
 
 
 def _weighed(seed: int, function: Callable[[Tensor], Tensor]) -> Script:
@@ -105,7 +110,7 @@ class Asked(Script):
     of: Callable[[Tensor], Tensor]
 
     def run(self, lots: int = 100, seed: int = 0) -> sd.Claim:
-        from sordino.statistics.clipped_sum import ClippedSum
+        from sordino.statistics import ClippedSum
 
         class Summed:
             def __init__(self, of: Callable[[Tensor], Tensor]) -> None:
