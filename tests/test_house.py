@@ -1,6 +1,7 @@
 """The shape of the package: small files, packages that depend in one direction, a door that knows nothing above it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,3 +98,36 @@ FILES = [path.relative_to(ROOT) for part in ("sordino", "tests") for path in sor
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_a_file_is_short_enough_to_be_read(path):
     assert len((ROOT / path).read_text().splitlines()) <= MOST_LINES
+
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def listed(tree: str) -> set[str]:
+    """The modules that an indented tree names, as paths: `room/` opens a package, `file.py` is a module of it."""
+    packages: list[tuple[int, str]] = []
+    found = set()
+    for line in tree.splitlines():
+        entry = re.match(r"( +)(\w+/|\w+\.py)(\s|$)", line)
+        if entry is None:
+            continue
+        depth, name = len(entry[1]), entry[2]
+        packages = [(outer, package) for outer, package in packages if outer < depth]
+        if name.endswith("/"):
+            packages.append((depth, name))
+        else:
+            found.add("".join(package for _, package in packages) + name)
+    return found
+
+
+def test_the_architecture_page_names_every_module_under_its_package():
+    tree = PAGE[PAGE.index("## Tree") : PAGE.index("## Protocols")]
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "sordino").rglob("*.py") if path.name != "__init__.py"}
+    named = {name for name in listed(tree) if name.startswith("sordino/")}
+    assert sorted(modules - named) == []  # not on the page
+    assert sorted(named - modules) == []  # on the page and not there
+
+
+def test_a_tree_is_read_by_its_indentation():
+    tree = "    a/\n      b/      x\n        c.py  y\n      d.py    a text.py\n    e/\n      f.py"
+    assert listed(tree) == {"a/b/c.py", "a/d.py", "e/f.py"}
