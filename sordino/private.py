@@ -232,7 +232,7 @@ class Private:
         Tensors that a query keeps in its state are in it as they are. Of several calls of `draws` used in turn, the one
         drawn from last can be gone on with.
         """
-        return {**self._run.state_dict(), "tested": self._checks.tested}
+        return {**self._run.state_dict(), "tested": list(self._checks.tested)}
 
     def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
         """Continue a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
@@ -244,7 +244,8 @@ class Private:
         The model's and the optimizer's state are the user's own and are loaded by their own methods.
         """
         self._run.load_state_dict(state, replay)
-        self._checks.resumed(self._run.tested)
+        stream, begun = self._run.root.child("standing test"), self._run.page is not None
+        self._checks.resumed(self._run.tested, stream, replayed=replay is not None, begun=begun)
 
     def renew(self, *, draws: bool) -> None:
         """Noise that was never used before, and draws too: for a run that goes on otherwise than it did.

@@ -191,7 +191,6 @@ class Training:
             backend=self.job.backend(),
             ledger=self.ledger,
         )
-        self.private.load_state_dict(state["private"], replay=ENTERED)
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
@@ -199,6 +198,9 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         for group, asked in zip(self.optimizer.param_groups, options, strict=True):
             group.update(asked)  # as config.toml has them now
+        self.private.load_state_dict(
+            state["private"], replay=ENTERED
+        )  # after the parameters: from here they are watched
         self.prepared = state["prepared"]
         self.preparation = Rng.replay(state["preparation"])
         self.rows = [Row(**row) for row in state["rows"]]

@@ -47,8 +47,12 @@ class Guard:
         self._test = StandingTest(gradients, model, Rounding(model, gradients_of))
         self._moments, self._void = Moments(stream), void
         self._lot: _Lot | None = None  # drawn last, and not tested yet
-        self._before_claims = 0
-        self.tested = 0
+        self.tested, self.before_claims = 0, 0
+
+    def resumed(self, tested: int, before_claims: int, stream: Rng, *, replayed: bool) -> None:
+        """A state was loaded, in which so many tests were made, and so many of them for claims."""
+        self.tested, self.before_claims = tested, before_claims
+        self._moments = Moments(stream, replayed=replayed)
 
     def drawn(self, number: int, load: Loader, indices: NDArray[np.int64], n: int) -> None:
         """A lot was drawn."""
@@ -61,8 +65,8 @@ class Guard:
 
     def before_claim(self) -> None:
         """Test the last lot if it was not, so that no claim is made of an untested end."""
-        if self._lot is not None and self._moments.again(self._lot.number, self._before_claims):
-            self._before_claims += 1
+        if self._lot is not None and self._moments.again(self._lot.number, self.before_claims):
+            self.before_claims += 1
             self._made(released=True, thorough=True)
 
     def _made(self, *, released: bool, thorough: bool) -> None:

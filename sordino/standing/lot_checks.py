@@ -34,14 +34,15 @@ class LotChecks:
         self._watch()
 
     @property
-    def tested(self) -> int:
-        """Lots that had the standing test."""
-        return self._guard.tested
+    def tested(self) -> tuple[int, int]:
+        """Lots that had the standing test, and how many of them before a claim."""
+        return self._guard.tested, self._guard.before_claims
 
-    def resumed(self, tested: int) -> None:
-        """A state was loaded: so many lots were tested, and the parameters are right as they are."""
-        self._guard.tested = tested
-        self.tripwire.trust()
+    def resumed(self, tested: tuple[int, int], stream: Rng, *, replayed: bool, begun: bool) -> None:
+        """A state was loaded: so many lots were tested, and from the first draw on the parameters are right as they are."""
+        self._guard.resumed(*tested, stream, replayed=replayed)
+        if begun:
+            self.tripwire.trust()
 
     def drawn(self, page: str, lot: int, load: Loader, indices: NDArray[np.int64], n: int) -> None:
         """A lot was drawn, and charged."""

@@ -25,13 +25,14 @@ _DENSE = 2.0
 class Moments:
     """Decides, lot by lot."""
 
-    def __init__(self, stream: Rng) -> None:
-        self._stream = stream
+    def __init__(self, stream: Rng, *, replayed: bool = False) -> None:
+        """A replayed run tests the lots it would have tested: its first look is no change of the model."""
+        self._stream, self._replayed = stream, replayed
         self._mark: Hashable = None
 
     def due(self, lot: int, mark: Hashable) -> bool:
         """Is this lot tested? `mark` is what the model looks like now."""
-        changed, self._mark = mark != self._mark, mark
+        changed, self._mark = mark != self._mark and not (self._mark is None and self._replayed), mark
         chance = max(_LASTING, min(1.0, _DENSE / max(lot, 1)))
         tossed = chance == 1.0 or float(self._stream.child("coin", lot).uniform(1)[0]) < chance
         return changed or tossed
