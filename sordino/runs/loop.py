@@ -198,9 +198,7 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         for group, asked in zip(self.optimizer.param_groups, options, strict=True):
             group.update(asked)  # as config.toml has them now
-        self.private.load_state_dict(
-            state["private"], replay=ENTERED
-        )  # after the parameters: from here they are watched
+        self.private.load_state_dict(state["private"], replay=ENTERED)  # from here the parameters are watched
         self.prepared = state["prepared"]
         self.preparation = Rng.replay(state["preparation"])
         self.rows = [Row(**row) for row in state["rows"]]
