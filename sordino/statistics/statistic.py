@@ -122,6 +122,7 @@ def ask(
         ledger.disclose(name)
     own = rng.split()
     draw = grouped(next(sampler.draws(n, own.child("draws"), 0)), most_copies(dataset, n), sampler)
+    ledger.uses(data)
     page, noise = ledger.page(), own.child("noise")
     _open(ledger, draw, statistic, page)
     shape = _rows(load(np.zeros(1, dtype=np.int64)))[:0]  # of no records: where the sums begin

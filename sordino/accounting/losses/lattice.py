@@ -25,6 +25,8 @@ from sordino.accounting.losses.soundness import at_most
 Indices = NDArray[np.int64]
 
 _CORE = 6.0  # standard deviations of unit spacing on each side
+_FINEST = 1e-12
+"""The smallest spread a lattice is made for, relative to the largest loss: its indices stay whole numbers of 64 bits."""
 LEAST_SPREAD = 1e-7  # standard deviation of a loss, relative to its mean
 _TINY = 1e-290  # masses below are rounded, or lost
 _LARGE = 700.0  # exp of more overflows
@@ -233,7 +235,8 @@ def _native(sampled: Sampled, add: bool, cut: float) -> Native:
         loss = -loss
     mean = float(p @ loss) / float(p.sum())
     # a loss that hardly varies (little noise, record added) is resolved relative to its size
-    std = max(math.sqrt(max(float(p @ (loss - mean) ** 2), 1e-290)), LEAST_SPREAD * abs(mean))
+    reach = max(abs(float(ends[first])), abs(float(ends[last])))  # and no finer than indices can tell apart
+    std = max(math.sqrt(max(float(p @ (loss - mean) ** 2), 1e-290)), LEAST_SPREAD * abs(mean), _FINEST * reach)
     positive = p > 0
     return Native(loss[positive], np.log(p[positive]), float(ends[first]), float(ends[last]), mean, std)
 
