@@ -33,7 +33,7 @@ from sordino.door.sealed import Sealed
 from sordino.door.vectors import divide_
 from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
-from sordino.gradients import check
+from sordino.gradients import check, probe
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.protocol import Backend, LossFn, PerSample
 from sordino.lots.loading import Batches, MapStyle
@@ -130,8 +130,8 @@ class Private:
         check.structure(self._model)
         request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate)
         self._passes.look()
-        few = batches.to(request.first(check.PROBE), self._passes.device)
-        check.probe(self._model, self._loss_fn, few)
+        few = batches.to(request.first(probe.PROBE), self._passes.device)
+        probe.probe(self._model, self._loss_fn, few)
         chunk = at_once(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
         by_size = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
         for name in (*by_size, *told_size(sampler, request.n, expected_batch)):

@@ -1,17 +1,13 @@
 """Refusals before anything is released: models and losses whose samples cannot be told apart.
 
 DP-SGD bounds what one record contributes. That needs a loss per record which depends on that record alone, and a
-forward pass that stores nothing about the records. The model's structure is checked before every lot; the loss by a
-probe that changes one record and watches the losses of the others.
-
-Privacy: the probe runs on a fixed few records before the first draw, releases nothing, and its messages quote shapes and
-names only.
+forward pass that stores nothing about the records. The model's structure is checked here, before every lot; the loss in
+`probe.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,17 +15,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
-from torch.nn.utils.parametrizations import _SpectralNorm
-from torch.utils._pytree import tree_map
 
-from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.inventory import modules_of
-from sordino.gradients.protocol import LossFn
-from sordino.random.global_state import left_as_they_were, seed_all
 from sordino.refusal import Refusal
-
-PROBE = 3
-"""Records the probe uses: one to change, two to watch."""
 
 _ONE_PER_SAMPLE = "need one loss per sample, shape (B,); use reduction='none' and reduce over a sample's own axes only"
 
@@ -122,150 +110,3 @@ def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
             )
     if isinstance(module, _InstanceNorm) and module.training and module.running_mean is not None:
         raise Refusal(f"{label} tracks running statistics of private samples: make it with track_running_stats=False")
-
-
-def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
-    """Refuse a loss that is not one per sample or couples samples, and a forward pass that writes to buffers.
-
-    The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
-    """
-    samples = size(batch)
-    _refuse_written(model, loss_fn, _made_up(batch))  # before a private record has been seen
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    loss_vector(_run(model, loss_fn, batch), samples)
-    _refuse_changed(model, before)
-    _refuse_coupled(model, loss_fn, batch, changed=samples - 1)
-    with _eval_mode(model):
-        _refuse_coupled(model, loss_fn, batch, changed=0)
-        _refuse_counted(model, loss_fn, batch)
-
-
-def _refuse_coupled(model: nn.Module, loss_fn: LossFn, batch: Any, changed: int) -> None:
-    losses = _run(model, loss_fn, batch)
-    if not _same(losses, _run(model, loss_fn, batch)):
-        raise Refusal(
-            "the same records with the same random numbers gave other losses the second time: the model or the loss keeps "
-            "something from one batch to the next, or draws from a generator of its own; keep nothing of the records "
-            "between batches, and draw from torch's, numpy's or Python's global generators, which the run seeds"
-        )
-    others = torch.arange(len(losses)) != changed
-    for factor in (-7.0, 0.01):
-        if not _same(losses[others], _run(model, loss_fn, _changed(batch, changed, factor))[others]):
-            raise Refusal(
-                "changing one record changed the losses of others: the samples of a batch are coupled; need each loss to "
-                "depend on its own record alone; look for a normalisation, a ranking or a mean over the batch"
-            )
-
-
-def _refuse_counted(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
-    losses = _run(model, loss_fn, batch)
-    if not _same(losses, _run(model, loss_fn, batch, seed=1)):
-        return  # still random: a batch of another shape draws other values
-    for i in range(len(losses)):
-        if not _same(losses[i : i + 1], _run(model, loss_fn, take(batch, slice(i, i + 1)))):
-            raise Refusal(
-                "a record's loss depends on which others are in the batch, or on how many: the samples are coupled; divide "
-                "by nothing in loss_fn that is counted over the batch"
-            )
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def _run(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> Tensor:
-    with left_as_they_were(), torch.enable_grad():  # a loss may take gradients of its own
-        seed_all(seed)
-        losses = loss_fn(model, *arguments(batch))
-    return losses.detach() if isinstance(losses, Tensor) else losses
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
-        return False
-    tolerance = max(1e-4, 16 * torch.finfo(one.dtype).eps)  # rounding differs a little between batch shapes
-    return torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-def _made_up(batch: Any) -> Any:
-    """A batch of the same shapes and types that holds nothing of the records: noise for numbers, zeros for the rest."""
-    generator = torch.Generator().manual_seed(0)
-
-    def invent(leaf: Tensor) -> Tensor:
-        if leaf.is_floating_point():
-            return torch.randn(leaf.shape, generator=generator).to(leaf)
-        return torch.zeros_like(leaf)
-
-    return tree_map(invent, batch)
-
-
-def _refuse_written(model: nn.Module, loss_fn: LossFn, made_up: Any) -> None:
-    """Refuse a forward pass that sets parameters or buffers by what it sees, as data-dependent initialisation does."""
-    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    versions = {name: tensor._version for name, tensor in held.items()}
-    before = {name: tensor.detach().clone() for name, tensor in held.items()}
-    data_free = _data_free(model)
-    try:
-        _run(model, loss_fn, made_up)
-    except Exception:
-        return  # a stranger's code may want other numbers; its own records come next
-    finally:
-        for name, tensor in held.items():
-            now = tensor.detach()
-            if name in data_free:
-                continue
-            if tensor._version != versions[name] or not torch.equal(now.nan_to_num(), before[name].nan_to_num()):
-                with torch.no_grad():
-                    tensor.copy_(before[name])
-                kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-                raise Refusal(
-                    f"the forward pass writes to {kind} {name!r}: what it stores about private samples would leave with "
-                    "the model; initialise it on public or made-up input first, and stop the update, for instance with "
-                    ".eval() on its module"
-                )
-
-
-def _data_free(model: nn.Module) -> set[str]:
-    """Buffers that follow from the weights alone: the vectors of a spectral normalisation."""
-    return {
-        f"{name}.{buffer}"
-        for name, module in model.named_modules()
-        if isinstance(module, _SpectralNorm)
-        for buffer in module._buffers
-    }
-
-
-def _refuse_changed(model: nn.Module, before: dict[str, Tensor]) -> None:
-    data_free = _data_free(model)
-    for name, buffer in model.named_buffers():
-        if name not in data_free and not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(before[name])):
-            with torch.no_grad():
-                buffer.copy_(before[name])
-            raise Refusal(
-                f"the forward pass writes to buffer {name!r}: what it stores about private samples would leave with the "
-                "model; stop the update, for instance with .eval() on its module"
-            )
-
-
-def _changed(batch: Any, i: int, factor: float) -> Any:
-    """The batch with record i made very different."""
-
-    def change(leaf: Tensor) -> Tensor:
-        result = leaf.clone()
-        if leaf.dtype == torch.bool:
-            result[i] = ~leaf[i]
-        elif leaf.is_floating_point():
-            result[i] = 3 + factor * leaf[i]
-        else:
-            result[i] = leaf[i - 1]  # another record's own value is always a legal label or token
-        return result
-
-    return tree_map(change, batch)

@@ -48,11 +48,17 @@ class GlobalState:
 
     def same(self, other: GlobalState) -> bool:
         """Did nobody draw in between?"""
-        mine, theirs = self.numpy, other.numpy
         return (
             torch.equal(self.own, other.own)
             and all(torch.equal(a, b) for (_, a), (_, b) in zip(self.devices, other.devices, strict=True))
-            and mine["state"]["pos"] == theirs["state"]["pos"]
+            and self.same_outside_torch(other)
+        )
+
+    def same_outside_torch(self, other: GlobalState) -> bool:
+        """Did nobody draw from numpy or Python in between?"""
+        mine, theirs = self.numpy, other.numpy
+        return bool(
+            mine["state"]["pos"] == theirs["state"]["pos"]
             and mine["has_gauss"] == theirs["has_gauss"]
             and bool(np.array_equal(mine["state"]["key"], theirs["state"]["key"]))
             and self.python == other.python

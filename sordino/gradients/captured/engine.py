@@ -30,7 +30,7 @@ from sordino.gradients.batch import rows_of, tensors
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.captured.plan import Plans
 from sordino.gradients.captured.session import Session
-from sordino.gradients.captured.tape import Checkpointed
+from sordino.gradients.captured.tape import Checkpointed, Unseen
 from sordino.gradients.captured.two_pass import two_passes
 from sordino.gradients.first_batch.settle import settle
 from sordino.gradients.first_batch.stopwatch import Stopwatch
@@ -85,6 +85,16 @@ class Captured:
             return session.nothing(plan.parameters[0].new_zeros(0))
         if plan.layouts is None or not plan.trusted:
             settle(session, batch)
+        try:
+            return self._passed(session, batch, b)
+        except Unseen:  # a layer that earlier batches had no use for: look at the model again, on this one
+            before = plan.layouts
+            settle(session, batch)
+            plan.layouts = {**(before or {}), **(plan.layouts or {})}
+            return self._passed(session, batch, b)
+
+    def _passed(self, session: Session, batch: Any, b: int) -> PerSample:
+        plan = session.plan
         if plan.two_pass or self.options.two_pass:
             return two_passes(session, batch, products=self.inner)
         try:

@@ -52,6 +52,12 @@ class Layout:
 
 
 _ROW_EACH = (Layout(0),)
+_UNSEEN = Layout(-1, 0)
+"""Of a layer that no batch has called yet."""
+
+
+class Unseen(Refusal):
+    """A layer was called that was not called on the model's first batch."""
 
 
 class _WithPath(torch.autograd.Function):
@@ -97,6 +103,7 @@ class Tape:
     outputs: bool = False  # KEEP: hold the outputs too, for inner products with the parameters
     uses: list[Use] = field(default_factory=list)
     shapes: list[tuple[Hashable, torch.Size]] = field(default_factory=list)  # SHAPES: (module, shape of its input)
+    places: set[Any] = field(default_factory=set)  # SHAPES: the graph's nodes at which layers were recorded
     sink: Callable[[Use, Tensor], None] | None = None  # HAND_OVER: called during the backward pass
     closed: bool = False
     sharing: bool = False  # inside a layer whose input no sample owns
@@ -119,6 +126,8 @@ class Tape:
             if layout is None:
                 return self._shared(original, args, kwargs)
             self._layout = layout
+        else:
+            self._layout = _UNSEEN
         self.index, self.name, self.original = index, name, original
         try:
             return rule(self, module, *args, **kwargs)
@@ -158,13 +167,12 @@ class Tape:
         layouts = self.layouts.get(key, ())
         if len(layouts) == 1:
             return layouts[0]
+        if not layouts:
+            raise _unseen(name)
         call = self._calls.get(key, 0)
         self._calls[key] = call + 1
         if call >= len(layouts):
-            raise Refusal(
-                f"layer '{name}': it was called in another way than on the model's first batch, so its batch dimension "
-                "is not known; need the same inputs' layout every time; give the new use its own module, or use Loop()"
-            )
+            raise _unseen(name)
         return layouts[call]
 
     def batch_dim(self, x: Tensor, *, only: int | None = None, several: bool = True) -> int:
@@ -176,6 +184,8 @@ class Tape:
             self.shapes.append((self.index, x.shape))
             return 0
         layout = self._layout
+        if layout is _UNSEEN:
+            raise _unseen(self.name)
         if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.rows:
             raise Refusal(
                 f"layer '{self.name}': its input of {x.dim()} dimensions does not have the samples where the first batch "
@@ -232,6 +242,8 @@ class Tape:
         before y, in a use that stands for several layers.
         """
         if self.mode is Mode.SHAPES:
+            if y.grad_fn is not None:
+                self.places.add(y.grad_fn)
             return y
         each = self._layout.rows if rows is None else rows
         if self.mode is Mode.KEEP:
@@ -257,3 +269,10 @@ class Tape:
 
         out: Tensor = _HandOver.apply(y, self.path, sink, *[t.detach() for t in saved])  # type: ignore[no-untyped-call]
         return out
+
+
+def _unseen(name: str) -> Unseen:
+    return Unseen(
+        f"layer '{name}': it was called in another way than on the model's first batch, so its batch dimension "
+        "is not known; need the same inputs' layout every time; give the new use its own module, or use Loop()"
+    )

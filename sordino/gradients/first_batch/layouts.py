@@ -7,6 +7,7 @@ samples, and the dimension that changed is the one that counts them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,10 +16,17 @@ from sordino.gradients.batch import take
 from sordino.gradients.captured.graph import reachable, refuse_reentrant, unrecorded
 from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Layout, Mode
+from sordino.gradients.first_batch.second_order import SecondOrder
+from sordino.gradients.inventory import vectors_as_they_were
+from sordino.random.global_state import GlobalState, left_as_they_were, seed_all
+from sordino.random.steady import Steady
 from sordino.refusal import Refusal
 
 FEW, MORE = 2, 3
 """Samples in the two runs that are compared."""
+
+_SEEDS = 8
+"""Seeds tried at most, where random numbers decide which layers are called."""
 
 Layouts = dict[Hashable, Sequence[Layout | None]]
 
@@ -36,14 +44,46 @@ def layouts_of(session: Session, more: Any) -> Layouts:
 
 
 def _compared(session: Session, more: Any, known: Layouts) -> tuple[Layouts, bool]:
-    """The layouts, and whether a parameter is used outside its layer."""
-    plan = session.plan
+    """The layouts, and whether a parameter is used outside its layer.
+
+    Where the model draws at random, draws are steady, so that both runs have the same; and several seeds are tried, until
+    every layer was met: a coin may leave some out.
+    """
+    with left_as_they_were(session.cuda_devices()):
+        first = _two_runs(session, more, known, None)
+        if first is not None:
+            return first
+        found: Layouts = {}
+        loose, wanted = False, {position for position, _, _ in session.plan.rules}
+        for seed in range(_SEEDS):
+            results = _two_runs(session, more, known, seed)
+            assert results is not None, "steady draws are compared whatever is drawn"
+            found, loose = {**results[0], **found}, loose or results[1]
+            if wanted <= {key[0] if isinstance(key, tuple) else key for key in found}:
+                break
+        return found, loose
+
+
+def _two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> tuple[Layouts, bool] | None:
+    """The same with draws that are steady by a seed; without one, None where something was drawn."""
+    plan, devices = session.plan, session.cuda_devices()
     names = {position: name for position, name, _ in plan.rules}
     logs, loose = [], False
     for n in (FEW, MORE):
         tape = session.tape(n, Mode.SHAPES, known)
-        with torch.enable_grad(), session.recording(tape):
+        seed_all(seed or 0, devices)
+        began = GlobalState.now(devices)
+        steady = nullcontext() if seed is None else Steady(seed)
+        with (
+            torch.enable_grad(),
+            session.recording(tape),
+            vectors_as_they_were(session.model),
+            SecondOrder(tape),
+            steady,
+        ):
             losses = session.losses(take(more, slice(0, n)), n)
+        if seed is None and not began.same(GlobalState.now(devices)):
+            return None
         nodes = reachable(losses)
         refuse_reentrant(nodes)
         loose = loose or unrecorded(nodes, plan.columns)
