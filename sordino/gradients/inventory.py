@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 
@@ -52,19 +48,6 @@ def held_by(modules: list[nn.Module]) -> list[tuple[str, Tensor]]:
         if m._buffers and not isinstance(m, _SpectralNorm):
             found += [(f"buffer {name!r}", b) for name, b in m._buffers.items() if b is not None]
     return found
-
-
-@contextmanager
-def vectors_as_they_were(model: nn.Module) -> Iterator[None]:
-    """Whatever runs inside, the vectors of spectral normalisations are put back: passes that are compared start alike."""
-    held = [b for m in modules_of(model) if isinstance(m, _SpectralNorm) for b in m._buffers.values() if b is not None]
-    before = [b.clone() for b in held]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, old in zip(held, before, strict=True):
-                buffer.copy_(old)
 
 
 class Names:

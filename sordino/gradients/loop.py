@@ -13,6 +13,7 @@ from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.check import one_loss
 from sordino.gradients.materialised import Materialised
 from sordino.gradients.protocol import LossFn, trainable
+from sordino.gradients.spectral import left_unmoved, vectors_of
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,10 @@ class Loop:
         """Each sample is a batch of one, so what a sample's gradient is needs no definition but autograd's."""
         parameters = trainable(model)
         rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
-        losses = []
+        losses, vectors = [], vectors_of(model.modules())
         for i in range(size(batch)):
-            loss = one_loss(loss_fn(model, *arguments(take(batch, slice(i, i + 1)))))
+            with left_unmoved(vectors), torch.enable_grad():
+                loss = one_loss(loss_fn(model, *arguments(take(batch, slice(i, i + 1)))))
             grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
             for (name, p), grad in zip(parameters.items(), grads, strict=True):
                 rows[name].append(torch.zeros_like(p) if grad is None else grad.to_dense())

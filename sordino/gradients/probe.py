@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_map
 
 from sordino.gradients.batch import arguments, size, take
 from sordino.gradients.check import loss_vector
-from sordino.gradients.inventory import vectors_as_they_were
+from sordino.gradients.inventory import modules_of
 from sordino.gradients.protocol import LossFn
+from sordino.gradients.spectral import left_unmoved, vectors_of
 from sordino.gradients.written import made_up, refuse_changed, refuse_written
 from sordino.random.global_state import GlobalState, left_as_they_were, seed_all
 from sordino.random.steady import Steady
@@ -157,7 +158,7 @@ class _Asked:
 
     def run(self, batch: Any, seed: int = 0) -> _Ran:
         """One pass by a seed; the generators and the vectors of spectral norms are left as they were."""
-        with left_as_they_were(), vectors_as_they_were(self.model), torch.enable_grad():
+        with left_as_they_were(), left_unmoved(vectors_of(modules_of(self.model))), torch.enable_grad():
             seed_all(seed)
             began = GlobalState.now()
             losses = self.loss_fn(self.model, *arguments(batch))

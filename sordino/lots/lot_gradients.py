@@ -10,7 +10,7 @@ batch, and must not change anything for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from sordino.gradients.inventory import Inventory, Names, held_by
 from sordino.gradients.physical_batch import activation_bytes, physical_batch
 from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import Seeded
+from sordino.gradients.spectral import left_unmoved, move_on, vectors_of
 from sordino.lots.lot import Lot
 from sordino.penalty import L2
 from sordino.random.rng import Rng
@@ -41,6 +42,7 @@ class LotGradients:
         self._names = Names(model)
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
         self._tensors: list[tuple[str, Tensor]] = []  # all of them, by name
+        self._vectors: list[Tensor] = []  # of spectral normalisations
         self.buffers: list[tuple[str, Tensor]] = []
         self.look()
 
@@ -49,6 +51,7 @@ class LotGradients:
         self._inventory = Inventory(self.model) if now is None else now
         self._names.look(self._inventory)
         self._tensors = held_by(self._inventory.modules)
+        self._vectors = vectors_of(self._inventory.modules)
         self.buffers = [(name, tensor) for name, tensor in self._tensors if not isinstance(tensor, nn.Parameter)]
         for p in self.named.values():
             self.device = p.device
@@ -73,7 +76,14 @@ class LotGradients:
 
     def gradients_of(self, model: nn.Module, batch: Any) -> PerSample:
         """The same of another model, such as a copy in double precision; without the penalty."""
-        return _for_pass(self.backend, Inventory(model)).per_sample(model, self.loss_fn, batches.to(batch, self.device))
+        inventory = Inventory(model)
+        with left_unmoved(vectors_of(inventory.modules)):
+            return _for_pass(self.backend, inventory).per_sample(model, self.loss_fn, batches.to(batch, self.device))
+
+    def over(self) -> None:
+        """The passes of a lot are over: what moves on with every lot does."""
+        if self._vectors:
+            move_on(self._inventory.modules)
 
     def physical_batch(self, few: Any, expected: float) -> int:
         """How many records of lots of the expected size are processed at once, from what a few of them take."""
@@ -128,7 +138,8 @@ class LotGradients:
     def _part(self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
         """A batch's per-sample gradients, the penalty in them, and its losses."""
         before = [tensor._version for _, tensor in self._tensors]
-        part = backend.per_sample(self.model, self.loss_fn, batches.to(batch, self.device))
+        with left_unmoved(self._vectors) if self._vectors else nullcontext():
+            part = backend.per_sample(self.model, self.loss_fn, batches.to(batch, self.device))
         if before != [tensor._version for _, tensor in self._tensors]:
             moved = (name for (name, t), version in zip(self._tensors, before, strict=True) if t._version != version)
             self.written = next(moved)

@@ -67,6 +67,7 @@ class LotChecks:
         self.tripwire.put_back()  # a query may have moved the model and put it back
         if self._gradients.written is not None:
             self._ledger.void(str(Finding(Broken.WRITTEN, self._gradients.written)))
+        self._gradients.over()
         self._watch()
 
     def before_claim(self) -> None:

@@ -78,7 +78,7 @@ def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple
                 f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's input has no "
                 "batch dimension; need uses whose gradient can be told apart by sample; call the module that owns it on "
                 "inputs with one row per sample (expand position ids to (B, T)), leave penalties on parameters out of "
-                "loss_fn (they are public: use weight decay), or use Loop()"
+                "loss_fn (they are public: use weight decay), or use Loop(): backend=sordino.gradients.Loop()"
             )
 
 

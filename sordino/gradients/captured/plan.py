@@ -162,7 +162,8 @@ def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None
             original = module.forward
             module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
         if plan.loose:
-            with LooseParameters(tape):
+            held = [t for m in modules for t in (*m._buffers.values(), *m._parameters.values()) if t is not None]
+            with LooseParameters(tape, [t for t in held if not tape.wants(t)]):
                 yield
         else:
             yield

@@ -22,6 +22,7 @@ from sordino.gradients.captured.plan import installed, new_plan
 from sordino.gradients.captured.result import Inner, Result
 from sordino.gradients.captured.tape import Mode, Tape
 from sordino.gradients.inventory import Inventory
+from sordino.gradients.spectral import left_unmoved, vectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -57,6 +58,10 @@ class Session:
         """The devices of the model that have generators of their own."""
         devices = {p.device for p in self.model.parameters()}
         return sorted({device.index for device in devices if device.type == "cuda" and device.index is not None})
+
+    def vectors_kept(self) -> AbstractContextManager[None]:
+        """Inside, passes leave the vectors of spectral normalisations as they were: one that is run again is the same."""
+        return left_unmoved(vectors_of(self.modules))
 
     def losses(self, batch: Any, b: int) -> Tensor:
         """One loss for each of the b samples of a batch, (B,)."""

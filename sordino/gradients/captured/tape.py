@@ -163,6 +163,10 @@ class Tape:
         position, found = self.rules.get(id(module), (-1, None))
         return found is rule and tuple(self.layouts.get(position, ())) == _ROW_EACH
 
+    def layout_of(self, key: Hashable) -> Layout | None:
+        """What is known of a tensor by its key; None: it has no samples."""
+        return self._layout_of(key, self.name)
+
     def _layout_of(self, key: Hashable, name: str) -> Layout | None:
         layouts = self.layouts.get(key, ())
         if len(layouts) == 1:

@@ -129,7 +129,7 @@ class TwoPassResult:
                 tape.idle = False
 
         tape.sink = sink
-        with session.recording(tape), torch.enable_grad():
+        with session.recording(tape), session.vectors_kept(), torch.enable_grad():
             losses = session.losses(self._batch, tape.size)
             tape.closed = True
             if losses.requires_grad:

@@ -17,7 +17,6 @@ from sordino.gradients.captured.graph import reachable, refuse_reentrant, unreco
 from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Layout, Mode
 from sordino.gradients.first_batch.second_order import SecondOrder
-from sordino.gradients.inventory import vectors_as_they_were
 from sordino.random.global_state import GlobalState, left_as_they_were, seed_all
 from sordino.random.steady import Steady
 from sordino.refusal import Refusal
@@ -77,7 +76,7 @@ def _two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> 
         with (
             torch.enable_grad(),
             session.recording(tape),
-            vectors_as_they_were(session.model),
+            session.vectors_kept(),
             SecondOrder(tape),
             steady,
         ):

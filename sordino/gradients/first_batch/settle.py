@@ -1,5 +1,6 @@
 """What a model's first batch teaches: where its layers have their samples, which memory format is faster, and whether
-the engine's answers are autograd's. Dropout is off where answers are compared, and all generators are put back.
+the engine's answers are autograd's. Dropout is off where answers are compared; generators and the vectors of spectral
+normalisations are put back.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def settle(session: Session, batch: Any) -> None:
     """Fill in the session's plan from a first batch."""
     plan, options = session.plan, session.options
     more = take(batch, torch.arange(MORE) % size(batch))
-    with left_as_they_were(session.cuda_devices()), torch.backends.cudnn.flags(enabled=False):
+    kept = session.vectors_kept()
+    with left_as_they_were(session.cuda_devices()), kept, torch.backends.cudnn.flags(enabled=False):
         with without_dropout(session.modules, everything=False):
             plan.layouts = layouts_of(session, more)
         try:

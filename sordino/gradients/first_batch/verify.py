@@ -24,7 +24,6 @@ from sordino.gradients.captured.two_pass import two_passes
 from sordino.gradients.first_batch.dropout import without_dropout
 from sordino.gradients.first_batch.layouts import MORE, layouts_of
 from sordino.gradients.formulas.part import as_computed
-from sordino.gradients.inventory import vectors_as_they_were
 from sordino.gradients.protocol import PerSample, trainable
 from sordino.gradients.tensors import squared_norms
 from sordino.random.global_state import GlobalState, seed_all
@@ -102,7 +101,7 @@ def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, 
     parameters = trainable(model)
     some = next(iter(parameters.values()))
     scale = torch.arange(1.0, 1 + MORE, device=some.device)
-    with vectors_as_they_were(model):
+    with session.vectors_kept():
         grads, drawn = _measured(session, more, scale, seed)
         norms = grads.norms().squared.double().sqrt()  # (3, P)
     true, weights = torch.zeros_like(norms), torch.tensor([[1.0], [-0.5], [2.0]], device=some.device)
@@ -146,7 +145,7 @@ def _measured(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[Pe
 def _one_by_one(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
     """Autograd's gradients by name, each sample as a batch of its own."""
     for i in range(MORE):
-        with torch.enable_grad(), vectors_as_they_were(session.model):
+        with torch.enable_grad(), session.vectors_kept():
             loss = session.losses(take(more, slice(i, i + 1)), 1)
             yield _plain(session, loss, scale[i : i + 1])
 
@@ -154,7 +153,7 @@ def _one_by_one(session: Session, more: Any, scale: Tensor, seed: int) -> Iterat
 def _on_one_graph(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
     """The same of all samples in one pass by this seed."""
     seed_all(seed, session.cuda_devices())
-    with torch.enable_grad(), vectors_as_they_were(session.model):
+    with torch.enable_grad(), session.vectors_kept():
         losses = session.losses(more, MORE)
     for i in range(MORE):
         yield _plain(session, losses[i : i + 1], scale[i : i + 1])

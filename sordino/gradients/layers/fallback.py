@@ -1,22 +1,27 @@
 """Any other leaf: its vector-Jacobian product, one sample at a time under `torch.func.vmap`.
 
 The leaf's own code runs on batches of one, so whatever it computes is right by construction; the price is a gradient
-per sample in memory and whatever vmap costs. Modules that torch cannot vmap, or that draw random numbers, are
+per sample in memory and whatever vmap costs. A leaf that draws random numbers would draw others when it is run again, so
+it is run with the same ones, and that graph differentiated once for each sample. Modules that torch cannot vmap are
 refused.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sordino.gradients.formulas.part import Part, lift
+from sordino.random.global_state import GlobalState, left_as_they_were
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -55,6 +60,69 @@ def _same_precision(device: torch.device) -> Callable[[], AbstractContextManager
     return lambda: torch.autocast(kind, *now, cache_enabled=False)  # a cast that is remembered would leave the vmap
 
 
+def spectral_vectors(module: nn.Module) -> list[nn.Module]:
+    """The spectral normalisations whose vectors a forward pass moves on."""
+    return [m for m in module.modules() if isinstance(m, _SpectralNorm) and m.training]
+
+
+@contextmanager
+def as_computed(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iterator[None]:
+    """Spectral normalisations with the vectors that the forward pass ended with, which they do not move on."""
+    before = [dict(m._buffers) for m, _ in held]
+    try:
+        for m, vectors in held:
+            m._buffers.update(vectors)
+            m.training = False
+        yield
+    finally:
+        for (m, _), buffers in zip(held, before, strict=True):
+            m._buffers.update(buffers)
+            m.training = True
+
+
+@dataclass(frozen=True)
+class _Random:
+    """A leaf that drew random numbers: all that is needed to run it again with the same ones."""
+
+    module: nn.Module
+    original: Callable[..., Any]
+    wanted: dict[str, nn.Parameter]
+    began: GlobalState
+    spec: Any
+    inputs: list[Any]
+    dims: dict[int, int | None]  # by the place of a tensor among the inputs: where it has its samples
+
+    def run(self, only: int | None = None) -> tuple[list[Any], list[Tensor]]:
+        """Outputs and the leaf's parameters on a graph of their own; `only`: every sample is this one."""
+        own = {name: p.detach().requires_grad_() for name, p in self.wanted.items()}
+        given = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in self.inputs]
+        for j, dim in self.dims.items():
+            if only is not None and dim is not None:
+                given[j] = given[j].narrow(dim, only, 1).expand_as(given[j]).clone()
+        both: Any = tree_unflatten(given, self.spec)
+        # Tensors are kept as they are, in a checkpoint too.
+        plainly = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+        with left_as_they_were(), swapped(self.module, own), plainly, torch.enable_grad():
+            self.began.put_back()
+            return tree_flatten(self.original(*both[0], **both[1]))[0], list(own.values())
+
+    def parts(self, number: int, dim: int, saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """The gradient of each sample's rows of an output, one after the other on one graph."""
+        outputs, own = self.run()
+        rows = []
+        for i in range(g.shape[dim]):
+            at = torch.zeros_like(g)
+            at.select(dim, i).copy_(g.select(dim, i))
+            found = torch.autograd.grad(outputs[number], own, at, retain_graph=True, allow_unused=True)
+            if not all(t is None or bool(t.isfinite().all()) for t in found):  # 0 · nan of another: it has no other now
+                others, theirs = self.run(only=i)
+                found = torch.autograd.grad(others[number], theirs, at, allow_unused=True)
+            rows.append([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])
+        return {
+            p: lift(torch.stack(each)) for p, each in zip(self.wanted.values(), zip(*rows, strict=True), strict=True)
+        }
+
+
 def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run the leaf's own forward, and its per-sample gradients under vmap."""
     original = tape.original
@@ -63,8 +131,14 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     where = [j for j, leaf in enumerate(inputs) if isinstance(leaf, Tensor)]
     dims = [tape.argument_dim(("in", j), inputs[j]) for j in where]
     free = not any(inputs[j].requires_grad for j in where)
+    began = GlobalState.now()
+    vectors = spectral_vectors(module)
     with swapped(module, {name: tape.leaf(p, None if free else inputs[where[0]]) for name, p in wanted.items()}):
         output = original(*args, **kwargs)
+    drew: _Random | None = None
+    if not (tape.shapes_only or began.same(GlobalState.now())):
+        drew = _Random(module, original, wanted, began, spec, inputs, dict(zip(where, dims, strict=True)))
+    held = [(m, {key: b.clone() for key, b in m._buffers.items() if b is not None}) for m in vectors]
     outputs, outspec = tree_flatten(output)
     if not all(isinstance(y, Tensor) for y in outputs):
         raise Refusal(
@@ -83,6 +157,10 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             recorded.append(y)
             continue
         precision = _same_precision(y.device)
+        if drew is not None:
+            y = y.clone() if y._is_view() or any(y is leaf for leaf in inputs) else y
+            recorded.append(tape.record(y, tuple(inputs[j] for j in where), partial(drew.parts, number, dim), rows=1))
+            continue
 
         def parts(
             saved: tuple[Tensor, ...],
@@ -99,7 +177,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 given, named = both[0], both[1]
 
                 def run(values: dict[str, Tensor]) -> Tensor:
-                    with swapped(module, values), precision():
+                    with swapped(module, values), as_computed(held), precision():
                         out: Tensor = tree_flatten(original(*given, **named))[0][number]
                     return out.squeeze(dim)
 

@@ -115,7 +115,11 @@ def _alike(x: Tensor, links: list[_Link]) -> bool:
 
 
 def _one_by_one(tape: Tape, x: Any) -> Tensor:
-    y: Tensor = tape.original(x)
+    outer, tape.index = tape.index, -1  # what comes between the layers is in no rule
+    try:
+        y: Tensor = tape.original(x)
+    finally:
+        tape.index = outer
     return y
 
 
