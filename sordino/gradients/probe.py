@@ -33,11 +33,11 @@ PROBE = 3
 """Records the probe uses: one to change, two to watch."""
 _STEADY = (0, 1)
 """Seeds of the steady draws, which fall otherwise: their coins land on other sides."""
-_DRAWS = 64
+_DRAWS = 160
 """Passes whose losses make a distribution."""
-_FAR = 0.5
-"""Distance between two empirical distributions of 64 losses from which on they are two: by chance once in 10⁶
-(Kolmogorov and Smirnov: α = 2·exp(−64·0.5²)), where the 3 records of a batch instead of 1 divide by a factor of 3."""
+_FAR = 0.3
+"""Distance between two such distributions from which on they are two: by chance once in 10⁶ (Kolmogorov and Smirnov:
+2·exp(−160·0.3²)). Losses that are divided by 3 records instead of 1 are farther apart, unless they spread over decades."""
 _NUDGES, _NOISE = 4, 8.0
 """Times the inputs are moved by a rounding error, and how far beyond what that does two losses may be apart."""
 
@@ -56,12 +56,13 @@ def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
 
     The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
     """
+    samples = size(batch)  # which refuses what is no batch
     asked = _Asked(model, loss_fn, batch)
     refuse_written(model, asked.run, made_up(batch))  # before a private record has been seen
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    loss_vector(asked.run(batch).losses, size(batch))
+    loss_vector(asked.run(batch).losses, samples)
     refuse_changed(model, before)
-    asked.refuse_coupled(changed=size(batch) - 1)
+    asked.refuse_coupled(changed=samples - 1)
     with _eval_mode(model):
         asked.refuse_coupled(changed=0)
         asked.refuse_counted()

@@ -34,7 +34,7 @@ class Steady(TorchDispatchMode):
     """While it lasts, random tensors are constants that this seed gives."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seed = seed
         self.unknown = False  # something was drawn that has no constant form
 
