@@ -45,7 +45,12 @@ def printed(code: str) -> str:
 def test_a_block_runs_and_prints_what_the_page_says(code, expected):
     out = printed(code)
     if expected is not None:
-        assert out == expected
+        assert without_coins(out) == without_coins(expected)
+
+
+def without_coins(text: str) -> str:
+    """The text but for how many lots had the standing test, which the run's secret coins decide."""
+    return re.sub(r"[\d,]+ of ([\d,]+ lots replayed)", r"some of \1", text)
 
 
 def test_the_readme_begins_with_a_diff_of_a_plain_loop_and_both_sides_run():
