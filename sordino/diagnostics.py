@@ -1,4 +1,4 @@
-"""Looking at a run: what the sources plot of their batches and updates, with each look in the claim.
+"""Looking at a run: what papers plot of their batches and updates, with each look in the claim.
 
     update cosines          between consecutive released gradients: made of releases alone, covered by the claim
     length quantiles        of a lot's gradient lengths: private, disclosed

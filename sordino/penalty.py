@@ -1,4 +1,4 @@
-"""A penalty inside the clipped gradient: the L2 term as the sources have it.
+"""A penalty inside the clipped gradient: the L2 term of the loss, which every record's gradient has.
 
     g_i = ∇ℓ(θ, x_i) + λθ,  then clipped, then summed, then noise
 

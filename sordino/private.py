@@ -139,7 +139,7 @@ class Private:
         return self._lots(request, chunk)
 
     def _lots(self, request: Request, chunk: int) -> Iterator[Lot]:
-        """Begun with the first lot: a call of `draws` that nobody goes through is none."""
+        """Begun with the first lot: a call of `draws` whose lots are never asked for draws nothing."""
         run, loads = self._run, self._run.loads
         phase = run.begin(request.sampler, request.n, chunk)
         self._ledger.uses(request.dataset)

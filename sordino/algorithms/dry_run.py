@@ -20,8 +20,8 @@ from sordino.weigh.weigher import State
 
 def no_gradients(estimate: Estimate) -> Chunked:
     """The gradients of no samples in no parameters, wherever they are."""
-    nobody = (Materialised({}, NO_NORMS.squared.sum(dim=1), estimate),)
-    return Chunked(lambda: nobody, lambda _: nobody, estimate=estimate)
+    empty = (Materialised({}, NO_NORMS.squared.sum(dim=1), estimate),)
+    return Chunked(lambda: empty, lambda _: empty, estimate=estimate)
 
 
 def dry_step(query: Query, state: State, expected_batch: float, backend: Backend | None = None) -> tuple[Event, State]:

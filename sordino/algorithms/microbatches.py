@@ -2,7 +2,7 @@
 
     g̃ = Σ_k φ(‖m_k‖) m_k + N(0, (σC)² I),     m_k the mean gradient of group k
 
-It is what one does where gradients of single records are dear to have; here it is the published method at its true price.
+It is used where gradients of single records are expensive; here it is the published method at its true price.
 
 Privacy: with groups in which a record's place is its own coin, independent of who else is there, one record changes one
 group's vector, from anywhere in the ball of radius C to anywhere in it: the sum moves by up to 2C, and noise σC counts as
@@ -86,8 +86,8 @@ class ByPosition:
 
     size: int
     unproven = (
-        "microbatches by position: one record fewer moves every later record of the lot into another group, so nothing "
-        "bounds what it changes"
+        "microbatches by position: one record fewer moves every later record of the lot into another group, "
+        "so nothing bounds what it changes"
     )
 
     def __post_init__(self) -> None:

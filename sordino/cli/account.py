@@ -12,7 +12,7 @@ from sordino.cli.shared import AccountantName, NoiseName, SamplingName, accounta
 from sordino.door.claims import describe
 from sordino.events import Event, Gaussian, to_json
 from sordino.events.training import lots_in_a_pass, training_event
-from sordino.rounding import rounded_up_to
+from sordino.printed_numbers import rounded_up_to
 
 _LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")
 

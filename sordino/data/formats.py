@@ -54,10 +54,10 @@ def cifar_binaries(folder: Path) -> Arrays:
     """The official binary version: 3073 bytes a record, the label first."""
 
     def records(*names: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        raw = np.concatenate([np.frombuffer((folder / name).read_bytes(), dtype=np.uint8) for name in names])
-        if raw.size % (1 + _CIFAR_PIXELS):
+        content = np.concatenate([np.frombuffer((folder / name).read_bytes(), dtype=np.uint8) for name in names])
+        if content.size % (1 + _CIFAR_PIXELS):
             raise ValueError(f"{names[0]}: not a whole number of records; the file is cut short or damaged")
-        table = raw.reshape(-1, 1 + _CIFAR_PIXELS)
+        table = content.reshape(-1, 1 + _CIFAR_PIXELS)
         return np.ascontiguousarray(table[:, 1:]).reshape(-1, 3, 32, 32), np.ascontiguousarray(table[:, 0])
 
     train = records(*(f"data_batch_{i}.bin" for i in range(1, 6)))

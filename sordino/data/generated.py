@@ -1,4 +1,4 @@
-"""Data made here: digits drawn from strokes, the last resort offline; linear data as the sources use it.
+"""Data made here: digits drawn from strokes, the last resort offline; linear data for regression.
 
 The digits look like digits and are learnt by the same models, and are nothing else: an accuracy on them says nothing about
 MNIST.

@@ -13,12 +13,12 @@ _UNSIGNED_BYTE = 8
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """The array in a file; every length is checked, so a truncated file is an error."""
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if len(raw) < 4 or raw[0] or raw[1] or raw[2] != _UNSIGNED_BYTE:
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if len(content) < 4 or content[0] or content[1] or content[2] != _UNSIGNED_BYTE:
         raise ValueError(f"{path.name}: not an IDX file of bytes")
-    dims = raw[3]
-    shape = tuple(int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(dims))
-    data = np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * dims)
+    dims = content[3]
+    shape = tuple(int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dims))
+    data = np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dims)
     if data.size != np.prod(shape):
         raise ValueError(f"{path.name}: {data.size} bytes of data for shape {shape}; the file is cut short or damaged")
     return data.reshape(shape)

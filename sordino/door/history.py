@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sordino.door.ledger import Ledger
 
 _of_parameter: dict[int, tuple[weakref.ref[nn.Parameter], Ledger]] = {}
-_of_data: dict[int, tuple[Any, list[Ledger]]] = {}  # what is held weakly, or, where that cannot be, itself
+_of_data: dict[int, tuple[Any, list[Ledger]]] = {}  # a weak reference, or the thing itself where it allows none
 
 
 def ledger_of(parameters: Iterable[nn.Parameter]) -> Ledger | None:

@@ -139,12 +139,12 @@ def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
     """Add consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
     current, filled = 0, 0
     for block in blocks:
-        here, noise, taken = [], [], 0
-        while taken < len(block):
-            piece = min(len(block) - taken, len(targets[current]) - filled)
+        here, noise, used = [], [], 0
+        while used < len(block):
+            piece = min(len(block) - used, len(targets[current]) - filled)
             here.append(targets[current][filled : filled + piece])
-            noise.append(block[taken : taken + piece].to(here[-1]))
-            taken, filled = taken + piece, filled + piece
+            noise.append(block[used : used + piece].to(here[-1]))
+            used, filled = used + piece, filled + piece
             if filled == len(targets[current]):
                 current, filled = current + 1, 0
         torch._foreach_add_(here, noise)

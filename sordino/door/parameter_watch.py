@@ -19,7 +19,7 @@ Buffers = Sequence[tuple[str, Tensor]]
 """A model's buffers with names, in order."""
 
 _coins = random.Random(secrets.randbits(128))
-"""Nobody's generator: a secret of the process, quick to ask."""
+"""A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
 
 _PIECE = 4096
 """Numbers compared at a time."""

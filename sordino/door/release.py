@@ -180,7 +180,7 @@ def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng)
     sensitivity = validate.positive("sensitivity", sensitivity)
     bare = unseal(scores).to(torch.float64)
     decided = _decided(bare, sensitivity, epsilon)
-    chosen = _likely(bare * (epsilon / (2 * sensitivity)), rng) if decided is None else int(decided)
+    chosen = _by_weight(bare * (epsilon / (2 * sensitivity)), rng) if decided is None else int(decided)
     return chosen, _exponential(epsilon)
 
 
@@ -197,14 +197,14 @@ def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, r
     if decided is not None:
         return float(decided), _exponential(epsilon)
     width = steps.edges.diff()  # an interval of width 0 has a weight of log 0 and is never chosen
-    i = _likely(width.log() + steps.heights * (epsilon / (2 * sensitivity)), rng)
+    i = _by_weight(width.log() + steps.heights * (epsilon / (2 * sensitivity)), rng)
     place = float(steps.edges[i] + width[i] * float(rng.uniform(1)[0]))
     first, last = float(steps.edges[0]), float(steps.edges[-1])
     step = (last - first) * GRID
     return min(last, first + round((place - first) / step) * step), _exponential(epsilon)
 
 
-def _likely(log_weights: Tensor, rng: Rng) -> int:
+def _by_weight(log_weights: Tensor, rng: Rng) -> int:
     """An index with probability ∝ exp(log_weights): the largest after Gumbel noise."""
     # −ln E, E = −ln(1 − w) exponential: w in steps of 2⁻⁶⁴, so that large values, which decide, end late (noise_tail.py).
     w = (rng.words(log_weights.numel()).astype(np.float64) + 0.5) * 2.0**-64

@@ -17,7 +17,7 @@ from weakref import ref
 from torch import Tensor, nn
 
 _coins = random.Random(secrets.randbits(128))
-"""Nobody's generator: a secret of the process, quick to ask."""
+"""A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
 
 _AGREE = 1e-4
 """Relative difference allowed between the factors of two numbers: they were rounded once."""

@@ -171,7 +171,7 @@ class Tripwire:
             return None
         mine = self._mine(optimizer)
         if not mine:
-            if self.looping and not _somebodys(optimizer) and _has_own_gradients(optimizer):
+            if self.looping and not _watched_by_another(optimizer) and _has_own_gradients(optimizer):
                 self._void(_ANOTHER)
             return None
         self.look(numbers=False)
@@ -205,7 +205,7 @@ class Tripwire:
             self._values.allow(mine)
 
 
-def _somebodys(optimizer: Optimizer) -> bool:
+def _watched_by_another(optimizer: Optimizer) -> bool:
     """Does another run of the process watch what this optimizer trains?"""
     return any(wire._mine(optimizer) for wire in _alive)
 

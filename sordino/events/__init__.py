@@ -27,7 +27,7 @@ Privacy: `Poisson(q, Together(a, b))` and `Together(Poisson(q, a), Poisson(q, b)
 two releases on one draw, amplified once; the second two independent draws.
 """
 
-from sordino.events.algebra import canonical, children, compose, relations, walk
+from sordino.events.algebra import canonical, children, compose, counted, relations, walk
 from sordino.events.base import Event, Relation
 from sordino.events.codec import from_json, to_json
 from sordino.events.composition import Group, Repeat, Together, TuneNegativeBinomial, TunePoisson
@@ -68,6 +68,7 @@ __all__ = [
     "canonical",
     "children",
     "compose",
+    "counted",
     "from_json",
     "relations",
     "to_json",

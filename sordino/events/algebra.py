@@ -130,6 +130,17 @@ def walk(event: Event) -> Iterator[Event]:
         yield from walk(child)
 
 
+def counted(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
+    """The events that a composition is made of, with how often each happens; any other event is one, `times` times."""
+    if isinstance(event, Together):
+        for part in event.events:
+            yield from counted(part, times)
+    elif isinstance(event, Repeat):
+        yield from counted(event.event, times * event.count)
+    else:
+        yield event, times
+
+
 def _reasons(event: Event) -> list[str]:
     found = (inner.reason for inner in walk(event) if isinstance(inner, NonPrivate))
     return list(dict.fromkeys(found))

@@ -67,8 +67,8 @@ def wrapped(model: nn.Module) -> None:
         and torch.distributed.get_world_size() > 1
     ):
         raise Refusal(
-            "this process is one of several ranks: each would draw, add noise and print ε as if it were alone; train in "
-            "one process"
+            "this process is one of several ranks: each would draw, add noise and print ε as if it were alone; "
+            "train in one process"
         )
     for name, module in model.named_modules():
         label = f"module {name!r}" if name else "the model"
@@ -90,7 +90,7 @@ def wrapped(model: nn.Module) -> None:
 def statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
     """Refuse modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
     for module in modules_of(model) if modules is None else modules:
-        if isinstance(module, _NormBase):  # of both kinds
+        if isinstance(module, _NormBase):  # BatchNorm and InstanceNorm
             _refuse_statistics(model, module)
 
 

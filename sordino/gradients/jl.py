@@ -198,8 +198,8 @@ def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -
     if size < float("inf") and abs(there - here) > _AGREE * size:
         raise Refusal(
             "the derivative of this model's losses along a direction is not the gradient its backward pass gives; need "
-            "both to be the same, as the one is measured and the other summed; look for hand-written backward passes, or "
-            "use the default backend"
+            "both to be the same, as the one is measured and the other summed; "
+            "look for hand-written backward passes, or use the default backend"
         )
 
 

@@ -63,7 +63,7 @@ def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
     loss_vector(asked.run(batch).losses, samples)
     refuse_changed(model, before)
     asked.refuse_coupled(changed=samples - 1)
-    with _eval_mode(model):
+    with evaluation_mode(model):
         asked.refuse_coupled(changed=0)
         asked.refuse_counted()
 
@@ -182,7 +182,8 @@ def _distance(one: Tensor, other: Tensor) -> float:
 
 
 @contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """All modules in evaluation mode for a while; each is put back into its own."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in modes:

@@ -13,7 +13,7 @@ from sordino.accounting import PLD, calibrate, meaning
 from sordino.door.claims import NoGuarantee, claim, describe, rounded_up
 from sordino.planner.copyable import code, command
 from sordino.planner.scenario import Scenario
-from sordino.rounding import rounded_up_to
+from sordino.printed_numbers import rounded_up_to
 
 _DIGITS = 5
 """Of a noise that was solved for."""

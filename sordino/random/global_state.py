@@ -1,4 +1,4 @@
-"""The global generators a stranger's code draws from: torch's, numpy's and Python's, taken, seeded and put back together.
+"""The global generators a stranger's code draws from: torch's, numpy's and Python's: saved, seeded, put back together.
 
 A forward pass may draw from any of the three: dropout from torch, SpecAugment from numpy, a mixup from `random`. To run one
 again with the same randomness all of them must be set, and whether anything was drawn at all is read off their states.

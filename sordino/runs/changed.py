@@ -6,7 +6,7 @@ A field is one of three kinds:
   - anything else would make it another run, and is refused.
 
 Privacy: a replay uses noise again, so every field counts that is not known to be harmless; a new field is of the third kind
-until somebody thinks about it.
+until it is named here.
 """
 
 from __future__ import annotations

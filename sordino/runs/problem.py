@@ -68,8 +68,8 @@ def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     if recipe.optimizer == "sgd":
         if recipe.weight_decay:
             raise ValueError(
-                f"weight_decay={recipe.weight_decay}: decoupled decay is AdamW's; with SGD use `penalty`, which decays "
-                "inside the clip"
+                f"weight_decay={recipe.weight_decay}: decoupled decay is AdamW's; "
+                "with SGD use `penalty`, which decays inside the clip"
             )
         return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum)
     betas = (recipe.momentum or 0.9, 0.999)

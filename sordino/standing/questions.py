@@ -12,8 +12,7 @@ Privacy: a test releases nothing. That it failed is said once and ends the claim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from sordino.door.sensitivity import EXACT
 from sordino.gradients import batch as batches
+from sordino.gradients.probe import evaluation_mode
 from sordino.gradients.protocol import PerSample
 from sordino.lots.loading import Loader
 from sordino.random.global_state import GlobalState, left_as_they_were, seed_all
@@ -72,7 +72,7 @@ class StandingTest:
             if thorough or coin >= 0.5:
                 asked.alone()
             if asked.finding is None and asked.random and (thorough or coin < 0.25):
-                with _evaluation(self._model):
+                with evaluation_mode(self._model):
                     calm = _Asked(self, asked.company, stream, n)
                     calm.learn()
                     if n > 1:
@@ -235,15 +235,3 @@ def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng) -> NDArray[np.int64]:
     if not len(order):
         order = stream.integers(1, n)
     return order.astype(np.int64)
-
-
-@contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -150,6 +150,6 @@ def weigh(
 
 
 def _sizes(part: PerSample) -> Mapping[str, int]:
-    """The elements of each tensor, where nobody said: those of a sum over nobody."""
-    nobody = torch.zeros(len(part.losses), 1, device=part.losses.device)
-    return {name: tensor.numel() for name, tensor in part.weighted_sum(nobody).items()}
+    """The elements of each tensor, where the caller does not know them: from a sum in which all weights are 0."""
+    no_weight = torch.zeros(len(part.losses), 1, device=part.losses.device)
+    return {name: tensor.numel() for name, tensor in part.weighted_sum(no_weight).items()}

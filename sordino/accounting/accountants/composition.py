@@ -29,7 +29,7 @@ from sordino.accounting.losses.lattice import Sampled
 from sordino.accounting.losses.pairs import Array, GaussianPair
 from sordino.accounting.losses.phases import Collector, is_private, relation_of
 from sordino.accounting.losses.saddle import Phases
-from sordino.events import Event, Gaussian, Group, Poisson, Relation, Repeat, Shuffle, Together, canonical
+from sordino.events import Event, Gaussian, Group, Poisson, Relation, Shuffle, canonical, counted
 
 _SPLITS: tuple[float, ...] = tuple(
     np.concatenate((np.geomspace(1e-6, 0.1, 26), np.linspace(0.12, 0.9, 30), 1 - np.geomspace(0.08, 1e-6, 20)))
@@ -40,22 +40,14 @@ def _releases(event: Event, relation: Relation) -> Phases:
     """Phases with plain Gaussians kept apart: composition theorems see each of them."""
     gaussians: dict[Sampled, int] = {}
     collector = Collector(relation, 1e-20, 1)
-
-    def gather(inner: Event, count: int) -> None:
-        if isinstance(inner, Together):
-            for part in inner.events:
-                gather(part, count)
-        elif isinstance(inner, Repeat):
-            gather(inner.event, count * inner.count)
-        elif isinstance(inner, Gaussian | Shuffle | Group | Poisson):
+    for inner, count in counted(canonical(event)):
+        if isinstance(inner, Gaussian | Shuffle | Group | Poisson):
             one = Collector(relation, 1e-20, 1)
             one.add(inner, 1)
             for sampled, times in one.result():
                 gaussians[sampled] = gaussians.get(sampled, 0) + times * count
         else:
             collector.add(inner, count)
-
-    gather(canonical(event), 1)
     return tuple(gaussians.items()) + collector.result()
 
 

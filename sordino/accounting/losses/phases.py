@@ -51,6 +51,7 @@ from sordino.events import (
     TuneNegativeBinomial,
     TunePoisson,
     canonical,
+    counted,
     relations,
     walk,
 )
@@ -218,18 +219,7 @@ def base_pair(event: Event, moves: int) -> Pair:
 
 
 def _joint(event: Event, moves: int) -> Pair:
-    parts: list[tuple[Event, int]] = []
-
-    def gather(inner: Event, count: int) -> None:
-        if isinstance(inner, Together):
-            for part in inner.events:
-                gather(part, count)
-        elif isinstance(inner, Repeat):
-            gather(inner.event, count * inner.count)
-        else:
-            parts.append((inner, count))
-
-    gather(event, 1)
+    parts = list(counted(event))
     squared = math.fsum(n * (moves / e.multiplier) ** 2 for e, n in parts if isinstance(e, Gaussian))
     pairs = [(base_pair(e, moves), n) for e, n in parts if not isinstance(e, Gaussian)]
     if squared:

@@ -1,8 +1,9 @@
-"""The price of drawing batches again until one scores well: the private form of sorting that source 001 sketches in §4.5.
+"""The price of drawing batches again until one scores well: a private form of sorting.
 
-The sketch: draw a Poisson batch, score it by the median of its gradient lengths, take it if the score is at least a
-quantile of all lengths, otherwise draw again (Liu & Talwar 2019, Algorithm 1, known threshold). What may be drawn again
-must itself be private, score included: a pair (noisy gradient, noisy score), (ε₁, δ₁)-DP.
+Pflaeging (2023, *Varianten von DPSGD*, §4.5) sketches it: draw a Poisson batch, score it by the median of its gradient
+lengths, take it if the score is at least a quantile of all lengths, otherwise draw again (Liu & Talwar 2019, Algorithm 1,
+known threshold). What may be drawn again must itself be private, score included: a pair (noisy gradient, noisy score),
+(ε₁, δ₁)-DP.
 
     one step      (2ε₁ + ε₀, 3 e^{2ε₁+ε₀} δ₁/γ),   γ the chance to give up after a try       theorem 3.1
     tries         1 / P(median of a random batch ≥ the quantile), at most 1/γ
