@@ -40,8 +40,8 @@ from sordino.lots.loading import Batches, MapStyle
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.phase import Phase
-from sordino.lots.record_lengths import asked, labels_of, lengths_of
-from sordino.lots.request import Request, at_once
+from sordino.lots.record_lengths import labels_of, lengths_of, records_for_samplers
+from sordino.lots.request import Request, checked_physical_batch
 from sordino.penalty import L2, prepared
 from sordino.progress import Progress
 from sordino.random.rng import Rng
@@ -132,7 +132,7 @@ class Private:
         self._passes.look()
         few = batches.to(request.first(probe.PROBE), self._passes.device)
         probe.probe(self._model, self._loss_fn, few)
-        chunk = at_once(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
+        chunk = checked_physical_batch(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
         by_size = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
         for name in (*by_size, *told_size(sampler, request.n, expected_batch)):
             self._ledger.disclose(name)
@@ -143,7 +143,7 @@ class Private:
         run, loads = self._run, self._run.loads
         phase = run.begin(request.sampler, request.n, chunk)
         self._ledger.uses(request.dataset)
-        records = asked(request.n, request.load, chunk, self._gradients)
+        records = records_for_samplers(request.n, request.load, chunk, self._gradients)
         made = request.draws(phase, records, run.root, chunk)
         try:
             while not run.over(self._model):  # before the next lot is drawn, and after the last

@@ -77,7 +77,7 @@ class Ledger:
         self._coordinates = 0
 
     def __copy__(self) -> Ledger:
-        """Itself: what was done to the data is not done again, nor forgotten, by copying the book it is written in."""
+        """Itself: what was done to the data is not done again, nor forgotten, by copying the ledger."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
@@ -85,7 +85,7 @@ class Ledger:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its state: another process has a book of its own from here on."""
+        """By its state: another process has a ledger of its own from here on."""
         return _loaded, (self.state_dict(),)
 
     def page(self) -> str:

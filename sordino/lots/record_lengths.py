@@ -22,7 +22,7 @@ from sordino.sampling.records import Label, Lengths, Records, Rows
 _KIND = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def asked(n: int, load: Load, chunk: int, gradients: Callable[[Any], PerSample]) -> Records:
+def records_for_samplers(n: int, load: Load, chunk: int, gradients: Callable[[Any], PerSample]) -> Records:
     """The records of a dataset, as a sampler may ask them; `gradients` makes those of a batch, at the current model."""
 
     def lengths(rows: Rows) -> Lengths:

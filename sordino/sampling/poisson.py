@@ -51,7 +51,7 @@ class Poisson:
 
 
 def take(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
-    """The records whose coins fall on their face, ascending."""
+    """The records whose coins come up heads, ascending."""
     if rate == 1.0:
         return np.arange(n, dtype=np.int64)
     mean = n * rate

@@ -71,7 +71,7 @@ class Records:
         self._kept = self._now(np.arange(self._n, dtype=np.int64))
 
     def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
-        """The records whose coins fall on their face, ascending; no coin does so with a probability above `most`."""
+        """The records whose coins come up heads, ascending; no coin does so with a probability above `most`."""
         given = rate(self._measured())
         refuse_statistics(rate, self._measured(), given, rng.child("rows"), f"rate={rate!r}")
         chance = np.clip(np.nan_to_num(given), 0.0, most)

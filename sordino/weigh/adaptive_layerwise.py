@@ -62,7 +62,7 @@ class AdaptiveLayerwise:
         return self.start.values
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Layerwise at today's bounds; the tally counts who is within each, centred."""
+        """Layerwise at the current bounds; the tally counts who is within each, centred."""
         today = self._at(state)
 
         def within(norms: Norms) -> Tensor:

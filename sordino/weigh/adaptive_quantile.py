@@ -58,7 +58,7 @@ class AdaptiveQuantile:
         return self.bound
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The inner weigher at today's bound; the tally counts who is within it, centred."""
+        """The inner weigher at the current bound; the tally counts who is within it, centred."""
 
         def within(norms: Norms) -> Tensor:
             inside: Tensor = norms.total() <= state
