@@ -41,7 +41,7 @@ from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.phase import Phase
 from sordino.lots.record_lengths import labels_of, lengths_of, records_for_samplers
-from sordino.lots.request import Request, checked_physical_batch
+from sordino.lots.request import Request, summable
 from sordino.penalty import L2, prepared
 from sordino.progress import Progress
 from sordino.random.rng import Rng
@@ -132,7 +132,7 @@ class Private:
         self._passes.look()
         few = batches.to(request.first(probe.PROBE), self._passes.device)
         probe.probe(self._model, self._loss_fn, few)
-        chunk = checked_physical_batch(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
+        chunk = summable(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
         by_size = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
         for name in (*by_size, *told_size(sampler, request.n, expected_batch)):
             self._ledger.disclose(name)

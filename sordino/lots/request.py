@@ -88,7 +88,7 @@ class Request:
             yield whole, Batches(draw.indices, chunk, self.load, self.n, ahead), draw.indices
 
 
-def checked_physical_batch(records: int | None) -> int | None:
+def summable(records: int | None) -> int | None:
     """The physical batch, if one was given; more than can be added up in float32 are refused."""
     if records is not None:
         slack(validate.count("physical_batch", records))
