@@ -49,7 +49,7 @@ from sordino.refusal import Refusal
 from sordino.replay import Replay
 from sordino.sampling.records import Label
 from sordino.sampling.sampler import Draw, Sampler
-from sordino.sampling.told_size import told_size
+from sordino.sampling.told_size import size_not_covered
 from sordino.standing import LotChecks
 
 
@@ -133,8 +133,7 @@ class Private:
         few = batches.to(request.first(probe.PROBE), self._passes.device)
         probe.probe(self._model, self._loss_fn, few)
         chunk = summable(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
-        by_size = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
-        for name in (*by_size, *told_size(sampler, request.n, expected_batch)):
+        for name in size_not_covered(sampler, request.n, expected_batch):
             self._ledger.disclose(name)
         return self._lots(request, chunk)
 
@@ -232,7 +231,7 @@ class Private:
         Tensors that a query keeps in its state are in it as they are. Of several calls of `draws` used in turn, the one
         drawn from last can be gone on with.
         """
-        return {**self._run.state_dict(), "tested": list(self._checks.tested)}
+        return {**self._run.state_dict(), **self._checks.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
         """Continue a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
@@ -244,8 +243,7 @@ class Private:
         The model's and the optimizer's state are the user's own and are loaded by their own methods.
         """
         self._run.load_state_dict(state, replay)
-        stream, begun = self._run.root.child("standing test"), self._run.page is not None
-        self._checks.resumed(self._run.tested, stream, replayed=replay is not None, begun=begun)
+        self._checks.resumed(state, self._run.root.child("standing test"), replayed=replay is not None)
 
     def renew(self, *, draws: bool) -> None:
         """Noise that was never used before, and draws too: for a run that goes on otherwise than it did.

@@ -43,7 +43,6 @@ class Progress:
     state: State = field(init=False)  # the query's
     page: str | None = None  # taken with the first draw: a loaded state brings its own
     steps: int = 0
-    tested: tuple[int, int] = (0, 0)  # lots that were, and of these before a claim
     phases: int = 0  # calls of draws that have begun
     phase: Phase | None = None  # of the last draw
     saved: Phase | None = None  # of a loaded state, to go on with
@@ -134,8 +133,7 @@ class Progress:
             self.root, self.noise, self.forward = (Rng.replay(state[name]) for name in ("root", "noise", "forward"))
             if not replay.entered:
                 self.ledger.disclose(f"{claims.REPLAYED}: {replay.because}")
-        tested, before_claims = state.get("tested", (0, 0))
-        self.steps, self.tested, self.phases = state["steps"], (tested, before_claims), state["phases"]
+        self.steps, self.phases = state["steps"], state["phases"]
         memory, saved = state["memory"], None
         if state["source"] is not None:  # the rest of a pass from a new key is not of that pass
             number, source = state["phase"] if replay else self.phases, (state["source"][0], state["source"][1])

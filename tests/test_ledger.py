@@ -145,7 +145,7 @@ def test_there_is_no_way_to_take_an_entry_back():
         "noised",
         "coordinates",
         "declare",
-        "tested",
+        "count",
         "uses",
         "rests_on",
         "empty",

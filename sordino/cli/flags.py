@@ -1,6 +1,8 @@
 """The fields of a dataclass as flags of a command: name, type and help are written once, where the field is.
 
-A flag that is not given is None, so that a command can tell what was asked for; yes-or-no fields keep their default.
+A flag that is not given is its default, the very object, so that a command can tell what was asked for: flags win over
+files. For most that is None. A yes-or-no flag takes no None, so its default is a number: 0 and 1 mean no and yes, and are
+not the False and True of a flag that was given.
 """
 
 from __future__ import annotations
@@ -24,8 +26,24 @@ def flags(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag]:
         if one.name in leave_out:
             continue
         yes_or_no = kinds[one.name] is bool
-        kind, default = (bool, bool(one.default)) if yes_or_no else (kinds[one.name] | None, None)
-        yield one.name, Annotated[kind, tyro.conf.arg(help=said.get(one.name, ""))], field(default=default)  # type: ignore[arg-type]  # flags differ in type
+        kind, default = (bool, unsaid(bool(one.default))) if yes_or_no else (kinds[one.name] | None, None)
+        hint = f"(default: {one.default})" if yes_or_no else None
+        about = tyro.conf.arg(help=said.get(one.name, ""), help_behavior_hint=hint)
+        yield one.name, Annotated[kind, about], field(default=default)  # type: ignore[arg-type]  # flags differ in type
+
+
+def unsaid(default: bool) -> Any:
+    """The default of a yes-or-no flag that was not given, which is no bool.
+
+    >>> unsaid(True) is True, bool(unsaid(True))
+    (False, True)
+    """
+    return int(default)
+
+
+def was_given(command: Any, name: str) -> bool:
+    """Was this flag of a command on the command line?"""
+    return next(getattr(command, name) is not one.default for one in fields(command) if one.name == name)
 
 
 def field_docs(table: type[Any]) -> dict[str, str]:

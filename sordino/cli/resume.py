@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
 
+from sordino.cli.flags import unsaid, was_given
 from sordino.cli.outcome import finish, guarded
+from sordino.runs.directory import CONFIG
 from sordino.runs.fit import resume
+from sordino.runs.settings import read
 from sordino.runs.view import watching
 
 
@@ -18,7 +21,7 @@ class Command:
 
     folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run directory."""
-    report: bool = True
+    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(default=unsaid(True))
     """Write report.html and PRIVACY.md at the end."""
     json: bool = False
     """End with one JSON object on the last line."""
@@ -26,4 +29,10 @@ class Command:
     def run(self) -> int:
         """The rest of the run."""
         view = watching(quiet=self.json)
-        return guarded("resume", lambda: finish(resume(self.folder, view), report=self.report, as_json=self.json))
+
+        def rest() -> int:
+            history = resume(self.folder, view)
+            report = bool(self.report) if was_given(self, "report") else read(history.run / CONFIG).report
+            return finish(history, report=report, as_json=self.json)
+
+        return guarded("resume", rest)

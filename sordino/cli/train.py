@@ -5,12 +5,12 @@ The flags are the fields of `Recipe` and of `Options`, and a few of the command'
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Annotated, Any
 
 import tyro
 
-from sordino.cli.flags import flags
+from sordino.cli.flags import flags, unsaid, was_given
 from sordino.cli.outcome import finish, guarded
 from sordino.runs.fit import carry_out
 from sordino.runs.recipe import MEASURED, Recipe
@@ -32,7 +32,7 @@ class Train:
     """With both --epsilon and --noise-multiplier: stop before ε is exceeded."""
     out: str | None = None
     """The run directory, new or empty; otherwise one in `runs`."""
-    report: bool = True
+    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(default=unsaid(True))
     """Write report.html and PRIVACY.md at the end."""
     json: bool = False
     """End with one JSON object on the last line."""
@@ -41,9 +41,9 @@ class Train:
         """Train, evaluate, claim."""
         config = None if self.config is None else read(self.config)
         flags = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in _OWN and getattr(self, field.name) != field.default
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if one.name not in _OWN and was_given(self, one.name)
         }
         given: dict[str, Any] = {} if config is None else dict(config.fields)
         for name, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
@@ -54,12 +54,11 @@ class Train:
         parameters.update(_parsed(self.parameter))
         settings = settle(self.recipe, given, parameters, budget_stop=self.budget_stop)
         view = watching(quiet=self.json)
-        return guarded(
-            "train", lambda: finish(carry_out(settings, self.out, view), report=self.report, as_json=self.json)
-        )
+        report = bool(self.report) if config is None or was_given(self, "report") else config.report
+        return guarded("train", lambda: finish(carry_out(settings, self.out, view), report=report, as_json=self.json))
 
 
-_OWN = tuple(field.name for field in fields(Train))
+_OWN = tuple(one.name for one in fields(Train))
 
 Command = make_dataclass(
     "Command", [*flags(Recipe, MEASURED), *flags(Options, ("budget",))], bases=(Train,), frozen=True

@@ -129,7 +129,7 @@ def claim(
 
 
 def table(said: Claim) -> dict[str, Any]:
-    """A claim as JSON can hold it: epsilon, delta, relation, accountant, event, not_covered; or reason alone.
+    """A claim as JSON can hold it: epsilon, delta, relation, accountant, event, not_covered, rests_on; or reason.
 
     >>> table(NoGuarantee("nothing was released"))
     {'reason': 'nothing was released'}

@@ -19,8 +19,9 @@ from typing import Any
 from torch import nn
 
 from sordino.accounting import PLD, Accountant
-from sordino.door import claims, history
+from sordino.door import claims, history, lot_counts
 from sordino.door.claims import Claim
+from sordino.door.lot_counts import LotCounts
 from sordino.door.noise_tail import MOST_COORDINATES
 from sordino.events import (
     BallsInBins,
@@ -72,7 +73,7 @@ class Ledger:
         self._pages = 0
         self._disclosed: dict[str, None] = {}
         self._declared: dict[str, None] = {}
-        self._tests: dict[str, tuple[int, int]] = {}  # by page: lots drawn, lots tested
+        self._counts: dict[str, LotCounts] = {}  # by page
         self._data: list[Any] = []  # what the records are made of, for as long as this process lives
         self._coordinates = 0
 
@@ -131,9 +132,9 @@ class Ledger:
         """The user's word for something; the claim will say that it rests on it."""
         self._declared[what] = None
 
-    def tested(self, page: str, lots: int, tested: int) -> None:
-        """So many lots were drawn on a page, and so many of them had the standing test."""
-        self._tests[page] = lots, tested
+    def count(self, page: str, counts: LotCounts) -> None:
+        """What became of the lots drawn on a page, so far."""
+        self._counts[page] = counts
 
     def uses(self, dataset: Any) -> None:
         """Something is done to these records; other ledgers that they are used under will be named."""
@@ -142,9 +143,7 @@ class Ledger:
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What holds the facts about the user's code that the events take for granted."""
-        lots, tested = (sum(column) for column in zip(*self._tests.values(), strict=True)) if self._tests else (0, 0)
-        said = [f"{tested:,} of {lots:,} lots replayed with a record exchanged"] if lots else []
-        return (*said, *self._declared)
+        return (*lot_counts.said(self._counts.values()), *self._declared)
 
     def noised(self, coordinates: int) -> None:
         """Noise is added to so many numbers at once: what its end costs grows with them."""
@@ -193,7 +192,7 @@ class Ledger:
             "pages": self._pages,
             "disclosed": list(self._disclosed),
             "declared": list(self._declared),
-            "tests": {page: list(counts) for page, counts in self._tests.items()},
+            "counts": {page: list(counts) for page, counts in self._counts.items()},
             "coordinates": self._coordinates,
         }
 
@@ -208,8 +207,8 @@ class Ledger:
         self._coordinates = max(self._coordinates, state["coordinates"])
         self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}
         self._declared = {**dict.fromkeys(state.get("declared", ())), **self._declared}
-        for page, (lots, tested) in state.get("tests", {}).items():
-            self._tests.setdefault(page, (lots, tested))
+        for page, counts in state.get("counts", {}).items():
+            self._counts.setdefault(page, LotCounts(*counts))
 
     def _all(self) -> list[Entry]:
         entries = self._entries

@@ -5,8 +5,10 @@ Ways in which a training loop escapes its accounting, and how each is seen:
   - `.grad` written by hand: before every optimizer step the gradients must be those released, times one number;
   - parameters written by hand: looked at before every draw, step and claim (`parameter_watch`);
   - a step with a closure: the closure is wrapped, and the gradients are looked at again after it;
-  - other parameters trained in the loop on what the lots or the model give away: a step of an optimizer that holds none of
-    the watched parameters, between two draws.
+  - other parameters trained in the loop on what the lots or the model give away: a step of an optimizer that holds them,
+    with gradients that were not released, between two draws.
+
+A trainable head beside the model would get no gradient and never train: the first step of its optimizer is refused.
 
 What is made of released values is no escape: inside `post_processing` parameters and gradients may be averaged, projected
 or clipped. Inside `public` anything may be done with data that the user declares public.
@@ -30,6 +32,7 @@ from torch.optim.optimizer import (
 
 from sordino.door import released_gradients
 from sordino.door.parameter_watch import Buffers, ParameterWatch
+from sordino.refusal import Refusal
 
 _STRAY = (
     "loss.backward() reached the model's parameters outside private.backward; wrap steps on public data in "
@@ -46,6 +49,14 @@ _PARAMETER = (
 _ANOTHER = (
     "an optimizer that holds none of the model's parameters made a step inside the loop: what it trains is not covered and "
     "may have seen the lots; give it to Private too, or wrap it in `with private.public(...)`"
+)
+_BESIDE = (
+    "the optimizer made a step inside the loop on a parameter that is not of the model given to Private, with a gradient "
+    "that was not released; make it part of that model, or wrap steps on public data in `with private.public(...)`"
+)
+_NEVER = (
+    "the optimizer holds a trainable parameter of shape {} that is not of the model given to Private: it gets no gradient "
+    "and would never train; make one module of both and give that to Private, or take it out of the optimizer"
 )
 
 _alive: weakref.WeakSet[Tripwire] = weakref.WeakSet()
@@ -66,6 +77,7 @@ class Tripwire:
         self._public = False
         self.looping = False  # a lot is drawn and the next one is not
         self.steps = 0  # optimizer steps on released gradients
+        self.used = True  # what was last released fed a step, or is in the user's hands
         _alive.add(self)
         me = weakref.ref(self)
 
@@ -152,7 +164,7 @@ class Tripwire:
     def post_processing(self) -> Iterator[None]:
         """Parameters and gradients changed inside are made of what was released."""
         self.look()
-        before, self._excused = self._excused, True
+        before, self._excused, self.used = self._excused, True, True
         try:
             yield
         finally:
@@ -176,12 +188,24 @@ class Tripwire:
             return None
         self.look(numbers=False)
         self._look_at(mine)
+        self._look_beside(optimizer, mine)
         return self._wrapped(mine, args, kwargs)
 
     def _look_at(self, mine: list[nn.Parameter]) -> None:
         p = released_gradients.changed(mine)
         if p is not None:
             self._void(_GRADIENT.format(self._ids[id(p)]))
+
+    def _look_beside(self, optimizer: Optimizer, mine: list[nn.Parameter]) -> None:
+        """At what the optimizer trains besides the model, in a step on released gradients."""
+        if len(mine) == sum(len(group["params"]) for group in optimizer.param_groups) or not self.looping:
+            return
+        beside = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not _known(p)]
+        if any(p.grad is not None and not released_gradients.copied(p.grad) for p in beside):
+            self._void(_BESIDE)
+        idle = next((p for p in beside if p.grad is None), None)
+        if idle is not None and any(p.grad is not None for p in mine):
+            raise Refusal(_NEVER.format(tuple(idle.shape)))
 
     def _wrapped(self, mine: list[nn.Parameter], args: Any, kwargs: Any) -> Any:
         """A closure computes gradients of its own: look at them when it has."""
@@ -202,12 +226,18 @@ class Tripwire:
         mine = self._mine(optimizer)
         if mine:
             self.steps += 1
+            self.used = self.used or any(p.grad is not None for p in mine)
             self._values.allow(mine)
 
 
 def _watched_by_another(optimizer: Optimizer) -> bool:
     """Does another run of the process watch what this optimizer trains?"""
     return any(wire._mine(optimizer) for wire in _alive)
+
+
+def _known(p: nn.Parameter) -> bool:
+    """Is it, or was it, a parameter of a model that some run of the process watches?"""
+    return any(id(p) in wire._ids or (id(p) in wire._hooked and wire._hooked[id(p)]() is p) for wire in _alive)
 
 
 def _has_own_gradients(optimizer: Optimizer) -> bool:

@@ -99,7 +99,8 @@ def _claim(path: Path, said: Mapping[str, Any]) -> Claim:
             relation=Relation(table["relation"]),
             accountant=str(table["accountant"]),
             event=from_json(table["event"]),
-            not_covered=tuple(map(str, table["not_covered"])),
+            not_covered=_words(table["not_covered"]),
+            rests_on=_words(table.get("rests_on", [])),
         )
         least, _ = PLD().bounds(made.event, made.delta, relation=made.relation)
     except (KeyError, TypeError, ValueError, Unsupported) as error:
@@ -110,3 +111,9 @@ def _claim(path: Path, said: Mapping[str, Any]) -> Claim:
             "the file was changed, or belongs to another run"
         )
     return made
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise TypeError(f"{value!r}: need a list of text")
+    return tuple(value)

@@ -2,8 +2,9 @@
 
     event = Gaussian(normalise) ∘ Gaussian(pca) ∘ Poisson(rate, Gaussian(σ))^steps         of a recipe's plain DP-SGD
 
-Other methods bring the event of a dry run of their own query. Calibration asks for it at some twenty noise multipliers, and
-a dry run of many steps takes a while. So the event is taken at two, the numbers in it that grew in proportion are the
+Other methods and samplers bring the event of a dry run of their own query, which may depend on the number of records and on
+the model: they are asked for with the prepared data. Calibration wants the event at some twenty noise multipliers, and a
+dry run of many steps takes a while. So the event is taken at two, the numbers in it that grew in proportion are the
 noise, and the search runs on that form; its answer is then checked by an event at the multiplier found.
 
 **Privacy:** everything that touches the data is in the one event: what is released before the first step reads every
@@ -13,7 +14,7 @@ record once, without amplification. The multiplier returned was itself accounted
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sordino.accounting import PLD, BudgetExhausted, Unsupported, calibrate
@@ -21,23 +22,40 @@ from sordino.door import claims
 from sordino.door.claims import NoGuarantee
 from sordino.events import Event, Gaussian, compose, from_json, to_json
 from sordino.events.training import training_event
+from sordino.runs.before import before
+from sordino.runs.methods import PLAIN
+from sordino.runs.prepared import Prepared
+from sordino.runs.problem import build
 from sordino.runs.recipe import Recipe
+from sordino.runs.run_parts import RunParts
 
 _ONE, _TWO = 1.0, 2.0
 
 
-def before(recipe: Recipe) -> list[Event]:
-    """What is released before the first step."""
-    return [Gaussian(noise) for noise in (recipe.normalise, recipe.pca) if noise is not None]
+def event(
+    recipe: Recipe,
+    multiplier: float,
+    prepared: Prepared | None = None,
+    *,
+    sampler: str | None = None,
+    parameters: Mapping[str, float] | None = None,
+) -> Event:
+    """Everything that a run releases, at this noise multiplier of the steps.
+
+    Plain DP-SGD needs the recipe alone. What another method's steps cost may depend on the data's size and on the model:
+    give it the data as `prepare` makes it. `sampler` and `parameters` are those of `sordino train`.
+    """
+    return _event_of(recipe, prepared, sampler, parameters)(multiplier)
 
 
-def event(recipe: Recipe, multiplier: float) -> Event:
-    """Everything that a run of plain DP-SGD releases, at this noise multiplier of the steps."""
-    return compose([*before(recipe), training_event(recipe.rate, Gaussian(multiplier), recipe.steps)])
-
-
-def noise_multiplier(recipe: Recipe) -> float:
-    """The recipe's own, or the smallest at which the whole run is (ε, δ)-DP by PLD.
+def noise_multiplier(
+    recipe: Recipe,
+    prepared: Prepared | None = None,
+    *,
+    sampler: str | None = None,
+    parameters: Mapping[str, float] | None = None,
+) -> float:
+    """The recipe's own, or the smallest at which the whole run, by its own method, is (ε, δ)-DP by PLD.
 
     >>> from sordino.runs import find, noise_multiplier
     >>> noise_multiplier(find("mnist", epsilon=1.0)) > noise_multiplier(find("mnist", epsilon=3.0))
@@ -46,7 +64,25 @@ def noise_multiplier(recipe: Recipe) -> float:
     if recipe.noise_multiplier is not None:
         return recipe.noise_multiplier
     assert recipe.epsilon is not None  # a recipe has one of the two
-    return noise_for(lambda sigma: event(recipe, sigma), recipe.epsilon, recipe.delta)
+    return noise_for(_event_of(recipe, prepared, sampler, parameters), recipe.epsilon, recipe.delta)
+
+
+def _event_of(
+    recipe: Recipe, prepared: Prepared | None, sampler: str | None, parameters: Mapping[str, float] | None
+) -> Callable[[float], Event]:
+    """The event of a run as a function of its noise multiplier."""
+    if prepared is not None:
+        records = len(prepared.train)
+        return RunParts(recipe, build(recipe, prepared, seed=0), records, parameters or {}, sampler).event
+    asked = [f"method={recipe.method!r}"] if recipe.method != PLAIN else []
+    asked += [f"sampler={sampler!r}"] if sampler not in (None, "poisson") else []
+    asked += [f"parameters={dict(parameters)!r}"] if parameters else []
+    if asked:
+        raise ValueError(
+            f"{', '.join(asked)}: what its steps cost depends on the number of records and on the model; give the data, "
+            "as in noise_multiplier(recipe, prepare(recipe, data))"
+        )
+    return lambda sigma: compose([*before(recipe), training_event(recipe.rate, Gaussian(sigma), recipe.steps)])
 
 
 def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:

@@ -17,7 +17,8 @@ Only released and public quantities are in these files, the checkpoints excepted
 short while the run is going on, or after it was killed.
 
 Privacy: `privacy.json` is there from the beginning, with the claim of the whole plan, and is replaced by what was really
-done when the run stops. So a run that was killed reports at least what it spent.
+done when the run stops; by the plan again when it goes on; by the reason as soon as there is no guarantee any more. So a
+run that was killed reports at least what it spent, and what its claim does not cover.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Run:
 
 
 def statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
-    """privacy.json: `claim` (epsilon, delta, relation, accountant, event, not_covered, or reason) and what follows.
+    """privacy.json: `claim` (epsilon, delta, relation, accountant, event, not_covered, rests_on, or reason) and more.
 
     `status` is running, stopped, finished or failed; `steps` is how many lots the claim speaks about, `budget` the ε that
     was asked for, `words` the printed claim, `at_delta` ε at other δ, `mu` the Gaussian mechanism's with the same (ε, δ).

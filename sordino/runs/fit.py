@@ -108,6 +108,8 @@ def resume(folder: str | Path, view: View | None = None) -> History:
             raise ValueError(
                 f"{run.folder}: the checkpoint of step {found.step} does not fit this version or this model ({error})"
             ) from error
+        planned = job.planned(training.ledger, training.private.steps)
+        run.write_privacy(planned, RUNNING, job.steps, settings.budget)  # not that of where it stopped: it goes on
         return _trained(training)
 
 

@@ -7,25 +7,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sordino import events, validate
+from sordino import validate
 from sordino.accounting import PLD
 from sordino.algorithms.dpsgd import Query
-from sordino.algorithms.dry_run import dry_run
-from sordino.declared import RunNumbers
 from sordino.door import claims
 from sordino.door.claims import Claim
-from sordino.events import Event
-from sordino.gradients import Backend, Captured, PerformanceOptions
+from sordino.door.ledger import Ledger
+from sordino.events import Event, compose
+from sordino.gradients import Backend
 from sordino.gradients.physical_batch import physical_batch_by_shapes
 from sordino.penalty import L2
-from sordino.runs.cost import before, noise_for, steps_for
+from sordino.runs.cost import noise_for, steps_for
 from sordino.runs.environment import here
-from sordino.runs.methods import method, plain, query_of
 from sordino.runs.problem import Problem, build, tell_noise
 from sordino.runs.run_data import RunData, Say, run_data
-from sordino.runs.samplers import sampler
+from sordino.runs.run_parts import RunParts
 from sordino.runs.settings import Settings
 from sordino.sampling.sampler import Sampler
+from sordino.sampling.told_size import size_not_covered
+
+TRAINING_LOSS = "training loss, shown while training"
+PLANNED = "the plan of the whole run: what was tested on the way is counted when it stops"
 
 _TIMES = 20
 """Evaluations and checkpoints in a run, unless asked otherwise."""
@@ -61,11 +63,11 @@ class Job:
 
     def query(self) -> Query:
         """What is asked of each lot."""
-        return _query(self.settings, self.problem, self.multiplier, len(self.data.prepared.train))
+        return self._parts.query(self.multiplier)
 
     def backend(self) -> Backend:
         """How per-sample gradients are computed; nothing is measured, so that a replay computes the same bits."""
-        return _backend(self.settings, self.problem, len(self.data.prepared.train))
+        return self._parts.backend()
 
     def penalty(self) -> L2 | None:
         """The L2 penalty inside each record's gradient, if there is one."""
@@ -74,12 +76,29 @@ class Job:
 
     def event(self) -> Event:
         """What the whole run will have done to the data."""
-        return _event(self.settings, self.data, self.sampler, self.query(), self.steps, self.backend())
+        return self._parts.event(self.multiplier, self.steps)
 
-    def planned(self) -> Claim:
-        """What can be claimed when all of it is done."""
+    def planned(self, so_far: Ledger | None = None, steps: int = 0) -> Claim:
+        """What can be claimed when all of it is done; what will not be covered is known before the first step.
+
+        Of a run that goes on, `so_far` is its ledger after so many steps. If they did not cost what the plan says, the plan
+        is added to them as a whole: more than will be spent.
+        """
         numbers = sum(p.numel() for p in self.problem.model.parameters())
-        return claims.claim(self.event(), self.settings.recipe.delta, PLD(), coordinates=numbers)
+        whole, uncovered = self.event(), self.not_covered()
+        if so_far is not None:
+            uncovered = so_far.disclosed
+            done = so_far.event()
+            on_plan = steps > 0 and done == self._parts.event(self.multiplier, steps)
+            whole = whole if on_plan else compose([done, whole])
+        return claims.claim(whole, self.settings.recipe.delta, PLD(), uncovered, (PLANNED,), coordinates=numbers)
+
+    def not_covered(self) -> tuple[str, ...]:
+        """What the claim will list, in the order in which the run comes to it."""
+        options, drawn = self.settings.options, self.sampler
+        seed = [claims.SEED] if options.seed is not None else []
+        size = size_not_covered(drawn, len(self.data.prepared.train), None)
+        return (*seed, *size, *([TRAINING_LOSS] if options.show_private else []))
 
     def resolved(self) -> dict[str, Any]:
         """What was calibrated and counted, for config.toml."""
@@ -99,6 +118,10 @@ class Job:
             "started": self.started,
         }
 
+    @property
+    def _parts(self) -> RunParts:
+        return _parts(self.settings, self.problem, self.data)
+
     def config(self) -> dict[str, Any]:
         """config.toml."""
         versions = {name: value for name, value in here().items() if name in ("sordino", "python", "torch", "numpy")}
@@ -117,14 +140,9 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
     loaded = run_data(recipe, options.records, say)
     problem = build(recipe, loaded.prepared, options.init_seed)
     n = len(loaded.prepared.train)
-    drawn = _sampler(settings, problem, n)
+    parts = _parts(settings, problem, loaded)
+    drawn = parts.sampler()
     drawn.expected(n)  # refuses what cannot be drawn
-
-    backend = _backend(settings, problem, n)
-
-    def event_of(multiplier: float, steps: int) -> Event:
-        return _event(settings, loaded, drawn, _query(settings, problem, multiplier, n), steps, backend)
-
     if earlier is not None:
         multiplier = validate.non_negative("noise_multiplier", earlier.get("noise_multiplier"))
         steps = validate.count("steps", earlier.get("steps"))
@@ -135,10 +153,10 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
     else:
         assert recipe.epsilon is not None  # a recipe has one of the two
         say(f"calibrating the noise to ε = {recipe.epsilon:g}")
-        multiplier = noise_for(lambda s: event_of(s, recipe.steps), recipe.epsilon, recipe.delta)
+        multiplier = noise_for(parts.event, recipe.epsilon, recipe.delta)
     steps = recipe.steps
     if options.budget is not None:
-        steps = steps_for(lambda count: event_of(multiplier, count), steps, options.budget, recipe.delta)
+        steps = steps_for(lambda count: parts.event(multiplier, count), steps, options.budget, recipe.delta)
     physical = options.physical_batch or physical_batch_by_shapes(
         problem.model, loaded.prepared.train.tensors[0], drawn.expected(n)
     )
@@ -146,49 +164,7 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
     return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
 
 
-def _numbers(
-    settings: Settings, problem: Problem, multiplier: float, records: int
-) -> tuple[RunNumbers, dict[str, float]]:
-    """What a method is built from: public numbers of the run, and the method's own parameters."""
-    recipe = settings.recipe
-    sizes = [p.numel() for p in problem.model.parameters() if p.requires_grad]
-    run = RunNumbers(
-        bound=recipe.bound,
-        multiplier=multiplier,
-        rate=recipe.rate,
-        steps=recipe.steps,
-        records=records,
-        tensors=len(sizes),
-        numbers=sum(sizes),
-        learning_rate=problem.learning_rate,
-    )
-    return run, method(recipe.method).complete(run, settings.parameters)
-
-
-def _query(settings: Settings, problem: Problem, multiplier: float, records: int) -> Query:
-    if settings.options.non_private:
-        return plain()
-    return query_of(method(settings.recipe.method), *_numbers(settings, problem, multiplier, records))
-
-
-def _sampler(settings: Settings, problem: Problem, records: int) -> Sampler:
-    own, asked = method(settings.recipe.method).sampler, settings.options.sampler
-    if own is None:
-        return sampler(asked or "poisson", settings.recipe.rate, records)
-    if asked is not None:
-        raise ValueError(
-            f"sampler={asked!r}: the method {settings.recipe.method} draws its lots in its own way; leave it out"
-        )
-    return own(*_numbers(settings, problem, 1.0, records))
-
-
-def _backend(settings: Settings, problem: Problem, records: int) -> Backend:
-    own = method(settings.recipe.method).backend
-    if own is None or settings.options.non_private:
-        return Captured(PerformanceOptions(measure=False))
-    return own(*_numbers(settings, problem, 1.0, records))
-
-
-def _event(settings: Settings, loaded: RunData, drawn: Sampler, query: Query, steps: int, backend: Backend) -> Event:
-    n = len(loaded.prepared.train)
-    return events.compose([*before(settings.recipe), dry_run(query, drawn, n, steps, drawn.expected(n), backend)])
+def _parts(settings: Settings, problem: Problem, data: RunData) -> RunParts:
+    options = settings.options
+    records = len(data.prepared.train)
+    return RunParts(settings.recipe, problem, records, settings.parameters, options.sampler, options.non_private)

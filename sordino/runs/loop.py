@@ -27,25 +27,25 @@ from sordino.accounting import Live
 from sordino.door import claims
 from sordino.door.claims import Claim, Guarantee
 from sordino.door.ledger import Ledger
+from sordino.events import NonPrivate
 from sordino.lots.lot import Lot
 from sordino.optim import Average
 from sordino.private import Private
 from sordino.random.rng import Rng
 from sordino.replay import Replay
 from sordino.runs import checkpoint, project, standardise
+from sordino.runs.before import before
 from sordino.runs.changed import changed
 from sordino.runs.checkpoint import Checkpoint
-from sordino.runs.cost import before
 from sordino.runs.digest import digest
-from sordino.runs.directory import Row, Run
+from sordino.runs.directory import RUNNING, Row, Run
 from sordino.runs.environment import difference, here
 from sordino.runs.evaluate import evaluate
-from sordino.runs.job import Job
+from sordino.runs.job import TRAINING_LOSS, Job
 from sordino.runs.view import View
 from sordino.runs.write_ahead import Ahead
 from sordino.sampling.sampler import Informed
 
-TRAINING_LOSS = "training loss, shown while training"
 ENTERED = Replay("the steps are in the write-ahead ledger, and nothing that makes them is another", entered=True)
 REPLAY = "steps replayed after a crash did not give the same parameters, so their noise was used twice"
 
@@ -70,16 +70,16 @@ class Training:
             seed=options.seed,
             ledger=self.ledger,
         )
+        for name in job.not_covered():
+            self.ledger.disclose(name)
         self.model, self.optimizer = problem.model, problem.optimizer
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
         self.prepared = not before(recipe)
         self.preparation = Rng.from_entropy() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
         self.rows: list[Row] = []
-        self.seconds = 0.0
-        self.saved = -1
+        self.seconds, self.saved = 0.0, -1
         self._live, self._since = Live(), time.perf_counter()
         self._lots: Iterator[Lot] | None = None
-        self._digests: dict[str, str] = {}
 
     @contextmanager
     def tested(self) -> Iterator[nn.Module]:
@@ -145,6 +145,7 @@ class Training:
         if self.saved == self.private.steps:
             return
         self._note()
+        self._tell_if_void()
         checkpoint.save(self.run.checkpoints, Checkpoint(self.private.steps, self.state()))
         self.saved = self.private.steps
 
@@ -160,7 +161,7 @@ class Training:
             "preparation": self.preparation.state_dict(),
             "rows": [asdict(row) for row in self.rows],
             "seconds": self.elapsed(),
-            "data": self._recognised(private["root"]["key"]),
+            "data": self.job.data.digest(private["root"]["key"]),
             "resolved": self.job.resolved(),
             "settings": {name: dict(table) for name, table in self.job.settings.table().items()},
             "lineage": self.ahead.lineage,
@@ -175,7 +176,7 @@ class Training:
         return ", ".join(filter(None, (difference(self.ahead.environment, here()), adjusted, branched)))
 
     def _load(self, state: Any) -> None:
-        if state["data"] != self._recognised(state["private"]["root"]["key"]):
+        if state["data"] != self.job.data.digest(state["private"]["root"]["key"]):
             raise ValueError(
                 f"{self.run.folder}: the training records are not those the run began with; "
                 "its claim is about those; start a new run"
@@ -262,11 +263,11 @@ class Training:
         step = self.private.steps
         if not math.isfinite(loss):
             raise NotFinite(f"step {step}: the test loss is {loss}; lower learning_rate in config.toml")
-        delta = self.job.settings.recipe.delta
-        rate = self.job.problem.learning_rate(max(0, step - 1))
+        rate, delta = self.job.problem.learning_rate(max(0, step - 1)), self.job.settings.recipe.delta
         epoch = step * self.job.expected_batch / len(self.job.data.prepared.train)
         said = self.claim()
         epsilon = said.epsilon if isinstance(said, Guarantee) else None
+        self._tell_if_void()
         row = Row(step, epoch, epsilon, delta, accuracy, loss, rate, self.elapsed())
         self._note()
         self.rows.append(row)
@@ -284,16 +285,15 @@ class Training:
         if not self.ahead.note(self.private.steps, digest(self.model)):
             self.ledger.void(REPLAY)
 
+    def _tell_if_void(self) -> None:
+        """Replace the plan's claim at once where there will be none: the process may not live to do it at the end."""
+        if self.private.steps and isinstance(self.private.event, NonPrivate):
+            self.run.write_privacy(self.claim(), RUNNING, self.private.steps, self.job.settings.budget)
+
     def _block(self) -> int:
         """Where the next checkpoint is due."""
         every = self.job.checkpoint_every
         return min(self.job.steps, (self.private.steps // every + 1) * every)
-
-    def _recognised(self, key: str) -> str:
-        """The digest of the training records under the run's key, computed once."""
-        if key not in self._digests:
-            self._digests[key] = self.job.data.digest(bytes.fromhex(key))
-        return self._digests[key]
 
     def elapsed(self) -> float:
         """Seconds of training, those of earlier processes included."""

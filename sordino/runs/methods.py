@@ -52,13 +52,14 @@ DECLARED = Declaration(
 DECLARATIONS = (*weigh.DECLARATIONS, *algorithms.DECLARATIONS, *sampling.DECLARATIONS, DECLARED)
 """Of the whole library."""
 
-_FIRST = "dpsgd"
+PLAIN = "dpsgd"
+"""The method of a recipe that names none."""
 
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in sorted(
         (method for found in DECLARATIONS for method in found.methods),
-        key=lambda method: (method.name != _FIRST, method.name),
+        key=lambda method: (method.name != PLAIN, method.name),
     )
 }
 

@@ -64,20 +64,17 @@ def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    parameters, lr = model.parameters(), recipe.learning_rate
+    """By name; every one of them takes the weight decay, as its authors meant it."""
+    parameters, lr, decay = model.parameters(), recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
-        if recipe.weight_decay:
-            raise ValueError(
-                f"weight_decay={recipe.weight_decay}: decoupled decay is AdamW's; "
-                "with SGD use `penalty`, which decays inside the clip"
-            )
-        return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum)
+        return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum, weight_decay=decay)
     betas = (recipe.momentum or 0.9, 0.999)
-    if recipe.optimizer == "adam-corrected":
-        return AdamCorrected(parameters, lr, noise=_untold, betas=betas, weight_decay=recipe.weight_decay)
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=lr, betas=betas)
-    return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=recipe.weight_decay)
+        return torch.optim.Adam(parameters, lr=lr, betas=betas, weight_decay=decay)
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay)
+    assert recipe.optimizer == "adam-corrected"  # a recipe has one of the four
+    return AdamCorrected(parameters, lr, noise=_untold, betas=betas, weight_decay=decay)
 
 
 def tell_noise(optimizer: torch.optim.Optimizer, query: object, expected_batch: float) -> None:

@@ -5,8 +5,8 @@
     recipe   = from_table(tomllib.load(file))         and back: recipe.table()
     prepared = prepare(recipe, sordino.data.load(recipe.dataset))     frozen features, cached on disk
     problem  = build(recipe, prepared, seed=0)        model, loss, optimizer, schedule of the learning rate
-    σ        = noise_multiplier(recipe)               calibrated with PLD so that all of the run fits ε
-    event(recipe, σ)                                  what the whole run is going to release
+    σ        = noise_multiplier(recipe, prepared)     calibrated with PLD so that all of the run fits ε
+    event(recipe, σ, prepared)                        what the whole run is going to release, by its own method
 
 `prepare` and `build` touch no label and release nothing. On frozen features the model begins with a `Normalise` layer,
 which divides channels by their typical sizes, public numbers. With `normalise` set,
@@ -77,9 +77,10 @@ class Recipe:
     momentum: float = 0.0
     """SGD's; Adam's first moment if it is not 0."""
     weight_decay: float = 0.0
-    """Decoupled: θ ← (1 − ηλ)θ, after the noise."""
+    """λ of the optimizer, after the noise, which costs no privacy: sgd and adam add λθ to the released gradient, as in
+    torch; adamw and adam-corrected decay apart from it, θ ← (1 − ηλ)θ."""
     penalty: float = 0.0
-    """λ of an L2 penalty inside each record's gradient, before it is clipped."""
+    """λ of an L2 penalty inside each record's gradient, g + λθ, before it is clipped."""
     schedule: str = "constant"
     """Of the learning rate over the run: constant, linear or cosine."""
     ema: float = 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -35,9 +35,15 @@ class RunData:
     prepared: Prepared
     private: tuple[Tensor, ...]  # the training records as they were before the feature map
     generated: bool
+    _digests: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def digest(self, key: bytes) -> str:
-        """Recognises the training records, for whoever has the key."""
+    def digest(self, key: str) -> str:
+        """Recognises the training records, for whoever has the key, given in hexadecimal; computed once."""
+        if key not in self._digests:
+            self._digests[key] = self._digest(bytes.fromhex(key))
+        return self._digests[key]
+
+    def _digest(self, key: bytes) -> str:
         found = hashlib.blake2b(key=key, digest_size=16)
         for tensor in self.private:
             found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())

@@ -16,7 +16,7 @@ from sordino.runs.samplers import SAMPLERS
 
 _TABLES = ("recipe", "options", "parameters")
 _WRITTEN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
-_FORMER = ("report",)  # was an option once: files of earlier runs have it
+_REPORT = "report"  # of the command that reads the file, not of the run
 _MOST_BYTES = 1 << 20
 _RECIPE = tuple(f.name for f in fields(Recipe))
 
@@ -129,11 +129,19 @@ class Config:
     @property
     def fields(self) -> dict[str, Any]:
         """Of `Recipe` and `Options`."""
-        return {name: value for name, value in {**self.recipe, **self.options}.items() if name not in _FORMER}
+        return {name: value for name, value in {**self.recipe, **self.options}.items() if name != _REPORT}
+
+    @property
+    def report(self) -> bool:
+        """Whether a report is to be written at the end."""
+        wanted = self.options.get(_REPORT, True)
+        if not isinstance(wanted, bool):
+            raise TypeError(f"report={wanted!r}: must be true or false")
+        return wanted
 
     def settings(self) -> Settings:
         """Of a run that wrote down every field."""
-        options = {name: value for name, value in self.options.items() if name not in _FORMER}
+        options = {name: value for name, value in self.options.items() if name != _REPORT}
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}")
@@ -166,7 +174,7 @@ def read(path: str | Path) -> Config:
         if isinstance(value, dict):
             found[key] = value
         elif key != "format":
-            found["options" if key in (*_OPTIONS, *_FORMER) else "recipe"][key] = value
+            found["options" if key in (*_OPTIONS, _REPORT) else "recipe"][key] = value
     return Config(found["recipe"], found["options"], found["parameters"], found["resolved"])
 
 

@@ -1,4 +1,5 @@
-"""Numbers the user gave that may tell how many records there are: a rate computed from N, a divisor computed from N.
+"""Numbers that tell how many records there are, or may: the divisor of a run that was given none, a rate or a divisor
+that the user computed from N.
 
 The rate is printed with the claim and `expected_batch` shows in every step, so a number made of N tells N. What can be seen
 is that it fits: 256 / N times N is a whole number to the last digit, and a rate chosen without N almost never is. It is
@@ -38,6 +39,12 @@ def told_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[st
         if abs(expected_batch - expected) <= _EXACT * expected or expected_batch == round(expected):
             found.append(claims.BY_THE_BATCH)
     return found
+
+
+def size_not_covered(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
+    """All that the claim must name of the dataset's size: a step divided by rate × N shows N too."""
+    divided = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
+    return [*divided, *told_size(sampler, n, expected_batch)]
 
 
 def _computed(rate: float, n: int) -> bool:

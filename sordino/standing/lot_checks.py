@@ -3,16 +3,21 @@
 - parameters and buffers changed by nothing but steps on released gradients (the tripwire);
 - no module takes statistics of a batch, in the mode it is in now;
 - the forward pass wrote to nothing;
-- the standing test, at its moments.
+- the standing test, at its moments;
+- and how many lots fed no optimizer step, which the claim says.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from sordino.door.ledger import Ledger
+from sordino.door.lot_counts import LotCounts
 from sordino.door.tripwire import Tripwire
 from sordino.gradients import check
 from sordino.gradients.inventory import Inventory
@@ -30,23 +35,34 @@ class LotChecks:
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger.void)
         self._guard = Guard(model, gradients.gradients, gradients.gradients_of, ledger.void, stream)
-        self._page, self._lots = "", 0
+        self._page, self._drawn, self._unused = "", 0, 0
         self._watch()
 
-    @property
-    def tested(self) -> tuple[int, int]:
-        """Lots that had the standing test, and how many of them before a claim."""
-        return self._guard.tested, self._guard.before_claims
+    def counts(self) -> LotCounts:
+        """What became of the lots; the last is unused too if no step used it and the loop is over."""
+        last = int(not self.tripwire.used and not self.tripwire.looping)
+        return LotCounts(self._drawn, self._guard.tested, self._unused + last)
 
-    def resumed(self, tested: tuple[int, int], stream: Rng, *, replayed: bool, begun: bool) -> None:
-        """A state was loaded: so many lots were tested, and from the first draw on the parameters are right as they are."""
-        self._guard.resumed(*tested, stream, replayed=replayed)
+    def state_dict(self) -> dict[str, Any]:
+        """As JSON; a lot that waits for its step is lost with its gradient, which is not saved."""
+        unused = self._unused + int(not self.tripwire.used)
+        return {"lots": [self._drawn, unused], "tested": [self._guard.tested, self._guard.before_claims]}
+
+    def resumed(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
+        """A state was loaded: what it counted is in it, and from the first draw on the parameters are right as they are."""
+        begun = state["page"] is not None  # else it goes on as another run, with lots of its own
+        tested, before_claims = state.get("tested", (0, 0)) if begun else (0, 0)
+        self._drawn, self._unused = state.get("lots", (0, 0)) if begun else (0, 0)
+        self._guard.resumed(tested, before_claims, stream, replayed=replayed)
+        self._page = state["page"] or ""
+        self.tripwire.used = True
         if begun:
             self.tripwire.trust()
 
     def drawn(self, page: str, lot: int, load: Loader, indices: NDArray[np.int64], n: int) -> None:
         """A lot was drawn, and charged."""
-        self._page, self._lots = page, lot + 1
+        self._unused += int(not self.tripwire.used)
+        self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
         self._guard.drawn(lot, load, indices, n)
         self.tripwire.looping = True
         self._count()
@@ -82,5 +98,5 @@ class LotChecks:
         self.tripwire.watch(self._gradients.named, self._gradients.buffers)
 
     def _count(self) -> None:
-        if self._lots:
-            self._ledger.tested(self._page, self._lots, self._guard.tested)
+        if self._drawn:
+            self._ledger.count(self._page, self.counts())

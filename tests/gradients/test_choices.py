@@ -13,7 +13,8 @@ import sordino as sd
 from sordino.gradients import Captured, PerformanceOptions
 from sordino.gradients.captured.plan import Plan
 from sordino.gradients.inventory import Inventory
-from tests.gradients.oracle import same
+from tests.gradients.oracle import same, square
+from tests.gradients.zoo import GRID, Case
 
 
 def _model() -> nn.Module:
@@ -124,13 +125,28 @@ def test_without_a_stopwatch_channels_come_last_where_the_model_allows_it(make: 
     assert _plan(backend, model, x).channels_last is last
 
 
-@pytest.mark.parametrize("shape", [(8, 2, 6, 6), (512, 2, 6, 6)])
-def test_a_backend_that_measures_nothing_asks_no_clock(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
-    def clock(device: torch.device) -> float:
-        raise AssertionError("the time was asked for")
+class _NoClock:
+    """In place of the module `time`."""
 
-    monkeypatch.setattr("sordino.gradients.first_batch.stopwatch._clock", clock)
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"time.{name} was asked for")
+
+
+@pytest.fixture
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks the engine's clocks fails."""
+    for module in ("stopwatch", "memory_format"):
+        monkeypatch.setattr(f"sordino.gradients.first_batch.{module}.time", _NoClock())
     monkeypatch.setattr("sordino.gradients.formulas.linear_map._SMALL", 0)
+
+
+def test_a_backend_that_measures_asks_the_clock(no_clock: None) -> None:
+    with pytest.raises(AssertionError, match="was asked for"):
+        Captured().per_sample(_model(), _loss, (torch.randn(8, 2, 6, 6),)).norms()
+
+
+@pytest.mark.parametrize("shape", [(8, 2, 6, 6), (512, 2, 6, 6)])
+def test_a_backend_that_measures_nothing_asks_no_clock(no_clock: None, shape: tuple[int, ...]) -> None:
     backend = Captured(PerformanceOptions(measure=False, keep_bytes=0))
     grads = backend.per_sample(_model(), _loss, (torch.randn(shape),))
     grads.norms()
@@ -138,3 +154,40 @@ def test_a_backend_that_measures_nothing_asks_no_clock(monkeypatch: pytest.Monke
     assert backend.state_dict() == {"choices": {}}
     backend.load_state_dict({"choices": {"a key": "a choice"}})
     assert backend.state_dict() == {"choices": {}}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("inner", [False, True], ids=("plain", "with a penalty"))
+@pytest.mark.parametrize("case", GRID, ids=str)
+def test_no_layer_asks_the_clock_where_nothing_is_measured(no_clock: None, case: Case, inner: bool) -> None:
+    torch.manual_seed(4)
+    model, batch = case.model(), case.batch(8, torch.float32)
+    for options in ({}, {"keep_bytes": 0}, {"two_pass": True}, {"verify": False}):
+        backend = Captured(PerformanceOptions(measure=False, **options), inner=inner)
+        grads = backend.per_sample(model, square, batch)
+        names = grads.norms().names
+        grads.weighted_sum(torch.ones(8, 1))
+        grads.weighted_sum(torch.ones(8, len(names)))
+        assert backend.state_dict() == {"choices": {}}
+
+
+def test_a_resume_outside_fit_is_bit_equal_where_nothing_is_measured() -> None:
+    torch.manual_seed(1)
+    data = torch.utils.data.TensorDataset(torch.randn(60, 2, 6, 6))
+
+    def run(before: int, after: int) -> list[torch.Tensor]:
+        model, saved = _model(), None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for steps in (before, after):
+            backend = Captured(PerformanceOptions(measure=False))
+            query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
+            private = sd.Private(model, _loss, query, seed=0, backend=backend, ledger=sd.Ledger())
+            if saved is not None:
+                private.load_state_dict(saved, replay=sd.Replay("a test"))
+            for lot in private.draws(data, sd.Poisson(0.5), steps=steps):
+                private.backward(lot)
+                optimizer.step()
+            saved = json.loads(json.dumps(private.state_dict()))
+        return [p.detach() for p in model.parameters()]
+
+    assert all(map(torch.equal, run(3, 4), run(6, 1)))

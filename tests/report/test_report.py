@@ -9,10 +9,12 @@ import pytest
 import sordino as sd
 from sordino.accounting import PLD
 from sordino.cli.main import main
-from sordino.door.claims import rounded_up
+from sordino.door.claims import BY_THE_RATE, DATASET_SIZE, SEED, rounded_up
 from sordino.report import Statement, read, write
 from sordino.runs.directory import PRIVACY
+from sordino.runs.job import TRAINING_LOSS
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
+from tests.runs.cut_off import TINY, crashed
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,78 @@ def test_the_loop_writes_no_report_and_the_command_does(tmp_path):
     assert main(["train", "spiral", *flags, "--no-report", "--out", str(tmp_path / "without")]) == 0
     found = {name: (tmp_path / name / "report.html").exists() for name in ("fit", "train", "without")}
     assert found == {"fit": False, "train": True, "without": False}
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "written"),
+    [
+        ("report = false", [], False),
+        ("report = false", ["--report"], True),
+        ("report = true", ["--no-report"], False),
+        ("report = true", [], True),
+        ("", [], True),
+    ],
+)
+def test_a_flag_for_the_report_wins_over_the_file(tmp_path, line, flags, written):
+    config, out = tmp_path / "c.toml", tmp_path / "run"
+    config.write_text(f'name = "spiral"\nsteps = 3\nrecords = 100\n{line}\n')
+    assert main(["train", "--config", str(config), "--out", str(out), *flags]) == 0
+    assert (out / "report.html").exists() == written
+
+
+def test_a_yes_or_no_flag_wins_over_the_file(tmp_path):
+    config = tmp_path / "c.toml"
+    config.write_text('name = "spiral"\nsteps = 3\nrecords = 100\ntrace = true\nreport = false\n')
+    for flags, kept in (([], True), (["--no-trace"], False)):
+        out = tmp_path / f"kept-{kept}"
+        assert main(["train", "--config", str(config), "--out", str(out), *flags]) == 0
+        assert (out / "trace").exists() == kept
+
+
+def test_a_resumed_run_writes_a_report_unless_its_file_or_a_flag_says_no(tmp_path):
+    sd.fit("spiral", steps=3, records=100, out=tmp_path)
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace("[options]", "[options]\nreport = false"))
+    for flags, written in (([], False), (["--no-report"], False), (["--report"], True)):
+        assert main(["resume", str(tmp_path), *flags]) == 0
+        assert (tmp_path / "report.html").exists() == written
+
+
+def test_a_killed_run_says_what_its_claim_will_not_cover(tmp_path):
+    given = {"seed": 1, "show_private": True, "rate": 16 / 301, "records": 301}
+    crashed(tmp_path / "killed", 7, **given)
+    whole = sd.fit("spiral", out=tmp_path / "whole", **{**TINY, **given}).claim
+    left = read(tmp_path / "killed").guarantee
+    assert left.not_covered == whole.not_covered
+    assert {SEED, DATASET_SIZE, BY_THE_RATE, TRAINING_LOSS} == set(left.not_covered)
+    write(tmp_path / "killed")
+    page, text = (tmp_path / "killed" / "report.html").read_text(), (tmp_path / "killed" / "PRIVACY.md").read_text()
+    for name in left.not_covered:
+        assert name in text
+        assert name[1:] in text_of(page)
+
+
+def test_what_a_claim_rests_on_is_printed_and_goes_through_the_files(tmp_path, capsys):
+    assert main(["train", "spiral", "--steps", "3", "--records", "100", "--out", str(tmp_path)]) == 0
+    line = "3 of 3 lots replayed with a record exchanged"
+    assert f"rests on     {line}" in capsys.readouterr().out
+    assert read(tmp_path).guarantee.rests_on == (line,)
+    assert json.loads((tmp_path / PRIVACY).read_text())["words"] == str(read(tmp_path).claim)
+    for name in ("report.html", "PRIVACY.md"):
+        said = (tmp_path / name).read_text()
+        assert "What it rests on" in said
+        assert said.count(line) == 2  # there, and in the statement
+
+
+def test_a_claim_whose_words_are_no_list_of_text_is_refused(copied):
+    for damage in ("text", [1], None):
+        folder = copied("private")
+        said = json.loads((folder / PRIVACY).read_text())
+        said["claim"]["rests_on"] = damage
+        (folder / PRIVACY).write_text(json.dumps(said))
+        with pytest.raises(ValueError, match="its claim is not one that a run makes"):
+            read(folder)
+        shutil.rmtree(folder)
 
 
 def test_a_report_is_two_files(runs):

@@ -1,17 +1,21 @@
 """Every method trains by its name, releases what its plan says, and has a guarantee exactly where a proof is."""
 
+import copy
+
 import pytest
 import torch
 
 import sordino
+from sordino.accounting import PLD
 from sordino.data import digits
 from sordino.door.claims import Guarantee, NoGuarantee
 from sordino.events import Gaussian, NonPrivate, compose
 from sordino.random.rng import Rng
-from sordino.runs import build, find, prepare, project, standardise
+from sordino.runs import build, event, find, noise_multiplier, prepare, project, standardise
 from sordino.runs.fit import carry_out
 from sordino.runs.job import assemble
 from sordino.runs.methods import METHODS
+from sordino.runs.recipe import OPTIMIZERS
 from sordino.runs.run_data import run_data
 from sordino.runs.samplers import SAMPLERS
 from sordino.runs.settings import settle
@@ -61,6 +65,74 @@ def test_the_noise_is_calibrated_to_the_whole_run(name):
     given = {"epsilon": 4.0, "steps": 6, "method": name, "normalise": 30.0}
     planned = assemble(settle("spiral", given), lambda text: None).planned()
     assert 3.95 < planned.epsilon <= 4.0
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - WITHOUT))
+def test_the_noise_of_a_recipe_is_that_of_its_run_by_every_method(name):
+    settings = settle("spiral", {"epsilon": 3.0, "steps": 6, "method": name, "normalise": 30.0})
+    job = assemble(settings, lambda text: None)
+    assert noise_multiplier(settings.recipe, job.data.prepared) == job.multiplier
+    assert event(settings.recipe, job.multiplier, job.data.prepared) == job.event()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_noise_of_a_recipe_is_that_of_its_run_by_every_sampler(name):
+    settings = settle("spiral", {"epsilon": 3.0, "steps": 6, "sampler": name})
+    job = assemble(settings, lambda text: None)
+    assert noise_multiplier(settings.recipe, job.data.prepared, sampler=name) == job.multiplier
+
+
+def test_microbatches_do_not_get_the_noise_of_plain_steps():
+    """Their sensitivity is twice the bound, so the plain σ at ε = 3 would cost several times that."""
+    plain = settle("spiral", {"epsilon": 3.0, "steps": 100, "records": 500}).recipe
+    prepared = run_data(plain, 500, lambda text: None).prepared
+    other = plain.but(method="microbatches")
+    sigma = noise_multiplier(other, prepared)
+    assert PLD().epsilon(event(other, sigma, prepared), other.delta) <= 3.0
+    assert PLD().epsilon(event(other, noise_multiplier(plain), prepared), other.delta) > 6.0
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "named"),
+    [({"method": "microbatches"}, {}, "method='microbatches'"), ({}, {"sampler": "shuffle"}, "sampler='shuffle'")],
+)
+def test_a_method_whose_cost_is_not_known_without_the_data_is_refused(change, given, named):
+    with pytest.raises(ValueError, match=rf"{named}.*noise_multiplier\(recipe, prepare\(recipe, data\)\)"):
+        noise_multiplier(settle("spiral", {"epsilon": 3.0, **change}).recipe, **given)
+
+
+DECAYS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, weight_decay=5.0),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.5, 0.999), weight_decay=5.0),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, betas=(0.5, 0.999), weight_decay=5.0),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_takes_the_weight_decay(optimizer, tmp_path):
+    """Torch's own where it is torch's; and it costs no privacy."""
+    given = {"optimizer": optimizer, "learning_rate": 0.1, "momentum": 0.5, "weight_decay": 5.0}
+    job = assemble(settle("spiral", {**TINY, **given}), lambda text: None)
+    ours = job.problem.optimizer
+    assert [group["weight_decay"] for group in ours.param_groups] == [5.0]
+    if optimizer not in DECAYS:
+        return
+    model = copy.deepcopy(job.problem.model)
+    theirs = DECAYS[optimizer](model.parameters())
+    for mine, other in zip(job.problem.model.parameters(), model.parameters(), strict=True):
+        mine.grad, other.grad = torch.ones_like(mine), torch.ones_like(other)
+    ours.step()
+    theirs.step()
+    assert all(map(torch.equal, job.problem.model.parameters(), model.parameters()))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_weight_decay_changes_the_network_and_not_the_claim(optimizer, tmp_path):
+    given = {**TINY, "optimizer": optimizer}
+    plain = sordino.fit("spiral", out=tmp_path / "plain", **given)
+    other = sordino.fit("spiral", out=tmp_path / "decayed", weight_decay=5.0, **given)
+    assert plain.claim == other.claim
+    assert plain.rows[-1].test_loss != other.rows[-1].test_loss
 
 
 def test_no_noise_meets_an_epsilon_where_there_is_no_proof(tmp_path):

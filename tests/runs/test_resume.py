@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from sordino.runs.fit import resume
 from sordino.runs.loop import REPLAY
 from sordino.runs.view import Silent
 from sordino.runs.write_ahead import Ahead, Busy
-from tests.runs.cut_off import STEPS, TINY, Crash, CrashesAt, charged, crashed, edited, resumed
+from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, crashed, edited, resumed
 
 
 @pytest.mark.parametrize("step", [1, 5, 7, 16, STEPS])
@@ -149,6 +150,36 @@ def test_a_killed_run_reports_at_least_what_it_spent(tmp_path, calm):
     left = json.loads((tmp_path / "privacy.json").read_text())
     assert left["status"] == "running"
     assert left["claim"]["epsilon"] == calm.claim.epsilon
+
+
+def test_a_run_that_was_stopped_and_then_killed_reports_at_least_what_it_spent(tmp_path, calm):
+    """The claim it was stopped with is of its first seven steps; it goes on, so it must not stand."""
+    sordino.fit("spiral", out=tmp_path, view=Asks(signal.SIGINT, 1), **TINY)
+    stopped = json.loads((tmp_path / "privacy.json").read_text())
+    with pytest.raises(Crash):
+        resume(tmp_path, CrashesAt(18))
+    left = json.loads((tmp_path / "privacy.json").read_text())
+    assert (stopped["status"], left["status"]) == ("stopped", "running")
+    assert stopped["claim"]["epsilon"] < left["claim"]["epsilon"] == calm.claim.epsilon
+    assert left["claim"]["not_covered"] == list(calm.claim.not_covered)
+
+
+def test_a_run_whose_claim_is_void_says_so_before_it_ends(tmp_path):
+    class Writes(CrashesAt):
+        def begin(self, job, done):
+            self.model = job.problem.model
+
+        def step(self, step, spent):
+            if step == 6:
+                with torch.no_grad():
+                    next(self.model.parameters()).zero_()
+            super().step(step, spent)
+
+    with pytest.raises(Crash):
+        sordino.fit("spiral", out=tmp_path, view=Writes(17), **TINY)
+    left = json.loads((tmp_path / "privacy.json").read_text())
+    assert left["status"] == "running"
+    assert "was changed other than by an optimizer step" in left["claim"]["reason"]
 
 
 def test_a_damaged_checkpoint_costs_its_steps_and_not_the_run(tmp_path, calm):

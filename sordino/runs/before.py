@@ -1,0 +1,11 @@
+"""What a run releases before its first step."""
+
+from __future__ import annotations
+
+from sordino.events import Event, Gaussian
+from sordino.runs.recipe import Recipe
+
+
+def before(recipe: Recipe) -> list[Event]:
+    """The private normalisation and the private PCA, each of all records, if there are any."""
+    return [Gaussian(noise) for noise in (recipe.normalise, recipe.pca) if noise is not None]
