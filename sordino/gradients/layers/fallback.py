@@ -66,7 +66,7 @@ def spectral_vectors(module: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def as_computed(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iterator[None]:
+def vectors_held(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iterator[None]:
     """Spectral normalisations with the vectors that the forward pass ended with, which they do not move on."""
     before = [dict(m._buffers) for m, _ in held]
     try:
@@ -177,7 +177,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 given, named = both[0], both[1]
 
                 def run(values: dict[str, Tensor]) -> Tensor:
-                    with swapped(module, values), as_computed(held), precision():
+                    with swapped(module, values), vectors_held(held), precision():
                         out: Tensor = tree_flatten(original(*given, **named))[0][number]
                     return out.squeeze(dim)
 
