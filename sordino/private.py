@@ -147,7 +147,7 @@ class Private:
         try:
             while not run.over(self._model):  # before the next lot is drawn, and after the last
                 run.same_as(loads)
-                self._checks.tripwire.look()
+                self._checks.tripwire.look(numbers=False)  # `backward` looks at those
                 draw, loaded, indices = next(made, (None, None, None))
                 if draw is None or loaded is None or indices is None:
                     return

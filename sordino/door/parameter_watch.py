@@ -1,8 +1,7 @@
 """Whether parameters changed other than by a step on released gradients.
 
 A write through torch moves a tensor's version; one through `.data` moves its numbers only. So versions and addresses are
-looked at every time, and the numbers of one tensor, or a piece of it, drawn anew each time, are compared as well: who
-writes again and again is found soon, who writes through torch at once.
+looked at every time, and some numbers of every tensor, at places that are a secret of the process, are compared as well.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ Buffers = Sequence[tuple[str, Tensor]]
 _coins = random.Random(secrets.randbits(128))
 """A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
 
-_PIECE = 4096
-"""Numbers compared at a time."""
+_PIECE, _LEAST = 4096, 16
+"""Numbers compared at a time: all tensors together, and of each at least."""
 
 
 @dataclass
@@ -38,23 +37,23 @@ class ParameterWatch:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
-        self._order: list[_Known] = []
+        self._views: list[Tensor] = []  # of some numbers of every parameter, bit by bit
         self._buffers: list[tuple[Tensor, int]] = []
-        self._piece: tuple[nn.Parameter, int, Tensor] | None = None  # whose numbers, from where, what they were
+        self._numbers: Tensor | None = None  # what they were
 
     def take(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
         """All parameters and buffers are right as they are now."""
         self._buffers = [(tensor, tensor._version) for _, tensor in buffers]
         self._known = {id(p): _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
-        self._order = list(self._known.values())
-        self._draw()
+        self._views = _views([known.p for known in self._known.values()])
+        self._numbers = torch.cat(self._views) if self._views else None
 
     def adopt(self, named: Mapping[str, nn.Parameter]) -> None:
         """The model has these parameters now: those that are new to it are right as they are."""
         kept = self._known
         self._known = {id(p): kept.get(id(p)) or _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
-        self._order = list(self._known.values())
-        self._draw()
+        self._views = _views([known.p for known in self._known.values()])
+        self._numbers = torch.cat(self._views) if self._views else None
 
     def put_back(self, parameters: Iterable[nn.Parameter]) -> None:
         """These were moved by the library itself, and put back to the last bit."""
@@ -69,7 +68,7 @@ class ParameterWatch:
             known = self._known.get(id(p))
             if known is not None:
                 known.version, known.address = p._version, p.data_ptr()
-        self._draw()
+        self._numbers = torch.cat(self._views) if self._views else None
 
     def changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
         """The name of a parameter or buffer that is not as it was left; `numbers`: compare some of those too."""
@@ -79,28 +78,29 @@ class ParameterWatch:
         for known in self._known.values():
             if known.p._version != known.version or known.p.data_ptr() != known.address:
                 return f"parameter {known.name!r}"
-        if numbers and self._piece is not None:
-            p, start, before = self._piece
-            known = self._known[id(p)]
-            if not torch.equal(_bits(p, start), before):
-                return f"parameter {known.name!r}"
+        if numbers and self._numbers is not None and not torch.equal(torch.cat(self._views), self._numbers):
+            return self._different()
         return None
 
-    def _draw(self) -> None:
-        if not self._known:
-            self._piece = None
-            return
-        known = _coins.choice(self._order)
-        n = known.p.numel()
-        if not n or known.p.is_meta:
-            self._piece = None
-            return
-        start = _coins.randrange(max(1, n - _PIECE + 1))
-        self._piece = known.p, start, _bits(known.p, start).clone()
+    def _different(self) -> str:
+        """Whose numbers they are not any more."""
+        assert self._numbers is not None, "there are numbers to compare with"
+        sizes = [len(view) for view in self._views]
+        for view, before, known in zip(self._views, self._numbers.split(sizes), self._known.values(), strict=True):
+            if not torch.equal(view, before):
+                return f"parameter {known.name!r}"
+        raise AssertionError("one of them is different")
 
 
-def _bits(p: nn.Parameter, start: int) -> Tensor:
-    """Some numbers of a parameter in a row, bit by bit: one that is no number is equal to itself."""
-    bare = p.detach()
-    flat = bare.view(-1) if bare.is_contiguous() else bare.flatten()
-    return flat[start : start + _PIECE].view(torch.uint8)
+def _views(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Some numbers of each, bit by bit, in its own memory: one that is no number is equal to itself."""
+    found = []
+    for p in parameters:
+        bare = p.detach()
+        if bare.is_meta or not bare.numel() or not bare.is_contiguous() or not bare.is_cpu:
+            found.append(torch.zeros(0, dtype=torch.uint8))  # its version and address must do
+            continue
+        many = max(_LEAST, _PIECE // len(parameters))
+        start = _coins.randrange(max(1, bare.numel() - many + 1))
+        found.append(bare.view(-1)[start : start + many].view(torch.uint8))
+    return found

@@ -186,7 +186,7 @@ class Tripwire:
             if self.looping and not _watched_by_another(optimizer) and _has_own_gradients(optimizer):
                 self._void(_ANOTHER)
             return None
-        self.look(numbers=False)
+        self.look()
         self._look_at(mine)
         self._look_beside(optimizer, mine)
         return self._wrapped(mine, args, kwargs)

@@ -69,7 +69,7 @@ class LotChecks:
 
     def before_backward(self, *, drawn: bool) -> None:
         """Look at the model as it is now; `drawn`: the lot was, and may be tested."""
-        self.tripwire.look(numbers=False)
+        self.tripwire.look()
         inventory = Inventory(self._model)
         check.statistics(self._model, inventory.modules)
         self._gradients.look(inventory)

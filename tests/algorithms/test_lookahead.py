@@ -10,11 +10,13 @@ import sordino as sd
 from sordino.accounting import PLD
 from sordino.algorithms.dry_run import no_gradients
 from sordino.algorithms.virtual_steps import proportions
+from sordino.door import claims
 from sordino.door.sensitivity import Exact
 from sordino.events import Gaussian, Poisson, Repeat
 from sordino.gradients import Captured, Loop, PerformanceOptions, Vmap
 from sordino.gradients.chunked import moved
 from sordino.gradients.displaced import displaced
+from sordino.random.rng import Rng
 from sordino.schedules import Cosine
 from tests.contracts.hunter import Scripted, network, squared_error
 from tests.contracts.variants import VARIANTS
@@ -148,7 +150,7 @@ def test_two_releases_on_one_lot_are_composed_and_amplified_once():
 
 def test_projected_says_why_it_has_no_guarantee_and_where_the_form_is_that_has_one():
     query = sd.Projected(FLAT, SIGMA, learning_rate=0.1)
-    claim = sd.claims.claim(sd.dry_run(query, sd.Poisson(0.1), 100, 3), 1e-5, PLD())
+    claim = claims.claim(sd.dry_run(query, sd.Poisson(0.1), 100, 3), 1e-5, PLD())
     assert "one record changes what all the others contribute" in claim.reason
     assert "NoisyLookahead" in claim.reason
 
@@ -162,8 +164,8 @@ def test_without_a_virtual_step_it_is_dpsgd_and_has_its_claim(rho):
 def test_a_schedule_of_the_bound_moves_once_a_lot():
     weigher = sd.Scheduled(Cosine(1.0, 0.1, 10))
     state = sd.NoisyLookahead(weigher, SIGMA, 0.1).init()
-    _, after = sd.NoisyLookahead(weigher, SIGMA, 0.1)(no_gradients(Exact()), state, 4.0, sd.rng.Rng(bytes(32)))
-    _, once = sd.NoisySum(weigher, SIGMA)(no_gradients(Exact()), weigher.init(), 4.0, sd.rng.Rng(bytes(32)))
+    _, after = sd.NoisyLookahead(weigher, SIGMA, 0.1)(no_gradients(Exact()), state, 4.0, Rng(bytes(32)))
+    _, once = sd.NoisySum(weigher, SIGMA)(no_gradients(Exact()), weigher.init(), 4.0, Rng(bytes(32)))
     assert after == {"step": 1, "weigher": once}
 
 
