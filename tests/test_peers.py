@@ -14,7 +14,7 @@ import sordino as sd
 from sordino.door.release import tapped
 from sordino.schedules import Linear
 from tests.contracts.broken import BROKEN
-from tests.contracts.hunter import hunt
+from tests.contracts.hunter import SLACK, hunt
 from tests.problems import Rows, cross_entropy, dpsgd, linear, network, parameters, private
 
 
@@ -24,8 +24,9 @@ def run(p, sampler=None, steps=3, dataset=None):
     return p
 
 
-def test_row_1_an_adaptive_bound_that_does_not_clip_is_caught():
-    assert hunt(BROKEN["no_clip"], sd.gradients.Vmap(), trials=10).worst > 100
+def test_row_1_an_adaptive_bound_that_does_not_clip_is_held_to_what_it_promised():
+    """It moved a sum by more than 100 bounds; the rows are held to the bound whatever a weigher says."""
+    assert hunt(BROKEN["no_clip"], sd.gradients.Vmap(), trials=10).worst <= 1 + SLACK
 
 
 def test_row_2_clip_and_noise_follow_the_schedule_together():

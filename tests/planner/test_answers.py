@@ -25,7 +25,8 @@ USUAL = {"dataset_size": 60_000, "batch": 256, "epochs": 15, "delta": 1e-5, "mul
 
 def test_the_answer_is_plds():
     said = answer(Scenario(**USUAL))
-    assert said["epsilon"] == PLD().epsilon(Repeat(Poisson(256 / 60_000, Gaussian(1.1)), 3516), 1e-5)
+    plain = PLD().epsilon(Repeat(Poisson(256 / 60_000, Gaussian(1.1)), 3516), 1e-5)
+    assert plain <= said["epsilon"] <= plain * (1 + 1e-5)  # a claim keeps a little of δ for the end of the noise
 
 
 def test_a_target_is_met_from_below_by_noise_rounded_up():
@@ -48,7 +49,8 @@ def test_the_code_runs_and_claims_what_the_page_shows():
     said = answer(Scenario(200, 20, 1, 1e-5, multiplier=1.5))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(said["code"], names)
-    assert out.getvalue().strip() == said["claim"]
+    lines = [line for line in out.getvalue().strip().splitlines() if "rests on" not in line]  # what a run alone can say
+    assert "\n".join(lines) == said["claim"]
 
 
 def test_the_curves_pass_through_the_answer():
