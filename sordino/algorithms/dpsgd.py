@@ -29,6 +29,7 @@ from sordino.gradients.chunked import Chunked
 from sordino.gradients.protocol import Norms, PerSample
 from sordino.random.rng import Rng
 from sordino.weigh.layerwise import Layerwise
+from sordino.weigh.rows import Watched
 from sordino.weigh.shares import Multipliers
 from sordino.weigh.weigher import State, Weigher, weigh
 
@@ -59,12 +60,15 @@ def weighed(
 ) -> tuple[Grads | Summed, Sealed[Tensor] | None, Sensitivity | Unproven]:
     """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
     look = _Look(grads.norms)
-    rule = weigher.rule(state, look)
+    rule, watch = weigher.rule(state, look), Watched()
+    rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
     if isinstance(grads, Chunked):
         found, estimate = weigh(grads, rule, grads.estimate, grads.sizes, grads.most), grads.estimate
     else:
         found, estimate = weigh((grads,), rule), EXACT
     sensitivity = look.judged(rule.sensitivity)
+    if watch.broken and isinstance(sensitivity, Sensitivity):
+        sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
     if isinstance(sensitivity, Sensitivity):
         sensitivity = replace(sensitivity, estimate=estimate, rounding=slack(found.rows, found.dtype))
     return found.total, None if found.tally is None else Sealed(found.tally), sensitivity

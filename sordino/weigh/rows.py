@@ -62,6 +62,39 @@ def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, whole: Give
         )
 
 
+class Watched:
+    """Watches the functions of a rule that is not of this library: each is tried on every batch it is used on."""
+
+    STATISTIC = "the weigher's weights or tally change with other rows of a batch: nothing bounds what one record moves"
+
+    def __init__(self) -> None:
+        self.broken = False
+        self._rng = Rng.from_entropy()
+
+    def __call__(self, function: Callable[[Norms], Tensor]) -> Callable[[Norms], Tensor]:
+        """The function, watched; the library's own are proved and stay as they are."""
+        if str(getattr(function, "__module__", "")).startswith("sordino."):
+            return function
+
+        def watched(norms: Norms) -> Tensor:
+            found = function(norms)
+            if not self.broken and len(norms.squared):
+                whole = found.clone()
+                self.broken = not (
+                    row_by_row(function, norms, self._rng, whole)
+                    and row_by_row(function, self._other(norms), self._rng)  # lengths that a neighbour might have
+                    and torch.equal(function(norms), whole)  # and nothing was kept of them
+                )
+            return found
+
+        return watched
+
+    def _other(self, norms: Norms) -> Norms:
+        """Rows of any length: each is multiplied by 10⁻³ to 10³."""
+        exponents = torch.from_numpy(self._rng.uniform(len(norms.squared)) * 12 - 6).to(norms.squared)
+        return Norms(norms.squared * (10.0**exponents).unsqueeze(1), norms.names, norms.estimate)
+
+
 def _taken(rows: Rows, where: NDArray[np.int64]) -> Rows:
     if isinstance(rows, Norms):
         chosen: Any = Norms(rows.squared[torch.from_numpy(where).to(rows.squared.device)], rows.names, rows.estimate)

@@ -7,8 +7,10 @@ honest script must never end in anything else.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -127,9 +129,17 @@ def outcome(case: Case, seed: int, lots: int = LOTS) -> tuple[Verdict, str]:
     script = case.build(seed)
     try:
         claim = script.run(lots, seed)
-    except sd.Refusal as refusal:
+    except (sd.Refusal, TypeError) as refusal:
+        if not isinstance(refusal, sd.Refusal) and not _by_the_library(refusal):
+            raise
         return "refused", str(refusal)
     return ("void" if isinstance(claim, sd.NoGuarantee) else "claimed"), str(claim)
+
+
+def _by_the_library(error: BaseException) -> bool:
+    """Was it raised by a line of the library's own? A stranger's mistake is not a refusal."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return Path(last.filename).is_relative_to(Path(sd.__file__).parent)
 
 
 def verdict(case: Case, seed: int, lots: int = LOTS) -> Verdict:
