@@ -23,14 +23,14 @@ def _script(seed: int, body: Callable[[Training], None] = plain, **options: Any)
 
 @LOOPS
 def a_gradient_penalty_of_each_record(seed: int) -> Script:
-    """autograd.grad inside the loss, of every record's own input."""
+    """autograd.grad inside the loss, of every record's own input; by the backend that the refusal of the default names."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
         (slope,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x, create_graph=True)
         return cross_entropy(model, x, y) + (slope.norm(dim=1) - 1).square()
 
-    return Script(network(), loss, vectors(seed))
+    return Script(network(), loss, vectors(seed), options={"backend": sd.gradients.Loop()})
 
 
 @LOOPS
