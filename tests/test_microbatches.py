@@ -6,8 +6,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
+from sordino.door.sensitivity import Sensitivity
 from sordino.gradients import Loop
 from sordino.random.rng import Rng
+from sordino.weigh.weigher import Rule, Stateless
 from tests.contracts.hunter import Scripted, World, compare, network, records, squared_error
 
 
@@ -82,3 +84,23 @@ def test_a_weigher_that_counts_records_is_refused(weigher):
 def test_noise_for_another_norm_is_refused():
     with pytest.raises(TypeError, match="must be Gaussian"):
         sd.Microbatches(sd.Flat(1.0), sd.Laplace(1.0), sd.ByCoin(2))
+
+
+class OverTheLongest(Stateless):
+    """A stranger's weigher: its weights are a statistic over the groups."""
+
+    def rule(self, state, lot):
+        def weights(norms):
+            r = norms.total()
+            return (r.max() / (r.max() + 1) / r.clamp(min=1)).unsqueeze(1) if len(r) else r.unsqueeze(1)
+
+        return Rule(weights, Sensitivity(1.0))
+
+
+def test_a_strangers_weigher_that_looks_at_other_groups_voids_the_claim():
+    dataset = TensorDataset(*records(np.random.default_rng(6), 40))
+    query = sd.Microbatches(OverTheLongest(), sd.Gaussian(1.0), sd.ByCoin(4))
+    p = sd.Private(network(), squared_error, query, seed=0)
+    for lot in p.draws(dataset, sd.Poisson(0.5), steps=3):
+        p.backward(lot)
+    assert "other rows" in p.claim(1e-5).reason

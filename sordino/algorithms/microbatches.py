@@ -38,6 +38,7 @@ from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.weigh.flat import Flat
 from sordino.weigh.reach import bounded_weights
+from sordino.weigh.rows import Watched
 from sordino.weigh.weigher import Rule, State, Weigher
 
 Indices = NDArray[np.int64]
@@ -129,14 +130,14 @@ class Microbatches:
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """One release."""
         inner, step = state
-        rule = self._rule(inner)
+        rule, watch = self._rule(inner), Watched()
         total, means = self._means(grads, rng.child("groups", step))
         if means:
             names = tuple(total)
             squared = torch.stack([torch.stack([squared_norms(mean[n][None])[0] for n in names]) for mean in means])
             finite = squared.isfinite().all(dim=1, keepdim=True)
             norms = Norms(torch.where(finite, squared, 0), names)
-            weights = torch.where(finite, rule.weights(norms), 0)  # (K, 1 | P)
+            weights = torch.where(finite, watch(rule.weights)(norms), 0)  # (K, 1 | P)
             if rule.bounded and isinstance(rule.sensitivity, Sensitivity):
                 sizes = {name: tensor.numel() for name, tensor in total.items()}
                 weights = bounded_weights(weights, norms, rule.sensitivity, lambda: sizes)
@@ -145,7 +146,10 @@ class Microbatches:
                     if w:
                         total[name].add_(mean[name], alpha=w)
         halved = replace(self.noise, multiplier=self.noise.multiplier / 2)  # σC over a reach of 2C
-        released = release(Sealed(total), self._reach(rule, expected_batch), halved, rng)
+        reach = self._reach(rule, expected_batch)
+        if watch.broken and isinstance(reach, Sensitivity):
+            reach = Unproven(Watched.STATISTIC, reach.l2)
+        released = release(Sealed(total), reach, halved, rng)
         spent, inner = self.weigher.advance(inner, None, expected_batch, rng)
         scale = expected_batch / self.grouping.expected(
             expected_batch
