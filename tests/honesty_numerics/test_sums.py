@@ -13,6 +13,7 @@ from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity
 from sordino.door.vectors import Summed
 from sordino.gradients.chunked import Chunked
+from sordino.gradients.formulas.output_gradient import add_product
 from sordino.gradients.formulas.part import add_rows
 from sordino.gradients.materialised import Materialised
 from sordino.gradients.physical_batch import MOST
@@ -38,6 +39,11 @@ def records(kind: str, n: int) -> torch.Tensor:
         "at-random": torch.randn(n).sign() * torch.rand(n),
     }
     return (even if kind == "a-third" else some) * sizes[kind][:, None]
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """As many columns as the compiled product asks for."""
+    return x.repeat(1, 5)
 
 
 KINDS = ("equal", "a-third", "growing", "alternating", "one-large-many-small", "at-random")
@@ -73,9 +79,10 @@ def test_the_rounding_of_a_chunk_is_within_half_its_slack(kind, n):
     """With and without a record the errors could point apart: both together are within the slack."""
     x = records(kind, n)
     true = x.double().sum(0)
-    products = (torch.ones(8, n) @ x)[0]
+    add_product(x, torch.ones(n, 8), torch.ones(n), products := torch.empty(8, D), 0)
+    add_product(wide(x), torch.ones(n, 128), torch.ones(n), compiled := torch.empty(128, 5 * D), 0)
     add_rows(rows := torch.empty(D), x, torch.ones(n), 0)
-    for found in (products, rows):
+    for found in (products[0], compiled[0, :D], rows):
         assert (found.double() - true).norm() <= slack(n) / 2 / 2
 
 

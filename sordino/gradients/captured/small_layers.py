@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.formulas.matrix_product import Matmul
-from sordino.gradients.formulas.part import Part, Rows
+from sordino.gradients.formulas.part import Part, Rows, add_outer
 from sordino.gradients.protocol import Norms
 from sordino.kernels.matrices import Matrices, functions, suits
 from sordino.kernels.product import products
@@ -67,7 +67,7 @@ class SmallLayers:
                 scaled.append((out, weighted[g], part.a))
         self._matrices.weighted(weights, weighted, sums, anew=not beta)
         for out, x, y in scaled:
-            out.addmm_(x.t(), y, beta=beta)
+            add_outer(out, x, y, beta)
         for out, part in whole:
             assert kernel is not None, "it was asked above"
             kernel.add(part.g, part.a, weights[:, 0], out, beta, torch.get_num_threads())

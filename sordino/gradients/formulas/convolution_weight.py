@@ -25,6 +25,7 @@ from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.matrix_product import diagonal_guard, gram_rounding, vanishing
 from sordino.gradients.formulas.part import (
     Rows,
+    add_outer,
     add_rows,
     blank,
     may_keep,
@@ -217,7 +218,7 @@ class Convolution:
             choice = self._sum_choice(w)
             if choice == "product":
                 scaled = (self.g * w.view(-1, *[1] * (self.g.dim() - 1))).flatten(2)  # (B, p, T)
-                out.view(out.shape[0], -1).addmm_(scaled.transpose(1, 2).flatten(0, 1).t(), self._patches(), beta=beta)
+                add_outer(out.view(out.shape[0], -1), scaled.transpose(1, 2).flatten(0, 1), self._patches(), beta)
                 return
             total = self._sum(w, choice)
         if beta:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.first_batch.stopwatch import samples
-from sordino.gradients.formulas.part import square_sum
+from sordino.gradients.formulas.part import add_outer, square_sum
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.tensors import vanished
 from sordino.kernels.gram import Grams, grams
@@ -44,7 +44,7 @@ def add_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None
         return
     spread = w.unsqueeze(1) if turned or a.dim() == 2 else w.view(-1, 1, 1)
     a, g = (a * spread, g) if a.shape[-1] < g.shape[-1] else (a, g * spread)  # scale the narrower factor
-    out.addmm_(g.flatten(0, -2).t(), a.flatten(0, -2), beta=beta)
+    add_outer(out, g.flatten(0, -2), a.flatten(0, -2), beta)
 
 
 def rows_of(a: Tensor, g: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:

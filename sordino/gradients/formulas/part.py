@@ -195,6 +195,16 @@ def add_rows(out: Tensor, rows: Tensor, weights: Tensor, beta: int) -> None:
         beta = 1
 
 
+def add_outer(out: Tensor, left: Tensor, right: Tensor, beta: int) -> None:
+    """Out (p, d) = β out + Σ_k left_k right_kᵀ for (K, p) and (K, d), 320 at a time.
+
+    How long a run a library adds up in float32 differs by processor and by shape; here none is longer.
+    """
+    for x, y in zip(left.split(_TOGETHER), right.split(_TOGETHER), strict=True):
+        out.addmm_(x.t(), y, beta=beta)
+        beta = 1
+
+
 class Squares:
     """Σ x² per row, computed once for all parameters whose norms contain it."""
 
