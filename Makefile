@@ -29,11 +29,12 @@ browser:
 train: .venv/.ok
 	$(BIN)/sordino train mnist --epsilon 3
 
+# One thread per process: two processes of two threads on two cores wait for one another at every product.
 test: .venv/.ok browser
-	$(BIN)/pytest -n $(JOBS) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m "not slow"
 
 statistical: .venv/.ok
-	$(BIN)/pytest -n $(JOBS) -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
 
 check: format lint types contracts docs
 
@@ -50,7 +51,7 @@ types: .venv/.ok
 	$(BIN)/mypy
 
 contracts: .venv/.ok
-	$(BIN)/pytest -n $(JOBS) tests/contracts
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) tests/contracts
 
 docs: .venv/.ok
 	$(BIN)/pytest tests/test_docs.py

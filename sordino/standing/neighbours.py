@@ -40,7 +40,7 @@ _TYPES = (torch.uint8,)
 
 
 @dataclass(frozen=True)
-class Company:
+class RecordsTogether:
     """Some records, by their places in the dataset, and the random numbers they are read with."""
 
     load: Loader

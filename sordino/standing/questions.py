@@ -30,7 +30,7 @@ from sordino.random.rng import Rng
 from sordino.standing.compare import Seen, directions, disagreement, distance, length
 from sordino.standing.double import Rounding
 from sordino.standing.finding import Broken, Finding
-from sordino.standing.neighbours import EXTREMES, Company, extreme, shapes
+from sordino.standing.neighbours import EXTREMES, RecordsTogether, extreme, shapes
 
 MOST, LEAST = 16, 8
 """Records of a test: enough company to be coupled with, few enough to cost little."""
@@ -60,46 +60,46 @@ class StandingTest:
         """What is broken, if anything is. `thorough`: every question; else one exchange and one other question."""
         indices = _chosen(drawn, n, stream)
         with left_as_they_were(), torch.enable_grad():
-            asked = _Asked(self, Company(load, indices, stream.seed()), stream, n)
-            asked.learn()
-            if asked.finding is not None:
-                return asked.finding
+            test = _OneTest(self, RecordsTogether(load, indices, stream.seed()), stream, n)
+            test.learn()
+            if test.finding is not None:
+                return test.finding
             coin = float(stream.uniform(1)[0])
             if thorough or coin < 0.5:
-                asked.again()
+                test.again()
             if n > 1:
-                asked.exchanged(thorough=thorough)
+                test.exchanged(thorough=thorough)
             if thorough or coin >= 0.5:
-                asked.alone()
-            if asked.finding is None and asked.random and (thorough or coin < 0.25):
+                test.alone()
+            if test.finding is None and test.random and (thorough or coin < 0.25):
                 with evaluation_mode(self._model):
-                    calm = _Asked(self, asked.company, stream, n)
-                    calm.learn()
+                    in_evaluation = _OneTest(self, test.together, stream, n)
+                    in_evaluation.learn()
                     if n > 1:
-                        calm.exchanged(thorough=False)
-                    calm.alone()
-                    asked.finding = calm.finding
-            for _ in range(_MORE if thorough and asked.random and n > 1 else 0):  # what happens now and then only
-                if asked.finding is None:
-                    asked = _Asked(self, Company(load, indices, stream.seed()), stream, n)
-                    asked.learn()
-                    asked.exchanged(thorough=False)
-            return asked.finding
+                        in_evaluation.exchanged(thorough=False)
+                    in_evaluation.alone()
+                    test.finding = in_evaluation.finding
+            for _ in range(_MORE if thorough and test.random and n > 1 else 0):  # what happens now and then only
+                if test.finding is None:
+                    test = _OneTest(self, RecordsTogether(load, indices, stream.seed()), stream, n)
+                    test.learn()
+                    test.exchanged(thorough=False)
+            return test.finding
 
 
-class _Asked:
+class _OneTest:
     """One test in progress."""
 
-    def __init__(self, test: StandingTest, company: Company, stream: Rng, n: int) -> None:
-        self._test, self.company, self._stream, self._n = test, company, stream, n
+    def __init__(self, of: StandingTest, together: RecordsTogether, stream: Rng, n: int) -> None:
+        self._test, self.together, self._stream, self._n = of, together, stream, n
         self.finding: Finding | None = None
         self.random = False  # something was drawn at random by the model, the loss or collate
 
     def learn(self) -> None:
         """The first pass, which the others are compared with."""
-        self._batch, by_collate = self.company.batch()
+        self._batch, by_collate = self.together.batch()
         b = batches.size(self._batch)
-        if b != len(self.company.indices):
+        if b != len(self.together.indices):
             self.finding = Finding(Broken.ROWS)
             return
         self._place = int(self._stream.integers(1, b)[0])
@@ -150,7 +150,7 @@ class _Asked:
             return
         if self.random:
             return
-        single, by_collate = self.company.batch([i], unread=True)
+        single, by_collate = self.together.batch([i], unread=True)
         seed_all(self._seed)
         part = self._test._gradients(self._ready(single))
         apart = part.weighted_sum(self._on(torch.ones(1, 1)))
@@ -167,8 +167,8 @@ class _Asked:
         made = None
         for _ in range(_TRIES if self.random else 1):
             by = int(self._stream.integers(1, self._n - 1)[0])
-            by += by >= int(self.company.indices[self._place])  # any record but the one that is replaced
-            made, _ = self.company.batch(exchanged=(self._place, by))
+            by += by >= int(self.together.indices[self._place])  # any record but the one that is replaced
+            made, _ = self.together.batch(exchanged=(self._place, by))
             if shapes(made) == self._first.shapes:
                 break
         return made

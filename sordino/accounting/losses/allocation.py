@@ -21,7 +21,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
 from sordino.accounting.losses.pairs import Array, DiscretePair, Pair
-from sordino.accounting.losses.sampled_pairs import SampledPair
+from sordino.accounting.losses.sampled_pairs import Between, SampledPair
 
 _CELLS = 24.0  # lattice cells per standard deviation of the bulk of r
 _FEW = 200  # with fewer bins the sum is less smooth, and the lattice finer
@@ -35,20 +35,8 @@ _EPS, _ARITHMETIC = 2.3e-16, 6.0  # see `spectra`
 
 
 @dataclass(frozen=True, eq=False)
-class AllocationPair:
+class AllocationPair(Between):
     """One pass as a pair (an upper bound), with the binned pass (a lower bound) beside it."""
-
-    upper: Pair
-    lower: Pair
-    symmetric: bool = False
-
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
-        return self.upper.masses(edges)
-
-    def native(self) -> Array:
-        """See `Pair`."""
-        return self.upper.native()
 
 
 @lru_cache(maxsize=64)

@@ -11,14 +11,15 @@ Lattices here are coarser than, and independent of, those of the result.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
 from sordino.accounting.losses.closed import lone_gaussian, one_release_delta, one_release_epsilon
 from sordino.accounting.losses.compose import Cumulant
 from sordino.accounting.losses.lattice import Mesh, Sampled
-from sordino.accounting.losses.lossdist import choose, lower, upper_parts
-from sordino.accounting.losses.saddle import Estimate, Phases
+from sordino.accounting.losses.lossdist import Setting, choose, lower, upper_parts
+from sordino.accounting.losses.saddle import Estimate, Phases, Saddle
 
 COARSE = 4e-3  # tolerance of bounds that only serve as a check
 MOST_PARTS = 8  # phases looked at one by one; of more, those that weigh most
@@ -68,29 +69,32 @@ def _release_delta(sampled: Sampled, add: bool, epsilon: float) -> float:
     return 0.0 if one is None else one_release_delta(one, epsilon, add)
 
 
+def _part_setting(phases: Phases, add: bool, delta: float, place: Callable[[Estimate], Saddle]) -> Setting:
+    """A coarse lattice and tilt for one phase, about the place in question."""
+    cut = _CUT * delta / phases[0][1]
+    estimate = Estimate(phases, add, cut)
+    return choose(phases, add, place(estimate), estimate.std, cut, COARSE, measured=False)
+
+
 @lru_cache(maxsize=4096)
 def part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) -> float:
     """A lower bound on ε of one phase; zero where one attempt proves none."""
-    alone = _release_epsilon(sampled, add, delta)
-    if lone_gaussian(((sampled, count),)) is not None:
-        return alone
     phases: Phases = ((sampled, count),)
-    cut = _CUT * delta / count
-    estimate = Estimate(phases, add, cut)
-    setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, COARSE, measured=False)
+    alone = _release_epsilon(sampled, add, delta)
+    if lone_gaussian(phases) is not None:
+        return alone
+    setting = _part_setting(phases, add, delta, lambda estimate: estimate.at_delta(delta))
     return max(alone, lower(phases, add, setting, LONGEST_CHECK).epsilon(delta))
 
 
 @lru_cache(maxsize=4096)
 def _part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -> float:
     """A lower bound on δ of one phase; zero where one attempt proves none."""
-    alone = _release_delta(sampled, add, epsilon)
-    if lone_gaussian(((sampled, count),)) is not None:
-        return alone
     phases: Phases = ((sampled, count),)
-    cut = _CUT * _TYPICAL_DELTA / count
-    estimate = Estimate(phases, add, cut)
-    setting = choose(phases, add, estimate.at_epsilon(epsilon), estimate.std, cut, COARSE, measured=False)
+    alone = _release_delta(sampled, add, epsilon)
+    if lone_gaussian(phases) is not None:
+        return alone
+    setting = _part_setting(phases, add, _TYPICAL_DELTA, lambda estimate: estimate.at_epsilon(epsilon))
     return max(alone, lower(phases, add, replace(setting, centre=epsilon), LONGEST_CHECK).delta(epsilon))
 
 
