@@ -33,8 +33,8 @@ def loaded(name, folder, monkeypatch):
     ("name", "shape", "train", "mean"),
     [
         ("mnist", (1, 28, 28), 60_000, 33.3),
-        ("fashion-mnist", (1, 28, 28), 60_000, 72.9),
-        ("cifar10", (3, 32, 32), 50_000, 120.7),
+        pytest.param("fashion-mnist", (1, 28, 28), 60_000, 72.9, marks=pytest.mark.slow),
+        pytest.param("cifar10", (3, 32, 32), 50_000, 120.7, marks=pytest.mark.slow),
     ],
 )
 def test_a_real_data_set_and_again_from_the_cache(name, shape, train, mean, real, monkeypatch):

@@ -43,7 +43,8 @@ def row_by_row(
     if n < 2:
         return True
     all_rows = _array(function(rows) if whole is None else whole)
-    order = rng.permutation(n) if n <= most else rng.integers(most, n)
+    some = np.arange(n) if n <= most else np.unique(rng.integers(most, n))  # none twice: the halves have no row in common
+    order = some[rng.permutation(len(some))]
     half = np.sort(order[: len(order) // 2])
     other = np.sort(order[len(order) // 2 :])
     return all(_alike(all_rows, where, _array(function(_taken(rows, where)))) for where in (order, half, other))

@@ -25,6 +25,7 @@ from sordino.random.rng import Rng
 from sordino.sampling import Records
 from sordino.sampling.sampler import Draw, Sampler, drawn
 from tests.contracts.taps import Recorder, Replayer
+from tests.untested import untested
 
 SLACK = 1e-9  # float64 throughout
 INPUTS, CLASSES = 5, 3
@@ -226,7 +227,7 @@ def _run(
     private = sd.Private(model, world.loss, query, backend=backend, seed=1, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=world.learning_rate)
     written = []
-    with tapped(tap, tap.choose):
+    with tapped(tap, tap.choose), untested():
         for lot in private.draws(world.dataset, world.sampler, steps=world.steps, physical_batch=physical_batch):
             private.backward(lot)
             written += [p.grad.clone() for p in model.parameters() if p.grad is not None]

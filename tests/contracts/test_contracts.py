@@ -16,6 +16,14 @@ from sordino.sampling import Informed
 from tests.contracts.hunter import Scripted, network, records, squared_error
 from tests.contracts.row import BACKENDS
 from tests.contracts.variants import rows, rows_and_backends
+from tests.untested import untested
+
+
+@pytest.fixture(autouse=True)
+def what_is_tested_here():
+    """The variants: the standing test has tests of its own, and every lot here would be a first one."""
+    with untested():
+        yield
 
 
 def every_variant(contract, **options):
