@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from sordino.algorithms.dpsgd import Query
+    from sordino.door.noise import Noise
     from sordino.gradients.protocol import Backend
     from sordino.sampling.sampler import Sampler
     from sordino.schedules import Schedule
@@ -39,6 +40,8 @@ class RunNumbers:
     numbers: int
     """Trainable numbers in them."""
     learning_rate: Schedule
+    names: tuple[str, ...] = ()
+    """Of the trainable tensors, in the order of `named_parameters()`."""
 
     @property
     def expected_lot(self) -> float:
@@ -60,35 +63,43 @@ Parameters: TypeAlias = Mapping[str, float]
 """A method's own, by name."""
 
 
+PARTS = ("sampler", "weigher", "query", "noise", "backend")
+"""What a way to train is put together from."""
+
+
 @dataclass(frozen=True)
 class Method:
     """A way to train by name: `sordino train mnist --method psac`.
 
-    What is not given is that of DP-SGD: flat clipping, Gaussian noise, the sampler of the run, exact gradients.
+    What is not given is that of DP-SGD: flat clipping, Gaussian noise, Poisson's lots, exact gradients. A method that gives
+    one part is that part's word too, to be put together with others: `--weigher psac --sampler shuffle`. One that only
+    names several parts' words is an alias.
     """
 
     name: str
     about: str
     weigher: Callable[[RunNumbers, Parameters], Weigher] | None = None
-    query: Callable[[RunNumbers, Parameters], Query] | None = None
-    """Where the method is not a weigher's noisy sum."""
+    query: Callable[[RunNumbers, Parameters, Weigher, Noise], Query] | None = None
+    """Where the method is not a weigher's noisy sum; it gets the weigher and the noise of the run."""
     sampler: Callable[[RunNumbers, Parameters], Sampler] | None = None
     """Where the method is a way to draw lots."""
     backend: Callable[[RunNumbers, Parameters], Backend] | None = None
     """Where the method is a way to measure gradients."""
+    noise: Callable[[float], Noise] | None = None
+    """Where the method is another noise, made from the multiplier."""
+    word: str = ""
+    """What its part is called, where that is not the method's name."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Of an alias: the words of its parts."""
     parameters: Callable[[RunNumbers], dict[str, float]] = field(default=lambda run: {})
     """Names and defaults."""
     example: str = ""
     """The noun as it is written in a script; empty where a script would show nothing new."""
 
-    def complete(self, run: RunNumbers, given: Parameters) -> dict[str, float]:
-        """The defaults, with what was given in their place."""
-        known = self.parameters(run)
-        for name in given:
-            if name not in known:
-                there = ", ".join(known) or "none"
-                raise ValueError(f"parameter {name!r}: not one of this method's; there is {there}")
-        return {**known, **given}
+    def parts(self) -> dict[str, str]:
+        """The words that the method stands for, by part."""
+        own = {part: self.word or self.name for part in PARTS if getattr(self, part) is not None}
+        return {**own, **self.words}
 
 
 @dataclass(frozen=True)

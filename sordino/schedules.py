@@ -138,6 +138,25 @@ class Epochs:
 
 
 @dataclass(frozen=True)
+class Held:
+    """`schedule` of the step, but changed only at the beginning of each epoch of `period` steps, and held within it.
+
+    >>> [Held(Linear(1.0, 0.0, 6), period=3)(t) for t in range(7)]
+    [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.0]
+    """
+
+    schedule: Schedule
+    period: int
+
+    def __post_init__(self) -> None:
+        validate.count("period", self.period)
+
+    def __call__(self, step: int) -> float:
+        """schedule(period · ⌊t / period⌋)."""
+        return self.schedule(step - step % self.period)
+
+
+@dataclass(frozen=True)
 class Logarithmic:
     """A bound that falls within each epoch of `period` batches and starts again:
 

@@ -37,7 +37,7 @@ def test_a_recipe_is_a_flat_table_and_back(recipe):
         ({"epsilon": 1, "noise_multiplier": 1}, "both given"),
         ({"epsilon": None}, "neither given"),
         ({"features": "wavelets"}, "features='wavelets': there is none, scattering"),
-        ({"optimizer": "lbfgs"}, "there is sgd, adam, adamw, adam-corrected"),
+        ({"optimizer": "lbfgs"}, "there is sgd, adagrad, adam, adamw, adam-corrected"),
         ({"schedule": "step"}, "there is constant, linear, cosine"),
         ({"momentum": 1.0}, r"momentum=1.0: must lie in \[0, 1\)"),
         ({"ema": -0.1}, r"ema=-0.1: must lie in \[0, 1\)"),

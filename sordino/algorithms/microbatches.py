@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.declared import Declaration, Method
-from sordino.door.noise import Gaussian
+from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
 from sordino.door.rounding import slack
 from sordino.door.sealed import Sealed
@@ -36,7 +36,6 @@ from sordino.gradients.protocol import Norms, PerSample
 from sordino.gradients.tensors import squared_norms
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
-from sordino.weigh.flat import Flat
 from sordino.weigh.reach import bounded_weights
 from sordino.weigh.rows import Watched
 from sordino.weigh.weigher import Rule, State, Weigher
@@ -115,7 +114,7 @@ class Microbatches:
     """
 
     weigher: Weigher
-    noise: Gaussian
+    noise: Noise
     grouping: Grouping
 
     def __post_init__(self) -> None:
@@ -145,7 +144,7 @@ class Microbatches:
                 for name, w in zip(names, row, strict=True):
                     if w:
                         total[name].add_(mean[name], alpha=w)
-        halved = replace(self.noise, multiplier=self.noise.multiplier / 2)  # σC over a reach of 2C
+        halved = Gaussian(self.noise.multiplier / 2)  # σC over a reach of 2C
         reach = self._reach(rule, expected_batch)
         if watch.broken and isinstance(reach, Sensitivity):
             reach = Unproven(Watched.STATISTIC, reach.l2)
@@ -226,18 +225,14 @@ DECLARED = Declaration(
         Method(
             "microbatches",
             "the clipped means of groups that each record chooses for itself, at twice the sensitivity",
-            query=lambda run, own: Microbatches(
-                Flat(run.bound), Gaussian(run.multiplier), ByCoin(max(1, round(own["groups"])))
-            ),
+            query=lambda run, own, weigher, noise: Microbatches(weigher, noise, ByCoin(max(1, round(own["groups"])))),
             parameters=lambda run: {"groups": max(1.0, round(run.expected_lot / 4))},
             example="sd.Microbatches(sd.Flat(bound=1.0), sd.Gaussian(multiplier=2.2), sd.ByCoin(10))",
         ),
         Method(
             "microbatches-by-position",
             "clipped means of groups in the order of the lot: no guarantee",
-            query=lambda run, own: Microbatches(
-                Flat(run.bound), Gaussian(run.multiplier), ByPosition(int(own["size"]))
-            ),
+            query=lambda run, own, weigher, noise: Microbatches(weigher, noise, ByPosition(int(own["size"]))),
             parameters=lambda run: {"size": 8.0},
             example="sd.Microbatches(sd.Flat(bound=1.0), sd.Gaussian(multiplier=2.2), sd.ByPosition(5))",
         ),

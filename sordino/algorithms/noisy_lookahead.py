@@ -27,7 +27,6 @@ from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample
 from sordino.random.rng import Rng
 from sordino.schedules import Schedule
-from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import State, Weigher
 
 
@@ -99,8 +98,8 @@ DECLARED = Declaration(
         Method(
             "noisy-lookahead",
             "each lot in two parts, the second where the noisy first one leads",
-            query=lambda run, own: NoisyLookahead(
-                Flat(run.bound), Gaussian(run.multiplier), run.learning_rate, own["rho"], int(own["rounds"])
+            query=lambda run, own, weigher, noise: NoisyLookahead(
+                weigher, noise, run.learning_rate, own["rho"], int(own["rounds"])
             ),
             parameters=lambda run: {"rho": 2.0, "rounds": 1.0},
             example="sd.NoisyLookahead(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1)",

@@ -15,13 +15,12 @@ from sordino import validate
 from sordino.algorithms.dpsgd import NoisySum
 from sordino.algorithms.virtual_steps import add, checked_rate, rate
 from sordino.declared import Declaration, Method
-from sordino.door.noise import Gaussian, Noise
+from sordino.door.noise import Noise
 from sordino.door.release import Release
 from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample
 from sordino.random.rng import Rng
 from sordino.schedules import Schedule
-from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import State, Weigher
 
 
@@ -61,9 +60,7 @@ DECLARED = Declaration(
         Method(
             "optimistic-lookahead",
             "each lot where the last released gradient leads: free",
-            query=lambda run, own: OptimisticLookahead(
-                Flat(run.bound), Gaussian(run.multiplier), run.learning_rate, own["rho"]
-            ),
+            query=lambda run, own, weigher, noise: OptimisticLookahead(weigher, noise, run.learning_rate, own["rho"]),
             parameters=lambda run: {"rho": 1.0},
             example="sd.OptimisticLookahead(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1)",
         ),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sordino.algorithms.dpsgd import NoisySum, weighed
 from sordino.algorithms.virtual_steps import add, checked_rate, proportions, rate
 from sordino.declared import Declaration, Method
-from sordino.door.noise import Gaussian, Noise
+from sordino.door.noise import Noise
 from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity, Unproven
@@ -26,7 +26,6 @@ from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample
 from sordino.random.rng import Rng
 from sordino.schedules import Schedule
-from sordino.weigh.flat import Flat
 from sordino.weigh.weigher import State, Weigher
 
 REASON = (
@@ -76,8 +75,8 @@ DECLARED = Declaration(
         Method(
             "projected",
             "lookahead without noise on the way, as published: no guarantee",
-            query=lambda run, own: Projected(
-                Flat(run.bound), Gaussian(run.multiplier), run.learning_rate, own["rho"], int(own["rounds"])
+            query=lambda run, own, weigher, noise: Projected(
+                weigher, noise, run.learning_rate, own["rho"], int(own["rounds"])
             ),
             parameters=lambda run: {"rho": 2.0, "rounds": 1.0},
             example="sd.Projected(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1, rho=2.0)",

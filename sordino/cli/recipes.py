@@ -10,10 +10,12 @@ from sordino.runs import RECIPES, Recipe
 
 @dataclass(frozen=True)
 class Command:
-    """List recipes with their measured accuracy, ε and time, or the methods."""
+    """List recipes with their measured accuracy, ε and time, or the methods, or the words of methods."""
 
     methods: bool = False
     """List the private gradients that --method takes instead."""
+    words: bool = False
+    """List the words of which a method is made instead: samplers, weighers, queries, noises and backends."""
     json: bool = False
     """Print one JSON object."""
 
@@ -21,6 +23,8 @@ class Command:
         """Print the table."""
         if self.methods:
             return self._methods()
+        if self.words:
+            return self._words()
         if self.json:
             print(json.dumps([asdict(recipe) for recipe in RECIPES]))
             return 0
@@ -37,6 +41,21 @@ class Command:
             print(json.dumps({name: method.about for name, method in METHODS.items()}))
         else:
             _show([(name, method.about) for name, method in METHODS.items()])
+        return 0
+
+    def _words(self) -> int:
+        from sordino.runs.words import WORDS
+
+        if self.json:
+            print(json.dumps({part: {name: one.about for name, one in found.items()} for part, found in WORDS.items()}))
+            return 0
+        rows: list[tuple[str, ...]] = [
+            (f"--{part} {name}", one.about) for part, found in WORDS.items() for name, one in found.items()
+        ]
+        _show(rows)
+        print(
+            "\nThe first of each is DP-SGD's; any can be put together, as in --sampler sorted-top-k --weigher batch-median."
+        )
         return 0
 
 

@@ -27,7 +27,7 @@ class Train:
     config: str | None = None
     """A TOML file of fields, such as the config.toml of another run; flags win over it."""
     parameter: tuple[str, ...] = ()
-    """Parameters of the method, as in threshold=2.0."""
+    """Parameters of the words, as in threshold=2.0; weigher.threshold=2.0 where two words have one of that name."""
     budget_stop: bool = False
     """With both --epsilon and --noise-multiplier: stop before ε is exceeded."""
     out: str | None = None

@@ -24,8 +24,16 @@ MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
 }
 """Model by name, from the shape of one record and the number of classes."""
 
+OF_WIDTHS: Mapping[str, Callable[[Sequence[int], int, Sequence[int]], nn.Module]] = {
+    "mlp": mlp,
+    "hidden-1000": hidden_net,
+    "mnist-net": mnist_net,
+}
+"""Those that take the widths of their hidden layers, too."""
+
 __all__ = [
     "MODELS",
+    "OF_WIDTHS",
     "LSTMClassifier",
     "LanguageModel",
     "Loaded",

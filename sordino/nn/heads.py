@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from sordino.nn.mlp import layered
 from sordino.statistics.pca import Projection
 
 _HIDDEN = 1000
@@ -20,10 +21,11 @@ def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), head)
 
 
-def mnist_net(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Module:
+def mnist_net(
+    shape: Sequence[int] = (1, 28, 28), classes: int = 10, widths: Sequence[int] = (256, 32)
+) -> nn.Sequential:
     """MNIST_Net, 784-256-32-10: 209,514 parameters."""
-    layers = (nn.Linear(math.prod(shape), 256), nn.ReLU(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, classes))
-    return nn.Sequential(nn.Flatten(), *layers)
+    return layered(shape, classes, widths, nn.ReLU)
 
 
 def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
@@ -40,6 +42,6 @@ def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
     return nn.Sequential(projection, *hidden_net((projection.basis.shape[1],), classes))
 
 
-def hidden_net(shape: Sequence[int], classes: int) -> nn.Sequential:
+def hidden_net(shape: Sequence[int], classes: int, widths: Sequence[int] = (_HIDDEN,)) -> nn.Sequential:
     """1,000 ReLU units, softmax: what Abadi et al. 2016 train on the components of a private PCA."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, classes))
+    return layered(shape, classes, widths, nn.ReLU)

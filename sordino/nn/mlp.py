@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
-_WIDTH = 64
+_WIDTHS = (64, 64)
 
 
-def mlp(shape: Sequence[int], classes: int) -> nn.Module:
+def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> nn.Module:
     """Two hidden layers of 64 with tanh, whose bounded outputs suit clipped gradients (Papernot et al. 2021)."""
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(math.prod(shape), _WIDTH),
-        nn.Tanh(),
-        nn.Linear(_WIDTH, _WIDTH),
-        nn.Tanh(),
-        nn.Linear(_WIDTH, classes),
-    )
+    return layered(shape, classes, widths, nn.Tanh)
+
+
+def layered(
+    shape: Sequence[int], classes: int, widths: Sequence[int], activation: Callable[[], nn.Module]
+) -> nn.Sequential:
+    """Linear layers of these widths with an activation after each, and a linear layer to the classes."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    inputs = math.prod(shape)
+    for width in widths:
+        layers += [nn.Linear(inputs, width), activation()]
+        inputs = width
+    return nn.Sequential(*layers, nn.Linear(inputs, classes))

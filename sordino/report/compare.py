@@ -6,7 +6,7 @@ claim of each covers that run alone. The table says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sordino.report.evidence import Evidence, read
 from sordino.report.figures import Line
 from sordino.report.templates import environment
 from sordino.runs import files
+from sordino.runs.recipe import PLAIN, described
 
 CHOOSING = (
     "The claim of a run covers that run. To choose among private runs by looking at them all is to release them all: "
@@ -167,7 +168,7 @@ def _row(label: str, run: Evidence) -> dict[str, Any]:
     guarantee, last = run.guarantee, run.last
     return {
         "name": label,
-        "method": "non-private" if run.get("options", "non_private") else str(run.get("recipe", "method") or "unknown"),
+        "method": _method(run),
         "epsilon": rounded_up(guarantee.epsilon) if guarantee else None,
         "delta": guarantee.delta if guarantee else None,
         "reason": None if guarantee else getattr(run.claim, "reason", ""),
@@ -176,6 +177,13 @@ def _row(label: str, run: Evidence) -> dict[str, Any]:
         "seconds": None if last is None else last.seconds,
         "status": run.status,
     }
+
+
+def _method(run: Evidence) -> str:
+    said = described(table) if isinstance(table := run.config.get("recipe"), Mapping) else "unknown"
+    if not run.get("options", "non_private"):
+        return said
+    return "non-private" if said == PLAIN else f"non-private, {said}"
 
 
 def _labels(runs: Sequence[Evidence]) -> tuple[str, ...]:

@@ -30,7 +30,19 @@ FREE = frozenset(
         "checkpoint_every",
     )
 )
-ADJUSTABLE = frozenset(("learning_rate", "momentum", "weight_decay", "penalty", "schedule"))
+ADJUSTABLE = frozenset(
+    (
+        "learning_rate",
+        "momentum",
+        "weight_decay",
+        "penalty",
+        "schedule",
+        "schedule_steps",
+        "schedule_per",
+        "final_rate",
+        "warm_up",
+    )
+)
 
 Table = Mapping[str, Mapping[str, Any]]
 

@@ -18,16 +18,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sordino.accounting import PLD, BudgetExhausted, Unsupported, calibrate
+from sordino.declared import PARTS
 from sordino.door import claims
 from sordino.door.claims import NoGuarantee
 from sordino.events import Event, Gaussian, compose, from_json, to_json
 from sordino.events.training import training_event
 from sordino.runs.before import before
-from sordino.runs.methods import PLAIN
 from sordino.runs.prepared import Prepared
 from sordino.runs.problem import build
-from sordino.runs.recipe import Recipe
+from sordino.runs.recipe import PLAIN, Recipe
 from sordino.runs.run_parts import RunParts
+from sordino.runs.words import is_plain
 
 _ONE, _TWO = 1.0, 2.0
 
@@ -37,22 +38,20 @@ def event(
     multiplier: float,
     prepared: Prepared | None = None,
     *,
-    sampler: str | None = None,
     parameters: Mapping[str, float] | None = None,
 ) -> Event:
     """Everything that a run releases, at this noise multiplier of the steps.
 
     Plain DP-SGD needs the recipe alone. What another method's steps cost may depend on the data's size and on the model:
-    give it the data as `prepare` makes it. `sampler` and `parameters` are those of `sordino train`.
+    give it the data as `prepare` makes it. `parameters` are those of its words.
     """
-    return _event_of(recipe, prepared, sampler, parameters)(multiplier)
+    return _event_of(recipe, prepared, parameters)(multiplier)
 
 
 def noise_multiplier(
     recipe: Recipe,
     prepared: Prepared | None = None,
     *,
-    sampler: str | None = None,
     parameters: Mapping[str, float] | None = None,
 ) -> float:
     """The recipe's own, or the smallest at which the whole run, by its own method, is (ε, δ)-DP by PLD.
@@ -64,19 +63,20 @@ def noise_multiplier(
     if recipe.noise_multiplier is not None:
         return recipe.noise_multiplier
     assert recipe.epsilon is not None  # a recipe has one of the two
-    return noise_for(_event_of(recipe, prepared, sampler, parameters), recipe.epsilon, recipe.delta)
+    return noise_for(_event_of(recipe, prepared, parameters), recipe.epsilon, recipe.delta)
 
 
 def _event_of(
-    recipe: Recipe, prepared: Prepared | None, sampler: str | None, parameters: Mapping[str, float] | None
+    recipe: Recipe, prepared: Prepared | None, parameters: Mapping[str, float] | None
 ) -> Callable[[float], Event]:
     """The event of a run as a function of its noise multiplier."""
     if prepared is not None:
         records = len(prepared.train)
-        return RunParts(recipe, build(recipe, prepared, seed=0), records, parameters or {}, sampler).event
-    asked = [f"method={recipe.method!r}"] if recipe.method != PLAIN else []
-    asked += [f"sampler={sampler!r}"] if sampler not in (None, "poisson") else []
-    asked += [f"parameters={dict(parameters)!r}"] if parameters else []
+        return RunParts(recipe, build(recipe, prepared, seed=0), records, parameters or {}).event
+    asked = [f"parameters={dict(parameters)!r}"] if parameters else []
+    if not is_plain(recipe):
+        said = {name: getattr(recipe, name) for name in ("method", *PARTS)}
+        asked += [f"{name}={word!r}" for name, word in said.items() if word not in (None, PLAIN)]
     if asked:
         raise ValueError(
             f"{', '.join(asked)}: what its steps cost depends on the number of records and on the model; give the data, "

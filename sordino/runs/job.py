@@ -165,6 +165,5 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
 
 
 def _parts(settings: Settings, problem: Problem, data: RunData) -> RunParts:
-    options = settings.options
     records = len(data.prepared.train)
-    return RunParts(settings.recipe, problem, records, settings.parameters, options.sampler, options.non_private)
+    return RunParts(settings.recipe, problem, records, settings.parameters, settings.options.non_private)

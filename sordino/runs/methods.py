@@ -1,8 +1,7 @@
 """Every method by its name, so that one command trains with any of them: `--method automatic`.
 
 A method is declared where its noun is (`sordino/declared.py`); those that join nouns of several packages are declared here.
-It is built from public numbers of the run. Its own parameters have defaults that are functions of those numbers, and are
-given by `--parameter name=value` or in the [parameters] table of a TOML file.
+A method names words, one for each part that is not DP-SGD's own; `words.py` puts the parts together.
 
 Privacy: names decide nothing here. What a run may claim is read from the events its query really released; a method that
 has no guarantee ends in `NoGuarantee`.
@@ -10,17 +9,12 @@ has no guarantee ends in `NoGuarantee`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from sordino import algorithms, sampling, weigh
-from sordino.algorithms.dpsgd import NoisySum, Query
-from sordino.declared import Declaration, Example, Method, Parameters, RunNumbers
-from sordino.door.noise import Gaussian, Laplace
+from sordino.declared import Declaration, Example, Method
 from sordino.gradients import JL
-from sordino.sampling.full import Full
-from sordino.weigh.flat import Flat
-from sordino.weigh.flat_l1 import FlatL1
+from sordino.runs.recipe import PLAIN
 
 DECLARED = Declaration(
     (),
@@ -34,8 +28,7 @@ DECLARED = Declaration(
         Method(
             "dp-gd-laplace",
             "all records in every step, bounded in L1, with Laplace noise",
-            query=lambda run, own: NoisySum(FlatL1(run.bound, run.numbers), Laplace(run.multiplier)),
-            sampler=lambda run, own: Full(),
+            words={"sampler": "full", "weigher": "flat-l1", "noise": "laplace"},
         ),
     ),
     examples=(
@@ -51,9 +44,6 @@ DECLARED = Declaration(
 
 DECLARATIONS = (*weigh.DECLARATIONS, *algorithms.DECLARATIONS, *sampling.DECLARATIONS, DECLARED)
 """Of the whole library."""
-
-PLAIN = "dpsgd"
-"""The method of a recipe that names none."""
 
 METHODS: Mapping[str, Method] = {
     method.name: method
@@ -73,16 +63,3 @@ def method(name: str) -> Method:
     if name not in METHODS:
         raise ValueError(f"method={name!r}: there is {', '.join(METHODS)}")
     return METHODS[name]
-
-
-def query_of(chosen: Method, run: RunNumbers, own: Parameters) -> Query:
-    """What the method asks of each lot: its own query, or DP-SGD's with its weigher."""
-    if chosen.query is not None:
-        return chosen.query(run, own)
-    weigher = Flat(run.bound) if chosen.weigher is None else chosen.weigher(run, own)
-    return NoisySum(weigher, Gaussian(run.multiplier))
-
-
-def plain() -> Query:
-    """The non-private baseline: nothing is shortened and no noise is added."""
-    return NoisySum(Flat(math.inf), Gaussian(0.0))

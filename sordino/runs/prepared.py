@@ -47,6 +47,16 @@ def _chosen(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorD
     return lambda images, say: TensorDataset(features(chosen, images.images, say), images.labels)
 
 
-def pixels(images: Tensor, mean: float, deviation: float) -> Tensor:
-    """Bytes to [0, 1], centred and scaled by public numbers; ½ and ½ make [−1, 1] of them."""
-    return images.to(torch.float32).div_(255 * deviation).sub_(mean / deviation)
+def pixels(images: Tensor, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Tensor:
+    """Bytes to [0, 1], centred and scaled by public numbers, of all channels or of each; ½ and ½ make [−1, 1] of them."""
+    if isinstance(mean, float) and isinstance(deviation, float):
+        return images.to(torch.float32).div_(255 * deviation).sub_(mean / deviation)
+    centre, scale = _by_channel("pixel_mean", mean, images), _by_channel("pixel_deviation", deviation, images)
+    return images.to(torch.float32).div_(255).sub_(centre).div_(scale)
+
+
+def _by_channel(name: str, given: float | tuple[float, ...], images: Tensor) -> Tensor:
+    numbers, channels = given if isinstance(given, tuple) else (given,), images.shape[1]
+    if len(numbers) not in (1, channels):
+        raise ValueError(f"{name}={numbers}: the images have {channels} channels; need one number, or one for each")
+    return torch.tensor(numbers).view(1, -1, 1, 1)  # (1, C, 1, 1)

@@ -16,7 +16,7 @@ from sordino import schedules, validate
 from sordino.algorithms.dpsgd import NoisySum
 from sordino.algorithms.microbatches import Microbatches
 from sordino.algorithms.optimistic_lookahead import OptimisticLookahead
-from sordino.nn import MODELS
+from sordino.nn import MODELS, OF_WIDTHS
 from sordino.optim import AdamCorrected, noise_scale
 from sordino.runs.features import MAPS
 from sordino.runs.prepared import Prepared
@@ -51,11 +51,19 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
         first.append(unfitted(prepared.shape.numel(), recipe.components))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(validate.count("seed", seed, least=0))
-        if recipe.model not in MODELS:
-            raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}")
-        model = MODELS[recipe.model](shape, prepared.classes)
+        model = _model(recipe, shape, prepared.classes)
     model = nn.Sequential(*first, model) if first else model
-    return Problem(model, cross_entropy, _optimizer(recipe, model), _schedule(recipe))
+    return Problem(model, cross_entropy, _optimizer(recipe, model), learning_rate(recipe))
+
+
+def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
+    if recipe.model not in MODELS:
+        raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}")
+    if recipe.widths is None:
+        return MODELS[recipe.model](shape, classes)
+    if recipe.model not in OF_WIDTHS:
+        raise ValueError(f"widths={recipe.widths}: {recipe.model} has its own; need one of {', '.join(OF_WIDTHS)}")
+    return OF_WIDTHS[recipe.model](shape, classes, recipe.widths)
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -68,12 +76,16 @@ def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     parameters, lr, decay = model.parameters(), recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum, weight_decay=decay)
+    if recipe.optimizer == "adagrad":
+        if recipe.momentum:
+            raise ValueError(f"momentum={recipe.momentum:g}: AdaGrad has none; leave it out, or use sgd or adam")
+        return torch.optim.Adagrad(parameters, lr=lr, weight_decay=decay)
     betas = (recipe.momentum or 0.9, 0.999)
     if recipe.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, betas=betas, weight_decay=decay)
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay)
-    assert recipe.optimizer == "adam-corrected"  # a recipe has one of the four
+    assert recipe.optimizer == "adam-corrected"  # a recipe has one of the five
     return AdamCorrected(parameters, lr, noise=_untold, betas=betas, weight_decay=decay)
 
 
@@ -96,8 +108,25 @@ def _untold(step: int) -> float:
     raise RuntimeError("AdamCorrected was not told the noise: call tell_noise(optimizer, query, expected_batch) first")
 
 
-def _schedule(recipe: Recipe) -> Schedule:
-    if recipe.schedule == "constant":
-        return schedules.Constant(recipe.learning_rate)
-    falling = schedules.Linear if recipe.schedule == "linear" else schedules.Cosine
-    return falling(recipe.learning_rate, 0.0, recipe.steps)
+def learning_rate(recipe: Recipe) -> Schedule:
+    """The learning rate as a function of the step, public.
+
+    >>> from sordino.runs import find
+    >>> rate = learning_rate(find("mnist").but(learning_rate=1.0, schedule="linear", schedule_steps=4, final_rate=0.5))
+    >>> [rate(step) for step in range(6)]
+    [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]
+    """
+    made = _by_step(recipe)
+    return made if recipe.schedule_per == "step" else schedules.Held(made, max(1, round(1 / recipe.rate)))
+
+
+def _by_step(recipe: Recipe) -> Schedule:
+    top, end = recipe.learning_rate, recipe.final_rate
+    steps = recipe.schedule_steps or recipe.steps
+    if recipe.schedule == "rise-and-fall":
+        return schedules.RiseAndFall(end, top, end, recipe.warm_up or max(1, steps // 2), steps)
+    made: Schedule = schedules.Constant(top)
+    if recipe.schedule != "constant":
+        falling = schedules.Linear if recipe.schedule == "linear" else schedules.Cosine
+        made = falling(top, end, steps)
+    return schedules.Warmup(recipe.warm_up, made) if recipe.warm_up else made

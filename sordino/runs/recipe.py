@@ -23,13 +23,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import NoneType, UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from sordino import validate
 
 FEATURES = ("none", "scattering", "scattering-folded", "scattering-log", "efficientnet-lite0")
-OPTIMIZERS = ("sgd", "adam", "adamw", "adam-corrected")
-SCHEDULES = ("constant", "linear", "cosine")
+OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw", "adam-corrected")
+SCHEDULES = ("constant", "linear", "cosine", "rise-and-fall")
+PER = ("step", "epoch")
+PLAIN = "dpsgd"
+"""The method of a recipe that names none."""
 
 MEASURED = ("accuracy", "spread", "seeds", "seconds")
 
@@ -44,9 +47,10 @@ class Recipe:
     """Of `sordino data list`, or digits or spiral."""
     features: str
     """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0."""
-    pixel_mean: float = 0.5
-    """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, both."""
-    pixel_deviation: float = 0.5
+    pixel_mean: float | tuple[float, ...] = 0.5
+    """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, one for all
+    channels or one for each."""
+    pixel_deviation: float | tuple[float, ...] = 0.5
     """Without a feature map, centred pixels are divided by this."""
     normalise: float | None = None
     """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
@@ -56,8 +60,20 @@ class Recipe:
     """How many principal directions the model sees, if there is a PCA."""
     model: str
     """A model of sordino.nn by its name."""
+    widths: tuple[int, ...] | None = None
+    """Of the hidden layers, in place of the model's own: of mlp, mnist-net and hidden-1000."""
     method: str = "dpsgd"
-    """The private gradient: `sordino recipes --methods` lists them."""
+    """The private gradient, a name for words: `sordino recipes --methods` lists them. Or say the words:"""
+    sampler: str | None = None
+    """How lots are drawn; `sordino recipes --words` lists these and the next. None: the method's own."""
+    weigher: str | None = None
+    """How much each record's gradient counts. None: the method's own."""
+    query: str | None = None
+    """What is asked of each lot. None: the method's own."""
+    noise: str | None = None
+    """gaussian or laplace. None: the method's own."""
+    backend: str | None = None
+    """How per-sample gradients are computed. None: the method's own."""
     rate: float
     """Poisson rate: the chance of each record to be in a lot."""
     steps: int
@@ -71,18 +87,27 @@ class Recipe:
     delta: float
     """The δ of the claim."""
     optimizer: str = "sgd"
-    """sgd, adam, adamw or adam-corrected."""
+    """sgd, adagrad, adam, adamw or adam-corrected."""
     learning_rate: float
     """Of the optimizer."""
     momentum: float = 0.0
-    """SGD's; Adam's first moment if it is not 0."""
+    """SGD's; Adam's first moment if it is not 0; AdaGrad has none."""
     weight_decay: float = 0.0
-    """λ of the optimizer, after the noise, which costs no privacy: sgd and adam add λθ to the released gradient, as in
-    torch; adamw and adam-corrected decay apart from it, θ ← (1 − ηλ)θ."""
+    """λ of the optimizer, after the noise, which costs no privacy: sgd, adagrad and adam add λθ to the released gradient,
+    as in torch; adamw and adam-corrected decay apart from it, θ ← (1 − ηλ)θ."""
     penalty: float = 0.0
     """λ of an L2 penalty inside each record's gradient, g + λθ, before it is clipped."""
     schedule: str = "constant"
-    """Of the learning rate over the run: constant, linear or cosine."""
+    """Of the learning rate: constant; linear or cosine, from learning_rate down to final_rate; rise-and-fall, from
+    final_rate up to learning_rate over the steps of warm_up (half of them, if it is 0) and down again."""
+    schedule_steps: int | None = None
+    """Steps until final_rate is reached, after which the rate stays there. None: all of the run."""
+    schedule_per: str = "step"
+    """step or epoch: whether the rate changes at every step, or at the beginning of every pass over the data."""
+    final_rate: float = 0.0
+    """Where linear, cosine and rise-and-fall end."""
+    warm_up: int = 0
+    """Steps over which the rate rises from nearly 0, before the schedule begins."""
     ema: float = 0.0
     """Decay of an average of the parameters, which is then what is tested; 0 tests the last ones."""
     tuned: str = ""
@@ -101,15 +126,17 @@ class Recipe:
         for name in ("name", "dataset", "model", "method"):
             if not getattr(self, name).strip():
                 raise ValueError(f"{name}='': must not be empty")
-        for name, known in (("features", FEATURES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+        for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: there is {', '.join(known)}")
         validate.rate("rate", self.rate)
         validate.count("steps", self.steps)
         validate.fraction("delta", self.delta)
-        for name in ("bound", "learning_rate", "pixel_deviation"):
+        for name in ("bound", "learning_rate"):
             validate.positive(name, getattr(self, name))
-        for name in ("weight_decay", "penalty"):
+        for each in _each(self.pixel_deviation):
+            validate.positive("pixel_deviation", each)
+        for name in ("weight_decay", "penalty", "final_rate"):
             validate.non_negative(name, getattr(self, name))
         for name in ("momentum", "ema"):
             if not 0 <= getattr(self, name) < 1:
@@ -118,6 +145,11 @@ class Recipe:
             if getattr(self, name) is not None:
                 validate.positive(name, getattr(self, name))
         validate.count("components", self.components)
+        validate.count("warm_up", self.warm_up, least=0)
+        if self.schedule_steps is not None:
+            validate.count("schedule_steps", self.schedule_steps)
+        for width in self.widths or ():
+            validate.count("widths", width)
         self._check_target()
 
     def _check_target(self) -> None:
@@ -128,6 +160,15 @@ class Recipe:
             validate.positive("epsilon", self.epsilon)
         if self.noise_multiplier is not None:
             validate.non_negative("noise_multiplier", self.noise_multiplier)
+
+    def described(self) -> str:
+        """The private gradient: the method, and the words that were said besides it.
+
+        >>> from sordino.runs import find
+        >>> find("mnist").but(sampler="sorted-top-k", weigher="batch-median").described()
+        'sorted-top-k × batch-median'
+        """
+        return described(asdict(self))
 
     def but(self, **changes: Any) -> Recipe:
         """Another recipe with some fields changed; unless nothing changes, it has not been measured.
@@ -143,9 +184,16 @@ class Recipe:
             return changed
         return replace(changed, accuracy=None, spread=None, seeds=None, seconds=None)
 
-    def table(self) -> dict[str, str | int | float]:
+    def table(self) -> dict[str, Any]:
         """The fields that are set, as TOML and JSON can hold them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def described(table: Mapping[str, Any]) -> str:
+    """The private gradient of a recipe's table."""
+    said = [str(table[name]) for name in ("sampler", "weigher", "query", "noise", "backend") if table.get(name)]
+    method = str(table.get("method") or "unknown")
+    return " × ".join(said if said and method == PLAIN else [method, *said])
 
 
 def from_table(table: Mapping[str, Any]) -> Recipe:
@@ -179,9 +227,23 @@ def _typed(name: str, value: object, kind: Any) -> Any:
         if not isinstance(value, str):
             raise TypeError(f"{name}={value!r}: must be text, not {type(value).__name__}")
         return value
-    return validate.count(name, value) if int in allowed else validate.number(name, value)
+    rows = [one for one in allowed if get_origin(one) is tuple]
+    if rows and isinstance(value, list | tuple):
+        if not value:
+            raise ValueError(f"{name}={value!r}: must not be empty")
+        return tuple(_typed(name, one, get_args(rows[0])[0]) for one in value)
+    if int in allowed:
+        return validate.count(name, value, least=0)
+    if rows and float not in allowed:
+        return (_typed(name, value, get_args(rows[0])[0]),)
+    return validate.number(name, value)
 
 
+def _each(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+_CHOICES = {"features": FEATURES, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "schedule_per": PER}
 _KINDS: dict[str, Any] = get_type_hints(Recipe)
 _NEEDED = tuple(
     field.name

@@ -1,62 +1,63 @@
-"""Query, sampler and gradients of a run, by its recipe's method, and the event that they make of it.
+"""Query, sampler and gradients of a run, by its recipe's words, and the event that they make of it.
 
 **Privacy:** the event is that of a dry run of the very query and sampler that train, so no method is charged as another.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from sordino.algorithms.dpsgd import Query
 from sordino.algorithms.dry_run import dry_run
 from sordino.declared import RunNumbers
+from sordino.door.noise import Gaussian
 from sordino.events import Event, compose
-from sordino.gradients import Backend, Captured, PerformanceOptions
+from sordino.gradients import Backend
 from sordino.runs.before import before
-from sordino.runs.methods import method, plain, query_of
 from sordino.runs.problem import Problem
 from sordino.runs.recipe import Recipe
-from sordino.runs.samplers import sampler
+from sordino.runs.words import PLAIN_WORDS, WORDS, distributed, words_of
 from sordino.sampling.sampler import Sampler
+from sordino.weigh.flat import Flat
 
 
 @dataclass(frozen=True, eq=False)
 class RunParts:
-    """What a recipe's method is built from: the problem, the number of records, and what was asked for besides."""
+    """What a recipe's words are built from: the problem, the number of records, and what was asked for besides."""
 
     recipe: Recipe
     problem: Problem
     records: int
     parameters: Mapping[str, float] = field(default_factory=dict)
-    """Of the method."""
-    drawn_by: str | None = None
-    """A sampler's name; None: the method's own."""
+    """Of the words."""
     non_private: bool = False
 
     def query(self, multiplier: float) -> Query:
-        """What is asked of each lot."""
+        """What is asked of each lot; without bound and noise, where none was asked for."""
+        run, own = self._numbers(multiplier)
         if self.non_private:
-            return plain()
-        return query_of(method(self.recipe.method), *self._numbers(multiplier))
+            weigher, noise = Flat(math.inf), Gaussian(0.0)
+        else:
+            weigher = WORDS["weigher"][self._words["weigher"]].build(run, own["weigher"])
+            noise = WORDS["noise"][self._words["noise"]].build(multiplier)
+        query: Query = WORDS["query"][self._words["query"]].build(run, own["query"], weigher, noise)
+        return query
 
     def sampler(self) -> Sampler:
         """How lots are drawn."""
-        own = method(self.recipe.method).sampler
-        if own is None:
-            return sampler(self.drawn_by or "poisson", self.recipe.rate, self.records)
-        if self.drawn_by is not None:
-            raise ValueError(
-                f"sampler={self.drawn_by!r}: the method {self.recipe.method} draws its lots in its own way; leave it out"
-            )
-        return own(*self._numbers(1.0))
+        run, own = self._numbers(1.0)
+        sampler: Sampler = WORDS["sampler"][self._words["sampler"]].build(run, own["sampler"])
+        return sampler
 
     def backend(self) -> Backend:
-        """How per-sample gradients are computed; nothing is measured, so that a replay computes the same bits."""
-        own = method(self.recipe.method).backend
-        if own is None or self.non_private:
-            return Captured(PerformanceOptions(measure=False))
-        return own(*self._numbers(1.0))
+        """How per-sample gradients are computed."""
+        run, own = self._numbers(1.0)
+        word = PLAIN_WORDS["backend"] if self.non_private else self._words["backend"]
+        backend: Backend = WORDS["backend"][word].build(run, own["backend"])
+        return backend
 
     def event(self, multiplier: float, steps: int | None = None) -> Event:
         """All that the run releases, up to so many steps; None: the recipe's."""
@@ -65,10 +66,14 @@ class RunParts:
         trained = dry_run(self.query(multiplier), draws, self.records, steps, expected, self.backend())
         return compose([*before(self.recipe), trained])
 
-    def _numbers(self, multiplier: float) -> tuple[RunNumbers, dict[str, float]]:
-        """Public numbers of the run, and the method's own parameters."""
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        return words_of(self.recipe)
+
+    def _numbers(self, multiplier: float) -> tuple[RunNumbers, dict[str, dict[str, float]]]:
+        """Public numbers of the run, and the parameters of each of its words."""
         recipe = self.recipe
-        sizes = [p.numel() for p in self.problem.model.parameters() if p.requires_grad]
+        sizes = {name: p.numel() for name, p in self.problem.model.named_parameters() if p.requires_grad}
         run = RunNumbers(
             bound=recipe.bound,
             multiplier=multiplier,
@@ -76,7 +81,8 @@ class RunParts:
             steps=recipe.steps,
             records=self.records,
             tensors=len(sizes),
-            numbers=sum(sizes),
+            numbers=sum(sizes.values()),
             learning_rate=self.problem.learning_rate,
+            names=tuple(sizes),
         )
-        return run, method(recipe.method).complete(run, self.parameters)
+        return run, distributed(self._words, run, self.parameters)

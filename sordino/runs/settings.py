@@ -10,9 +10,8 @@ from typing import Any
 
 from sordino import validate
 from sordino.runs import Recipe, find, from_table
-from sordino.runs.methods import method
 from sordino.runs.recipe import MEASURED
-from sordino.runs.samplers import SAMPLERS
+from sordino.runs.words import words_of
 
 _TABLES = ("recipe", "options", "parameters")
 _WRITTEN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
@@ -25,8 +24,6 @@ _RECIPE = tuple(f.name for f in fields(Recipe))
 class Options:
     """How a recipe is run."""
 
-    sampler: str | None = None
-    """How lots are drawn; the method's own if not given."""
     seed: int | None = None
     """For tests: the run can be repeated, and the claim says that it does not cover who knows the seed."""
     init_seed: int = 0
@@ -60,8 +57,6 @@ class Options:
         for name in ("non_private", "show_private", "trace"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
-        if self.sampler is not None and self.sampler not in SAMPLERS:
-            raise ValueError(f"sampler={self.sampler!r}: there is {', '.join(SAMPLERS)}")
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class Settings:
     recipe: Recipe
     options: Options = field(default_factory=Options)
     parameters: Mapping[str, float] = field(default_factory=dict)
-    """Of the method."""
+    """Of its words."""
 
     @property
     def budget(self) -> float | None:
@@ -112,7 +107,7 @@ def settle(
         changes.pop("epsilon", None)
         changes["noise_multiplier"] = 0.0
     settings = Settings(_recipe(recipe, changes), Options(**options), _numbers(parameters or {}))
-    method(settings.recipe.method)  # refuses a name that is not there
+    words_of(settings.recipe)  # refuses a name that is not there
     return settings
 
 
@@ -146,7 +141,7 @@ class Config:
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}")
         settings = Settings(from_table(self.recipe), Options(**options), _numbers(self.parameters))
-        method(settings.recipe.method)
+        words_of(settings.recipe)
         return settings
 
 

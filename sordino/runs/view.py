@@ -101,7 +101,7 @@ def summary(job: Job) -> list[str]:
     if options.non_private:
         noise = "no bound, no noise: the baseline, without a guarantee"
     else:
-        noise = f"{recipe.method}, bound {recipe.bound:g}, noise multiplier {job.multiplier:.4g}"
+        noise = f"{recipe.described()}, bound {recipe.bound:g}, noise multiplier {job.multiplier:.4g}"
         if recipe.normalise is not None:
             noise += f", normalised privately at {recipe.normalise:g}"
         if recipe.pca is not None:

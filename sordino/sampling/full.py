@@ -37,7 +37,7 @@ class Full:
 
 DECLARED = Declaration(
     (Full,),
-    methods=(Method("dp-gd", "all records in every step, no amplification", sampler=lambda run, own: Full()),),
+    methods=(Method("dp-gd", "all records in every step, no amplification", words={"sampler": "full"}),),
     samplers=(
         NamedSampler(
             "full",

@@ -65,6 +65,7 @@ DECLARED = Declaration(
             "dpsgd",
             "every gradient shortened to the bound (Abadi et al. 2016)",
             weigher=lambda run, own: Flat(run.bound),
+            word="flat",
             example="sd.Flat(bound=1.0)",
         ),
     ),

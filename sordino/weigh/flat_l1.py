@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sordino import validate
-from sordino.declared import Declaration
+from sordino.declared import Declaration, Method
 from sordino.door.sensitivity import Sensitivity
 from sordino.gradients.protocol import Norms
 from sordino.weigh.flat import shorten
@@ -39,4 +39,14 @@ class FlatL1(Stateless):
         return Rule(lambda norms: shorten(norms.total(), l2).unsqueeze(1), sensitivity)
 
 
-DECLARED = Declaration((FlatL1,))  # its method also has another noise and another sampler: runs/methods.py
+DECLARED = Declaration(
+    (FlatL1,),
+    methods=(
+        Method(
+            "flat-l1",
+            "every gradient shortened until its L1 norm keeps to the bound: for Laplace noise",
+            weigher=lambda run, own: FlatL1(run.bound, run.numbers),
+            example="sd.FlatL1(bound=1.0, dimension=41)",
+        ),
+    ),
+)
