@@ -3,6 +3,7 @@
     update cosines          between consecutive released gradients: made of releases alone, covered by the claim
     length quantiles        of a lot's gradient lengths: private, disclosed
     dominant class          the most frequent class of a lot and its share: private, disclosed
+    substep cosine          of ProjectedDPSGD's update, before noise, with the first part of it: private, disclosed
     cosine(a, b)            of two updates, such as the plain and the projected one
 
 Privacy: what is computed from a lot's own records is a `Sealed` value that is opened by `disclose`: the claim keeps its ε
@@ -21,10 +22,12 @@ from torch import Tensor, nn
 
 from sordino.lots.lot import Lot
 from sordino.private import Private
+from sordino.refusal import Refusal
 from sordino.sampling.records import Label
 
 LENGTHS = "gradient length quantiles of lots"
 CLASSES = "dominant classes of lots"
+SUBSTEPS = "cosines of updates with their first substep, before noise"
 FIVE = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of a box plot."""
 
@@ -52,16 +55,25 @@ class UpdateCosines:
 
     model: nn.Module
     values: list[float] = field(default_factory=list)
-    _last: dict[str, Tensor] | None = None
+    last: dict[str, Tensor] | None = None
+    """The update before, released."""
 
     def __call__(self) -> float | None:
         """The cosine with the update before; None the first time."""
         now = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
-        last, self._last = self._last, now
+        last, self.last = self.last, now
         if last is None:
             return None
         self.values.append(cosine(last, now))
         return self.values[-1]
+
+
+def substep_cosine(private: Private) -> float:
+    """The cosine of the last lot's projected update, before noise, with its first substep. Disclosed in the claim."""
+    kept = private.kept
+    if "first" not in kept or "update" not in kept:
+        raise Refusal("the query kept no substeps: need one that takes them, such as Projected; use that query")
+    return cosine(kept["first"].disclose(SUBSTEPS), kept["update"].disclose(SUBSTEPS))
 
 
 def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> tuple[float, ...]:

@@ -29,8 +29,8 @@ from sordino.door import claims, history
 from sordino.door.claims import Claim
 from sordino.door.diverged import Diverged, not_finite
 from sordino.door.ledger import Ledger, ledger_for
-from sordino.door.sealed import Sealed
-from sordino.door.vectors import divide_
+from sordino.door.sealed import Sealed, under
+from sordino.door.vectors import Grads, divide_
 from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
 from sordino.gradients import check, probe
@@ -93,6 +93,7 @@ class Private:
         self._run = Progress(root, query, self._backend, self._ledger)
         self._checks = LotChecks(model, self._passes, self._ledger, root.child("standing test"))
         self._lot: Lot | None = None
+        self.kept: Mapping[str, Sealed[Grads]] = {}  # what the query handed out besides its last release
         self._records: NDArray[np.int64] | None = None  # of that lot
 
     @property
@@ -174,6 +175,7 @@ class Private:
             grads = self._passes.of(lot, losses, put_back, self._records if lot is self._lot else None)
             release, run.state = self._query(grads, run.state, lot.expected_batch, run.noise)
         self._ledger.release(release.event, run.page or "")
+        self.kept = {name: under(value, self._ledger) for name, value in release.kept.items()}
         self._checks.after_query()
         # A bounded sum is finite, so only what has no proof is looked at. What is not finite is not handed on.
         bad = not_finite(release.value) if isinstance(release.event, NonPrivate) else None

@@ -4,6 +4,8 @@
 
 Without clipping and noise, Projected(Flat(inf), Gaussian(0.0), …), it is ProjectedSGD.
 
+What the update was before noise, and its first part, are handed out sealed (`Private.kept`): the sources compare the two.
+
 Privacy: none. Where the second gradients are taken depends on every record of the lot, so one record changes what all the
 others contribute: with kinked losses all n of them can turn round, and the sum moves by C + 2n(1 − 1/ρ)C where the noise
 was scaled to C. `NoisyLookahead` is the form with a guarantee.
@@ -56,17 +58,20 @@ class Projected:
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """The parts, by one rule, then one noise; the weigher learns from the first."""
         eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
-        update, learnt, sensitivity = weighed(self.weigher, inner, grads)
+        total, learnt, sensitivity = weighed(self.weigher, inner, grads)
         first, *others = proportions(self.rho, self.rounds)
-        update = add({}, rounded(update), first)  # private, and so is every point on the way
+        step = add({}, rounded(total), 1.0)  # private, and so is every point on the way
+        update = add({}, step, first)
         for weight in others:
             total, _, sensitivity = weighed(self.weigher, inner, moved(grads, add({}, update, -eta / expected_batch)))
             update = add(update, rounded(total), weight)
             scale = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
             sensitivity = Unproven(REASON, scale)
+        kept = {"first": Sealed(step), "update": Sealed(add({}, update, 1.0))}
         released = release(Sealed(update), sensitivity, self.noise, rng)
         spent, inner = self.weigher.advance(inner, learnt, expected_batch, rng)
-        return Release(released.value, compose([released.event, *spent])), {"step": state["step"] + 1, "weigher": inner}
+        event = compose([released.event, *spent])
+        return Release(released.value, event, kept=kept), {"step": state["step"] + 1, "weigher": inner}
 
 
 DECLARED = Declaration(

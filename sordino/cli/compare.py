@@ -12,7 +12,7 @@ import tyro
 
 @dataclass(frozen=True)
 class Command:
-    """Compare runs: claim, accuracy, time, and where each begins to differ from the first. Runs with --trace say more."""
+    """Compare runs: claim, accuracy, loss, time, where each begins to differ from the first. Runs with --trace say more."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Two or more run directories; the first is the reference."""
@@ -20,6 +20,8 @@ class Command:
     """Write a page there (NAME.html), and a picture beside it (NAME.png)."""
     accuracy: float = 0.01
     """Accuracies are different when they differ by more than this."""
+    loss: float = 0.05
+    """Losses are different when they differ by more than this share of the reference's."""
     parameters: float = 0.1
     """Parameters are different when they differ by more than this share of the way the reference has gone."""
     predictions: float = 0.01
@@ -34,7 +36,7 @@ class Command:
 
         if self.out is not None and self.out.suffix != ".html":
             raise ValueError(f"out={str(self.out)!r}: must end in .html; the picture is written beside it")
-        found = compare(self.runs, Amounts(self.accuracy, self.parameters, self.predictions))
+        found = compare(self.runs, Amounts(self.accuracy, self.loss, self.parameters, self.predictions))
         written: list[Path] = []
         if self.out is not None:
             try:
@@ -61,15 +63,16 @@ def _show(rows: list[dict[str, object]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "method", "claim", "test accuracy", "steps", "seconds"):
+    for name in ("run", "method", "claim", "test accuracy", "test loss", "steps", "seconds"):
         table.add_column(name, justify="left" if name in ("run", "method", "claim") else "right")
     for row in rows:
-        accuracy, seconds = row["test_accuracy"], row["seconds"]
+        accuracy, loss, seconds = row["test_accuracy"], row["test_loss"], row["seconds"]
         table.add_row(
             str(row["name"]),
             str(row["method"]),
             f"ε = {row['epsilon']} at δ = {row['delta']:g}" if row["epsilon"] else f"no guarantee: {row['reason']}",
             f"{accuracy:.2%}" if isinstance(accuracy, float) else "–",
+            f"{loss:.4g}" if isinstance(loss, float) else "–",
             f"{row['steps']:,}",
             f"{seconds:.1f}" if isinstance(seconds, float) else "–",
         )

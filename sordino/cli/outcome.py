@@ -10,6 +10,7 @@ from sordino.accounting import BudgetExhausted
 from sordino.door import claims
 from sordino.runs.directory import FINISHED
 from sordino.runs.fit import Failed, History
+from sordino.runs.several import Several
 
 STOPPED = 130
 FAILED = 1
@@ -26,6 +27,7 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
                 {
                     "status": history.status,
                     "test_accuracy": history.test_accuracy,
+                    "test_loss": history.test_loss,
                     "claim": claims.table(history.claim),
                     "seconds": history.seconds,
                     "run": str(history.run),
@@ -34,6 +36,7 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
         )
     else:
         accuracy = "" if history.test_accuracy is None else f"test accuracy {history.test_accuracy:.2%}, "
+        accuracy += "" if history.test_loss is None else f"test loss {history.test_loss:.4g}, "
         steps = history.rows[-1].step if history.rows else 0
         ended = f", last evaluated at step {steps}" if stopped else ""
         print(f"\n{accuracy}{history.seconds:.1f} s of training{ended}")
@@ -44,6 +47,30 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
     return STOPPED if stopped else 0
+
+
+def finish_several(several: Several, *, report: bool, as_json: bool) -> int:
+    """The same of runs with several seeds: mean and spread, each run's claim, and the claim of all together."""
+    if report:
+        for history in several.runs:
+            _report(history)
+    if as_json:
+        print(json.dumps(several.table() | {"run": str(several.folder)}))
+    else:
+        print(f"\n{len(several.runs)} seeds")
+        for name, found, percent in (
+            ("test accuracy", several.test_accuracy, True),
+            ("test loss    ", several.test_loss, False),
+        ):
+            if found is not None:
+                shown = [f"{v:.2%}" if percent else f"{v:.4g}" for v in (found.mean, found.deviation or 0.0)]
+                print(f"{name}  {shown[0]}" + ("" if found.deviation is None else f" ± {shown[1]}"))
+        print(f"\nEach of them by itself, seed 0 for one:\n{several.runs[0].claim}")
+        print(f"\nAll of them together, which is what a mean or the best of them is made of:\n{several.together}\n")
+        print(f"runs           {several.folder}")
+    if not several.finished:
+        print(f"stopped and saved; go on with: sordino resume {several.runs[-1].run}", file=sys.stderr)
+    return 0 if several.finished else STOPPED
 
 
 def _report(history: History) -> None:

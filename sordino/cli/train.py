@@ -6,15 +6,18 @@ The flags are the fields of `Recipe` and of `Options`, and a few of the command'
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, make_dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import tyro
 
+from sordino import validate
 from sordino.cli.flags import flags, unsaid, was_given
-from sordino.cli.outcome import finish, guarded
+from sordino.cli.outcome import finish, finish_several, guarded
 from sordino.runs.fit import carry_out
 from sordino.runs.recipe import MEASURED, Recipe
 from sordino.runs.settings import Options, read, settle
+from sordino.runs.several import carry_out_several
 from sordino.runs.view import watching
 
 
@@ -30,8 +33,10 @@ class Train:
     """Parameters of the words, as in threshold=2.0; weigher.threshold=2.0 where two words have one of that name."""
     budget_stop: bool = False
     """With both --epsilon and --noise-multiplier: stop before ε is exceeded."""
+    seeds: int = 1
+    """So many runs, each with other initial weights, lots and noise: mean and spread, and what all cost together."""
     out: str | None = None
-    """The run directory, new or empty; otherwise one in `runs`."""
+    """The run directory, new or empty; otherwise one in `runs`. With --seeds, the folder of all."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(default=unsaid(True))
     """Write report.html and PRIVACY.md at the end."""
     json: bool = False
@@ -55,6 +60,9 @@ class Train:
         settings = settle(self.recipe, given, parameters, budget_stop=self.budget_stop)
         view = watching(quiet=self.json)
         report = bool(self.report) if config is None or was_given(self, "report") else config.report
+        if validate.count("seeds", self.seeds) > 1:
+            several = partial(carry_out_several, settings, self.seeds, self.out, view)
+            return guarded("train", lambda: finish_several(several(), report=report, as_json=self.json))
         return guarded("train", lambda: finish(carry_out(settings, self.out, view), report=report, as_json=self.json))
 
 

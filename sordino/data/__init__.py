@@ -2,9 +2,9 @@
 
 from sordino.data.by_name import NotFetched, check, fetch, load
 from sordino.data.catalogue import ENTRIES
-from sordino.data.generated import digits, linear
+from sordino.data.generated import cloud, digits, linear
 from sordino.data.images import Data, Images
 
 NAMES = tuple(ENTRIES)
 
-__all__ = ["NAMES", "Data", "Images", "NotFetched", "check", "digits", "fetch", "linear", "load"]
+__all__ = ["NAMES", "Data", "Images", "NotFetched", "check", "cloud", "digits", "fetch", "linear", "load"]

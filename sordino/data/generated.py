@@ -1,4 +1,4 @@
-"""Data made here: digits drawn from strokes, the last resort offline; linear data for regression.
+"""Data made here: digits drawn from strokes, the last resort offline; linear data for regression; points in the plane.
 
 The digits look like digits and are learnt by the same models, and are nothing else: an accuracy on them says nothing about
 MNIST.
@@ -89,3 +89,10 @@ def linear(weights: Sequence[float], n: int = 1000, *, noise: float = 1.0, seed:
     w = torch.tensor(list(weights), dtype=torch.float32)
     x = torch.randn(n, len(w), generator=generator)
     return TensorDataset(x, (x @ w + noise * torch.randn(n, generator=generator)).unsqueeze(1))
+
+
+def cloud(n: int = 1000, *, spread: float = 0.1, seed: int = 0) -> TensorDataset:
+    """Points around 0 in the plane, with nothing to be told of them: shapes (n, 2), both."""
+    generator = torch.Generator().manual_seed(seed)
+    x = spread * torch.randn(n, 2, generator=generator)
+    return TensorDataset(x, torch.zeros(n, 2))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -39,6 +39,7 @@ class Release:
     value: Grads
     event: Event
     divided_by: float = 1.0  # the public number that has been taken out of the value
+    kept: Mapping[str, Sealed[Grads]] = field(default_factory=dict)  # what a query hands out besides, sealed
 
 
 class Tap(Protocol):

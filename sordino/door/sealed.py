@@ -144,6 +144,11 @@ def derived(sealed: Sealed[T], function: Callable[[T], U]) -> Sealed[U]:
     return Sealed(function(sealed._value), sealed._seal)
 
 
+def under(sealed: Sealed[T], seal: Seal) -> Sealed[T]:
+    """The same value, whose opening is recorded there: for what a query made and knows no ledger of."""
+    return Sealed(sealed._value, seal)
+
+
 def unseal(sealed: Sealed[T]) -> T:
     """The bare value, for the door alone: only release.py may call this."""
     return sealed._value

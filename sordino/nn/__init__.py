@@ -9,6 +9,7 @@ from sordino.nn.convolutional import cifar_net, mnist_cnn
 from sordino.nn.heads import hidden_net, logistic_regression, mnist_net, pca_net
 from sordino.nn.imagenet import Loaded, load_imagenet
 from sordino.nn.mlp import mlp
+from sordino.nn.point import point
 from sordino.nn.residual import resnet18, wrn16_4
 from sordino.nn.sequences import LanguageModel, LSTMClassifier, Size, TransformerClassifier
 
@@ -19,10 +20,11 @@ MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
     "mnist-net": mnist_net,
     "mnist-cnn": mnist_cnn,
     "cifar-net": cifar_net,
+    "point": point,
     "resnet18": resnet18,
     "wrn16-4": wrn16_4,
 }
-"""Model by name, from the shape of one record and the number of classes."""
+"""Model by name, from the shape of one record and the number of classes, or of numbers to be told."""
 
 OF_WIDTHS: Mapping[str, Callable[[Sequence[int], int, Sequence[int]], nn.Module]] = {
     "mlp": mlp,
@@ -47,6 +49,7 @@ __all__ = [
     "mnist_cnn",
     "mnist_net",
     "pca_net",
+    "point",
     "replace_batchnorm",
     "resnet18",
     "wrn16_4",

@@ -6,8 +6,8 @@ claim of each covers that run alone. The table says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from sordino.report.evidence import Evidence, read
 from sordino.report.figures import Line
 from sordino.report.templates import environment
 from sordino.runs import files
+from sordino.runs.directory import Row
 from sordino.runs.recipe import PLAIN, described
 
 CHOOSING = (
@@ -67,42 +68,66 @@ def compare(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Co
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
     """The page, and its main picture as PNG beside it."""
-    accuracy = [
-        Line(label, [row.step for row in run.rows], [100 * row.test_accuracy for row in run.rows], number)
-        for number, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True))
-    ]
-    step = min((p.accuracy_step for p in comparison.differences if p.accuracy_step is not None), default=None)
     picture = page.with_suffix(".png")
-    figures.compared(accuracy, "steps", "test accuracy, %", lambda made: figures.png(made, picture), mark=step)
+    lines, label, _, step = _curves(comparison)[0]
+    figures.compared(lines, "steps", label, lambda made: figures.png(made, picture), mark=step)
     values = {
         "rows": comparison.rows(),
         "differences": comparison.differences,
         "labels": comparison.labels,
         "amounts": comparison.amounts,
         "choosing": CHOOSING,
-        "figures": [(Markup(svg), caption) for svg, caption in _figures(comparison, accuracy, step)],
+        "figures": [(Markup(svg), caption) for svg, caption in _figures(comparison)],
         "sentences": [sentences(comparison, number + 1) for number in range(len(comparison.differences))],
     }
     files.write(page, environment().get_template("compare.html.jinja").render(values))
     return [page, picture]
 
 
-def _figures(comparison: Comparison, accuracy: list[Line], step: int | None) -> list[tuple[str, str]]:
+Curves = tuple[list[Line], str, str, int | None]
+
+
+def _curves(comparison: Comparison) -> list[Curves]:
+    """Against steps, accuracies where there are any, and losses; each with its label, its name, and where they differ."""
+
+    def drawn(of: Callable[[Row], float | None]) -> list[Line]:
+        return [
+            Line(label, [row.step for row in run.rows], [float(of(row) or 0.0) for row in run.rows], number)
+            for number, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True))
+            if run.rows and all(of(row) is not None for row in run.rows)
+        ]
+
+    def first(steps: Iterable[int | None]) -> int | None:
+        return min((step for step in steps if step is not None), default=None)
+
+    accuracy = drawn(lambda row: None if row.test_accuracy is None else 100 * row.test_accuracy)
+    at = first(one.accuracy_step for one in comparison.differences)
+    there: list[Curves] = [(accuracy, "test accuracy, %", "Test accuracy", at)] if accuracy else []
+    at = first(one.loss_step for one in comparison.differences)
+    return [*there, (drawn(lambda row: row.test_loss), "test loss", "Test loss", at)]
+
+
+def _figures(comparison: Comparison) -> list[tuple[str, str]]:
     def drawn(lines: list[Line], xlabel: str, ylabel: str, name: str, about: str, at: float | None = None) -> str:
         return str(figures.compared(lines, xlabel, ylabel, lambda made: figures.svg(made, name, about), mark=at))
 
-    found = [(drawn(accuracy, "steps", "test accuracy, %", "steps", "Accuracy of each run against steps", step),
-              "Test accuracy against steps")]  # fmt: skip
-    private = [
-        Line(
-            label, [float(row.epsilon or 0) for row in run.rows], [100 * row.test_accuracy for row in run.rows], number
+    found = [
+        (
+            drawn(lines, "steps", label, f"steps{number}", f"{name} of each run against steps", at),
+            f"{name} against steps",
         )
-        for number, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True))
-        if run.guarantee and all(row.epsilon is not None for row in run.rows)
+        for number, (lines, label, name, at) in enumerate(_curves(comparison))
+    ]
+    (lines, label, name, _), *_ = _curves(comparison)
+    spent = [[row.epsilon for row in run.rows] if run.guarantee else [None] for run in comparison.runs]
+    private = [
+        replace(line, x=[float(value) for value in spent[line.look] if value is not None])
+        for line in lines
+        if None not in spent[line.look]
     ]
     if private:
-        about = "Accuracy of each private run against the privacy spent"
-        found.append((drawn(private, "ε spent", "test accuracy, %", "spent", about), "Test accuracy against ε spent"))
+        about = f"{name} of each private run against the privacy spent"
+        found.append((drawn(private, "ε spent", label, "spent", about), f"{name} against ε spent"))
     for field, ylabel, caption in (
         ("distances", "relative distance", f"Distance of the networks from that of {comparison.labels[0]}"),
         ("disagreements", "share", f"Test records put in another class than by {comparison.labels[0]}"),
@@ -136,6 +161,8 @@ def sentences(comparison: Comparison, number: int) -> list[str]:
             else "at no evaluation that both made"
         )
     )
+    where = "at no evaluation that both made" if difference.loss_step is None else f"from step {difference.loss_step}"
+    said.append(f"losses differ by more than {100 * amounts.loss:g} % {where}")
     if difference.distances:
         said.append(
             _from_step("parameters", f"{100 * amounts.parameters:g} % of the way gone", difference.parameters_step)
@@ -173,6 +200,7 @@ def _row(label: str, run: Evidence) -> dict[str, Any]:
         "delta": guarantee.delta if guarantee else None,
         "reason": None if guarantee else getattr(run.claim, "reason", ""),
         "test_accuracy": None if last is None else last.test_accuracy,
+        "test_loss": None if last is None else last.test_loss,
         "steps": run.steps,
         "seconds": None if last is None else last.seconds,
         "status": run.status,

@@ -27,11 +27,13 @@ class Amounts:
     """By how much two runs must differ to be said to be different."""
 
     accuracy: float = 0.01
+    loss: float = 0.05
+    """Relative to the reference's."""
     parameters: float = 0.1
     predictions: float = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("accuracy", "parameters", "predictions"):
+        for name in ("accuracy", "loss", "parameters", "predictions"):
             validate.positive(name, getattr(self, name))
 
 
@@ -43,6 +45,7 @@ class Difference:
     same_start: bool | None
     accuracy_step: int | None
     """The first evaluation of both at which the accuracies differ by more than the amount; None: at no one."""
+    loss_step: int | None = None
     parameters_step: int | None = None
     predictions_step: int | None = None
     distance: float | None = None
@@ -76,18 +79,28 @@ def difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Differ
     elif same_start and start is not None:
         found |= _end(start, ends[0], ends[1])
         found |= _way(start, reference, other, amounts)
-    if ends[0] is not None and ends[1] is not None:
+    if ends[0] is not None and ends[1] is not None and all(_classifies(run) for run in (reference, other)):
         found |= _said(reference, other, ends[0], ends[1], amounts, notes)
-    return Difference(other.name, same_start, _curves(reference, other, amounts), notes=notes, **found)  # type: ignore[arg-type]
+    curves = _curves(reference, other, amounts)
+    return Difference(other.name, same_start, *curves, notes=notes, **found)  # type: ignore[arg-type]
 
 
-def _curves(reference: Evidence, other: Evidence, amounts: Amounts) -> int | None:
-    theirs = {row.step: row.test_accuracy for row in other.rows}
-    for row in reference.rows:
-        # A difference of the amount itself is not more than it, whatever rounding says.
-        if row.step in theirs and abs(row.test_accuracy - theirs[row.step]) > amounts.accuracy * (1 + 1e-9):
-            return row.step
-    return None
+def _curves(reference: Evidence, other: Evidence, amounts: Amounts) -> tuple[int | None, int | None]:
+    """The first evaluations of both at which accuracies and losses differ."""
+    theirs = {row.step: row for row in other.rows}
+    pairs = [(row, theirs[row.step]) for row in reference.rows if row.step in theirs]
+    accuracies = {
+        one.step: abs(one.test_accuracy - two.test_accuracy)
+        for one, two in pairs
+        if one.test_accuracy is not None and two.test_accuracy is not None
+    }
+    losses = {one.step: abs(one.test_loss - two.test_loss) / abs(one.test_loss or 1.0) for one, two in pairs}
+    # A difference of the amount itself is not more than it, whatever rounding says.
+    return _first(accuracies, amounts.accuracy * (1 + 1e-9)), _first(losses, amounts.loss * (1 + 1e-9))
+
+
+def _classifies(run: Evidence) -> bool:
+    return all(row.test_accuracy is not None for row in run.rows)
 
 
 def _end(start: Network, one: Network, other: Network) -> dict[str, object]:

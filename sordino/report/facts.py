@@ -128,7 +128,9 @@ def _chance(delta: float) -> str:
 def _headline(evidence: Evidence) -> list[tuple[str, str]]:
     rows = []
     if evidence.last is not None:
-        rows.append(("test accuracy", f"{100 * evidence.last.test_accuracy:.2f} %"))
+        if evidence.last.test_accuracy is not None:
+            rows.append(("test accuracy", f"{100 * evidence.last.test_accuracy:.2f} %"))
+        rows.append(("test loss", f"{evidence.last.test_loss:.4g}"))
     rows.append(("steps", f"{evidence.steps:,}"))
     if evidence.last is not None:
         rows.append(("training time", _time(evidence.last.seconds)))

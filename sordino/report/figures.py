@@ -111,12 +111,21 @@ def png(made: Any, path: Path) -> None:
     made.savefig(path, dpi=_DOTS_PER_INCH, facecolor=CARD)
 
 
+def measure(rows: Sequence[Row]) -> tuple[list[float], str, str, str]:
+    """Accuracies in percent, or losses where there are none: values, the label of an axis, a name, a unit."""
+    found = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
+    if len(found) == len(rows):
+        return found, "test accuracy, %", "Test accuracy", " %"
+    return [row.test_loss for row in rows], "test loss", "Test loss", ""
+
+
 def over_steps(rows: Sequence[Row]) -> str:
-    """Accuracy, and ε where there is one, against steps."""
+    """Accuracy, or loss where there is none, and ε where there is one, against steps."""
+    values, label, name, unit = measure(rows)
     private = all(row.epsilon is not None for row in rows)
     with figure(2 if private else 1) as (made, axes):
-        _plot(axes[0], [Line("", [r.step for r in rows], [100 * r.test_accuracy for r in rows])], "test accuracy, %")
-        about = f"Test accuracy against steps, {_from_to([100 * r.test_accuracy for r in rows], ' %')}"
+        _plot(axes[0], [Line("", [r.step for r in rows], values)], label)
+        about = f"{name} against steps, {_from_to(values, unit)}"
         if private:
             spent = [float(r.epsilon or 0.0) for r in rows]
             _plot(axes[1], [Line("", [0, *(r.step for r in rows)], [0.0, *spent])], "ε spent", colours=SERIES[1:])
@@ -130,11 +139,11 @@ def over_steps(rows: Sequence[Row]) -> str:
 def accuracy_against_epsilon(rows: Sequence[Row]) -> str:
     """What each bit of ε bought."""
     with figure() as (made, (axes,)):
-        accuracy, spent = [100 * row.test_accuracy for row in rows], [float(row.epsilon or 0.0) for row in rows]
-        _plot(axes, [Line("", spent, accuracy)], "test accuracy, %")
+        (values, label, name, unit), spent = measure(rows), [float(row.epsilon or 0.0) for row in rows]
+        _plot(axes, [Line("", spent, values)], label)
         axes.set(xlabel="ε spent")
         axes.set_xlim(left=0)
-        return svg(made, "spent", f"Test accuracy against privacy spent, {_from_to(accuracy, ' %')}")
+        return svg(made, "spent", f"{name} against privacy spent, {_from_to(values, unit)}")
 
 
 def attack(curve: Tradeoff) -> str:

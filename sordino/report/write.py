@@ -48,13 +48,14 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
 def _figures(known: Facts) -> list[tuple[Markup, str]]:
     """(drawing, caption); the drawings are ours, with nothing of the user's in them but numbers."""
     rows, drawn = known.evidence.rows, []
+    name = figures.measure(rows)[2]
     if known.privacy is None:
         if rows:
             bare = [vars(row) | {"epsilon": None} for row in rows]
-            drawn.append((figures.over_steps([type(rows[0])(**row) for row in bare]), "Test accuracy in training"))
+            drawn.append((figures.over_steps([type(rows[0])(**row) for row in bare]), f"{name} in training"))
         return [(Markup(svg), caption) for svg, caption in drawn]
     if rows:
-        drawn.append((figures.over_steps(rows), "Test accuracy, and the privacy spent on the way"))
+        drawn.append((figures.over_steps(rows), f"{name}, and the privacy spent on the way"))
         if all(row.epsilon is not None for row in rows):
             drawn.append((figures.accuracy_against_epsilon(rows), "What the privacy spent has bought"))
     caption = "No attack can tell better whether a record was used"

@@ -4,7 +4,10 @@
                          calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,
                          sampler, trainable, classes, started; [versions]
     metrics.jsonl        one object per evaluation, oldest first: step, epoch, epsilon (null: no guarantee), delta,
-                         test_accuracy, test_loss, learning_rate, seconds
+                         test_accuracy (null: numbers, no classes), test_loss, learning_rate, seconds; then, where there
+                         is one, test_by_class; where they were asked for, what the claim then lists as not covered:
+                         train_accuracy, train_loss, and of every step since the line before, lengths, classes, substeps;
+                         and cosines, which it covers
     privacy.json         the claim as data, see `statement`
     initial.safetensors  the network before training, a function of a public seed
     model.safetensors    the trained network; where the recipe averages, the average
@@ -13,7 +16,8 @@
     checkpoints/         the last two, see checkpoint.py; as secret as the data
     report.html, PRIVACY.md    written at the end, from the above
 
-Only released and public quantities are in these files, the checkpoints excepted. The last line of a .jsonl file may be cut
+Only released and public quantities are in these files, the checkpoints excepted, and what `show_private` or `diagnose`
+asked for. The last line of a .jsonl file may be cut
 short while the run is going on, or after it was killed.
 
 Privacy: `privacy.json` is there from the beginning, with the claim of the whole plan, and is replaced by what was really
@@ -26,7 +30,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +53,28 @@ _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
 @dataclass(frozen=True)
 class Row:
-    """One evaluation; everything here is released or public."""
+    """One evaluation; everything here is released or public, or was asked for and is listed in the claim."""
 
     step: int
     epoch: float
     epsilon: float | None
     delta: float
-    test_accuracy: float
+    test_accuracy: float | None
+    """None where the records have numbers and no classes."""
     test_loss: float
     learning_rate: float
     seconds: float
+    test_by_class: list[float | None] | None = None
+    train_accuracy: float | None = None
+    train_loss: float | None = None
+    cosines: list[Any] | None = None
+    lengths: list[Any] | None = None
+    classes: list[Any] | None = None
+    substeps: list[Any] | None = None
+
+
+_OPTIONAL = frozenset(one.name for one in fields(Row) if one.default is None)
+"""What most lines do not have."""
 
 
 @dataclass(frozen=True)
@@ -162,4 +178,5 @@ def statement(claim: Claim, status: str, steps: int, budget: float | None) -> di
 
 
 def _line(row: Row) -> str:
-    return json.dumps(asdict(row), allow_nan=False) + "\n"
+    said = {name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL}
+    return json.dumps(said, allow_nan=False) + "\n"

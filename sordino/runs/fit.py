@@ -43,8 +43,13 @@ class History:
 
     @property
     def test_accuracy(self) -> float | None:
-        """Of the last evaluation."""
+        """Of the last evaluation; None where the records have numbers and no classes."""
         return self.rows[-1].test_accuracy if self.rows else None
+
+    @property
+    def test_loss(self) -> float | None:
+        """Of the last evaluation."""
+        return self.rows[-1].test_loss if self.rows else None
 
     @property
     def finished(self) -> bool:
@@ -77,7 +82,7 @@ def fit(
 
 def carry_out(settings: Settings, out: str | Path | None, view: View) -> History:
     """A new run."""
-    folder = Path(out) if out is not None else _named(settings.recipe.name)
+    folder = Path(out) if out is not None else named(settings.recipe.name)
     run = Run.create(folder)  # refused before the data is read, if it must be
     try:
         job = assemble(settings, view.say)
@@ -161,7 +166,8 @@ def _leave(training: Training, status: str) -> Claim:
     return claim
 
 
-def _named(name: str) -> Path:
+def named(name: str) -> Path:
+    """Where a run goes that was given no folder."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 

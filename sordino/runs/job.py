@@ -18,15 +18,18 @@ from sordino.gradients import Backend
 from sordino.gradients.physical_batch import physical_batch_by_shapes
 from sordino.penalty import L2
 from sordino.runs.cost import noise_for, steps_for
+from sordino.runs.diagnosis import DISCLOSED, asked
 from sordino.runs.environment import here
 from sordino.runs.problem import Problem, build, tell_noise
 from sordino.runs.run_data import RunData, Say, run_data
 from sordino.runs.run_parts import RunParts
 from sordino.runs.settings import Settings
+from sordino.runs.words import words_of
 from sordino.sampling.sampler import Sampler
 from sordino.sampling.told_size import size_not_covered
 
 TRAINING_LOSS = "training loss, shown while training"
+TRAINING_EVALUATED = "accuracy and loss on the training records, shown at evaluations"
 PLANNED = "the plan of the whole run: what was tested on the way is counted when it stops"
 
 _TIMES = 20
@@ -98,7 +101,9 @@ class Job:
         options, drawn = self.settings.options, self.sampler
         seed = [claims.SEED] if options.seed is not None else []
         size = size_not_covered(drawn, len(self.data.prepared.train), None)
-        return (*seed, *size, *([TRAINING_LOSS] if options.show_private else []))
+        shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
+        looked = [DISCLOSED[name] for name in asked(options.diagnose) if name in DISCLOSED]
+        return (*seed, *size, *shown, *looked)
 
     def resolved(self) -> dict[str, Any]:
         """What was calibrated and counted, for config.toml."""
@@ -113,7 +118,7 @@ class Job:
             "physical_batch": self.physical_batch,
             "sampler": str(self.sampler),
             "trainable": sum(p.numel() for p in self.problem.model.parameters() if p.requires_grad),
-            "classes": prepared.classes,
+            "classes": prepared.classes if self.problem.classifies else None,
             "query": repr(self.query()),
             "started": self.started,
         }
@@ -135,10 +140,22 @@ def assemble(settings: Settings, say: Say, earlier: Mapping[str, Any] | None = N
     return job
 
 
+def _fits(settings: Settings, problem: Problem) -> None:
+    """Refuse looks that this run has nothing to show for."""
+    looks = asked(settings.options.diagnose)
+    if "classes" in looks and not problem.classifies:
+        raise ValueError(f"diagnose={settings.options.diagnose!r}: these records have no classes; leave them out")
+    if "substeps" in looks and words_of(settings.recipe)["query"] != "projected":
+        raise ValueError(
+            f"diagnose={settings.options.diagnose!r}: substeps are those of --query projected; leave them out"
+        )
+
+
 def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) -> Job:
     recipe, options = settings.recipe, settings.options
     loaded = run_data(recipe, options.records, say)
     problem = build(recipe, loaded.prepared, options.init_seed)
+    _fits(settings, problem)
     n = len(loaded.prepared.train)
     parts = _parts(settings, problem, loaded)
     drawn = parts.sampler()

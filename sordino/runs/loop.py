@@ -37,10 +37,11 @@ from sordino.runs import checkpoint, project, standardise
 from sordino.runs.before import before
 from sordino.runs.changed import changed
 from sordino.runs.checkpoint import Checkpoint
+from sordino.runs.diagnosis import Diagnosis, asked
 from sordino.runs.digest import digest
 from sordino.runs.directory import RUNNING, Row, Run
 from sordino.runs.environment import difference, here
-from sordino.runs.evaluate import evaluate
+from sordino.runs.evaluate import at_evaluation
 from sordino.runs.job import TRAINING_LOSS, Job
 from sordino.runs.view import View
 from sordino.runs.write_ahead import Ahead
@@ -61,18 +62,11 @@ class Training:
         self.job, self.run, self.ahead, self.view = job, run, ahead, view
         recipe, options, problem = job.settings.recipe, job.settings.options, job.problem
         self.ledger = Ledger()
-        self.private = Private(
-            problem.model,
-            problem.loss_fn,
-            job.query(),
-            penalty=job.penalty(),
-            backend=job.backend(),
-            seed=options.seed,
-            ledger=self.ledger,
-        )
+        self.private = self._private(options.seed)
         for name in job.not_covered():
             self.ledger.disclose(name)
         self.model, self.optimizer = problem.model, problem.optimizer
+        self.diagnosis = Diagnosis(asked(options.diagnose), self.model)
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
         self.prepared = not before(recipe)
         self.preparation = Rng.from_entropy() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
@@ -80,6 +74,11 @@ class Training:
         self.seconds, self.saved = 0.0, -1
         self._live, self._since = Live(), time.perf_counter()
         self._lots: Iterator[Lot] | None = None
+
+    def _private(self, seed: int | None) -> Private:
+        job, problem = self.job, self.job.problem
+        ask, by, penalty, ledger = job.query(), job.backend(), job.penalty(), self.ledger
+        return Private(problem.model, problem.loss_fn, ask, penalty=penalty, backend=by, seed=seed, ledger=ledger)
 
     @contextmanager
     def tested(self) -> Iterator[nn.Module]:
@@ -160,6 +159,7 @@ class Training:
             "prepared": self.prepared,
             "preparation": self.preparation.state_dict(),
             "rows": [asdict(row) for row in self.rows],
+            "diagnosis": self.diagnosis.state_dict(),
             "seconds": self.elapsed(),
             "data": self.job.data.digest(private["root"]["key"]),
             "resolved": self.job.resolved(),
@@ -184,21 +184,15 @@ class Training:
         if state["resolved"] != self.job.resolved():
             raise ValueError(f"{self.run.folder}: config.toml is not what the run began with; put it back")
         self.ledger = Ledger()
-        self.private = Private(
-            self.model,
-            self.job.problem.loss_fn,
-            self.job.query(),
-            penalty=self.job.penalty(),
-            backend=self.job.backend(),
-            ledger=self.ledger,
-        )
+        self.private = self._private(None)
+        self.diagnosis.load_state_dict(state["diagnosis"])
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         options = [{name: group[name] for name in group if name != "params"} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
-        for group, asked in zip(self.optimizer.param_groups, options, strict=True):
-            group.update(asked)  # as config.toml has them now
+        for group, now in zip(self.optimizer.param_groups, options, strict=True):
+            group.update(now)  # as config.toml has them now
         self.private.load_state_dict(state["private"], replay=ENTERED)  # from here the parameters are watched
         self.prepared = state["prepared"]
         self.preparation = Rng.replay(state["preparation"])
@@ -232,9 +226,11 @@ class Training:
         rate = self.job.problem.learning_rate(lot.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.diagnosis.before(self.private, lot)
         losses = self.private.backward(lot)
         if self.private.diverged is not None:
             raise NotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
+        self.diagnosis.after(self.private)
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
@@ -257,18 +253,21 @@ class Training:
 
     def _evaluate(self) -> None:
         with self.tested() as model:
-            accuracy, loss = evaluate(model, self.job.data.prepared.test)
+            found, more = at_evaluation(self.job, self.ledger, model)
+            more |= self.diagnosis.taken()
             if self.job.settings.options.trace:
                 self.run.write_trace(self.private.steps, model)
         step = self.private.steps
-        if not math.isfinite(loss):
-            raise NotFinite(f"step {step}: the test loss is {loss}; lower learning_rate in config.toml")
+        if not math.isfinite(found.loss):
+            raise NotFinite(f"step {step}: the test loss is {found.loss}; lower learning_rate in config.toml")
         rate, delta = self.job.problem.learning_rate(max(0, step - 1)), self.job.settings.recipe.delta
         epoch = step * self.job.expected_batch / len(self.job.data.prepared.train)
         said = self.claim()
         epsilon = said.epsilon if isinstance(said, Guarantee) else None
         self._tell_if_void()
-        row = Row(step, epoch, epsilon, delta, accuracy, loss, rate, self.elapsed())
+        if (accuracy := more.get("train_accuracy")) is not None:
+            self.view.private("training accuracy", accuracy)
+        row = Row(step, epoch, epsilon, delta, found.accuracy, found.loss, rate, self.elapsed(), **more)
         self._note()
         self.rows.append(row)
         self.run.append(row)

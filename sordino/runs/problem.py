@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sordino import schedules, validate
 from sordino.algorithms.dpsgd import NoisySum
@@ -19,6 +18,7 @@ from sordino.algorithms.optimistic_lookahead import OptimisticLookahead
 from sordino.nn import MODELS, OF_WIDTHS
 from sordino.optim import AdamCorrected, noise_scale
 from sordino.runs.features import MAPS
+from sordino.runs.losses import loss_of
 from sordino.runs.prepared import Prepared
 from sordino.runs.principal import unfitted
 from sordino.runs.recipe import Recipe
@@ -38,6 +38,8 @@ class Problem:
     optimizer: torch.optim.Optimizer
     learning_rate: Schedule
     """Of the step, counted from 0; set it on the optimizer's groups before each step."""
+    classifies: bool = True
+    """Whether there is an accuracy."""
 
 
 def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
@@ -53,7 +55,8 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
         torch.manual_seed(validate.count("seed", seed, least=0))
         model = _model(recipe, shape, prepared.classes)
     model = nn.Sequential(*first, model) if first else model
-    return Problem(model, cross_entropy, _optimizer(recipe, model), learning_rate(recipe))
+    loss = loss_of(recipe.loss, prepared.train.tensors[1])
+    return Problem(model, loss.of, _optimizer(recipe, model), learning_rate(recipe), loss.classifies)
 
 
 def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
@@ -64,11 +67,6 @@ def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
     if recipe.model not in OF_WIDTHS:
         raise ValueError(f"widths={recipe.widths}: {recipe.model} has its own; need one of {', '.join(OF_WIDTHS)}")
     return OF_WIDTHS[recipe.model](shape, classes, recipe.widths)
-
-
-def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """One loss per record."""
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:

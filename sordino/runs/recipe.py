@@ -44,7 +44,7 @@ class Recipe:
     name: str
     """Of the recipe; give one of your own when you change everything."""
     dataset: str
-    """Of `sordino data list`, or digits or spiral."""
+    """Of `sordino data list`; or digits or spiral; or line, plane or cloud, which are numbers and have no classes."""
     features: str
     """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0."""
     pixel_mean: float | tuple[float, ...] = 0.5
@@ -62,6 +62,8 @@ class Recipe:
     """A model of sordino.nn by its name."""
     widths: tuple[int, ...] | None = None
     """Of the hidden layers, in place of the model's own: of mlp, mnist-net and hidden-1000."""
+    loss: str = "cross-entropy"
+    """cross-entropy, of classes; squared or absolute, of numbers; hill or valley, landscapes for the model point."""
     method: str = "dpsgd"
     """The private gradient, a name for words: `sordino recipes --methods` lists them. Or say the words:"""
     sampler: str | None = None

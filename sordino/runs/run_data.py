@@ -1,6 +1,7 @@
 """The data of a run: a real data set through its feature map, or one that is made here in a moment.
 
-`digits` and `spiral` are generated: for tests, for a first look, for a machine without a network.
+`digits` and `spiral` are generated: for tests, for a first look, for a machine without a network. So are `line`, y = 10 x +
+noise, and `plane`, y = 10 x₁ + 5 x₂ + noise, for regression, and `cloud`, points around 0, for landscapes.
 
 Privacy: the digest that recognises the training records is keyed with the run's own secret, because a plain digest of
 private data is itself a release.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,11 +54,11 @@ class RunData:
 
 def run_data(recipe: Recipe, limit: int | None, say: Say) -> RunData:
     """The recipe's data, at most `limit` training records of it."""
-    if recipe.dataset == "spiral":
+    if recipe.dataset in _VECTORS:
         if recipe.features != "none":
-            raise ValueError(f"features={recipe.features!r}: the spiral's points are no images; need 'none'")
-        train, test = spiral(_SPIRAL_TRAIN), spiral(_SPIRAL_TEST, seed=1)
-        return _limited(Prepared(train, test, _SPIRAL_ARMS), train.tensors, True, limit)
+            raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
+        train, test, outputs = _VECTORS[recipe.dataset]()
+        return _limited(Prepared(train, test, outputs), train.tensors, True, limit)
     whole = _data(recipe.dataset, say)
     private = (whole.train.images, whole.train.labels)
     return _limited(prepare(recipe, whole, say), private, whole.generated, limit)
@@ -84,6 +85,19 @@ def _limited(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, l
         raise ValueError(f"records={limit}: the training set has {n}")
     some = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
     return RunData(Prepared(some, prepared.test, prepared.classes), tuple(t[:limit] for t in private), generated)
+
+
+def _spirals() -> tuple[TensorDataset, TensorDataset, int]:
+    return spiral(_SPIRAL_TRAIN), spiral(_SPIRAL_TEST, seed=1), _SPIRAL_ARMS
+
+
+_VECTORS: Mapping[str, Callable[[], tuple[TensorDataset, TensorDataset, int]]] = {
+    "spiral": _spirals,
+    "line": lambda: (known.linear([10.0]), known.linear([10.0], seed=1), 1),
+    "plane": lambda: (known.linear([10.0, 5.0]), known.linear([10.0, 5.0], seed=1), 1),
+    "cloud": lambda: (known.cloud(), known.cloud(seed=1), 2),
+}
+"""Training and test records that are no images, and how many numbers a model of them says."""
 
 
 def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:

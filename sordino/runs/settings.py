@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino import validate
-from sordino.runs import Recipe, find, from_table
+from sordino.runs import Recipe, diagnosis, find, from_table
 from sordino.runs.recipe import MEASURED
 from sordino.runs.words import words_of
 
@@ -35,7 +35,10 @@ class Options:
     non_private: bool = False
     """The baseline: no bound, no noise, no guarantee."""
     show_private: bool = False
-    """Show the training loss; the claim then lists it as not covered."""
+    """Show training loss and training accuracy; the claim then lists them as not covered."""
+    diagnose: str | None = None
+    """Of every step into metrics.jsonl, with commas: cosines of updates; and, listed in the claim as not covered,
+    lengths of gradients, classes of lots, substeps of the query projected."""
     trace: bool = False
     """Keep the network of every evaluation, for `sordino compare`; the claim covers them all."""
     evaluate_every: int | None = None
@@ -52,6 +55,7 @@ class Options:
         for name in ("evaluate_every", "checkpoint_every"):
             if getattr(self, name) is not None:
                 validate.count(name, getattr(self, name))
+        diagnosis.asked(self.diagnose)
         if self.budget is not None:
             validate.positive("budget", self.budget)
         for name in ("non_private", "show_private", "trace"):

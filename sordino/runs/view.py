@@ -152,11 +152,17 @@ def line_of(row: Row, steps: int, budget: float | None, hidden: dict[str, float]
     marked = "".join(f"  [private] {name} {value:.3f}" for name, value in hidden.items())
     place, spent = f"{row.step:>{len(str(steps))}}/{steps}", spent_of(row.epsilon, budget)
     if short:
-        return f"{place}  {spent:<14}  test {row.test_accuracy:6.2%}  {row.seconds:.0f} s{marked}"
+        return f"{place}  {spent:<14}  test {_worth(row)}  {row.seconds:.0f} s{marked}"
+    accuracy = "" if row.test_accuracy is None else f"accuracy {row.test_accuracy:6.2%}  "
     return (
         f"step {place}  epoch {row.epoch:5.1f}  {spent:<14}  "
-        f"test accuracy {row.test_accuracy:6.2%}  loss {row.test_loss:.3f}  {row.seconds:5.1f} s{marked}"
+        f"test {accuracy}loss {row.test_loss:.3f}  {row.seconds:5.1f} s{marked}"
     )
+
+
+def _worth(row: Row) -> str:
+    """The accuracy; where there is none, the loss."""
+    return f"loss {row.test_loss:.4g}" if row.test_accuracy is None else f"{row.test_accuracy:6.2%}"
 
 
 class Bar:
@@ -220,7 +226,7 @@ class Bar:
         """The row stays as a line above the bar."""
         line = line_of(row, self._steps, self._budget, self._hidden, short=self._console.width < _WIDE)
         self._console.print(line, markup=False, highlight=False)
-        self._progress.update(self._task, accuracy=f"test {row.test_accuracy:.2%}")
+        self._progress.update(self._task, accuracy=f"test {_worth(row).strip()}")
 
     def private(self, name: str, value: float) -> None:
         """Shown with its mark."""

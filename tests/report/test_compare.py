@@ -155,4 +155,4 @@ def test_the_page_is_labelled_readable_and_fits(browser, compared, size, scheme)
     with page(browser, size, scheme) as view:
         view.goto(compared.as_uri())
         assert view.evaluate(ACCESSIBLE) == []
-        assert view.locator("figure svg").count() == 4
+        assert view.locator("figure svg").count() == 5

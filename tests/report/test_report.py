@@ -12,7 +12,7 @@ from sordino.cli.main import main
 from sordino.door.claims import BY_THE_RATE, DATASET_SIZE, SEED, rounded_up
 from sordino.report import Statement, read, write
 from sordino.runs.directory import PRIVACY
-from sordino.runs.job import TRAINING_LOSS
+from sordino.runs.job import TRAINING_EVALUATED, TRAINING_LOSS
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 from tests.runs.cut_off import TINY, crashed
 
@@ -90,7 +90,7 @@ def test_a_killed_run_says_what_its_claim_will_not_cover(tmp_path):
     whole = sd.fit("spiral", out=tmp_path / "whole", **{**TINY, **given}).claim
     left = read(tmp_path / "killed").guarantee
     assert left.not_covered == whole.not_covered
-    assert {SEED, DATASET_SIZE, BY_THE_RATE, TRAINING_LOSS} == set(left.not_covered)
+    assert {SEED, DATASET_SIZE, BY_THE_RATE, TRAINING_LOSS, TRAINING_EVALUATED} == set(left.not_covered)
     write(tmp_path / "killed")
     page, text = (tmp_path / "killed" / "report.html").read_text(), (tmp_path / "killed" / "PRIVACY.md").read_text()
     for name in left.not_covered:

@@ -1,0 +1,31 @@
+"""A point: parameters and nothing else, to look at what a method does with a function of a few numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Point(nn.Module):
+    """θ, from 0; a record x gives θ − x."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(numbers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Where the point is, seen from each record."""
+        return self.theta - x.flatten(1)
+
+
+def point(shape: Sequence[int], outputs: int) -> nn.Module:
+    """As many parameters as a record has numbers."""
+    numbers = math.prod(shape)
+    if numbers != outputs:
+        raise ValueError(
+            f"{outputs} outputs: a point in {numbers} numbers has as many; use data of points, such as cloud"
+        )
+    return Point(numbers)

@@ -1,0 +1,94 @@
+"""What papers plot of a run's lots and updates, step by step, kept for the next line of metrics.jsonl.
+
+    cosines      between consecutive released gradients, a number a step: made of releases, covered by the claim
+    lengths      five quantiles of the lot's gradient lengths, a box a step: private, disclosed
+    classes      the lot's most frequent class and its share: private, disclosed
+    substeps     the cosine of ProjectedDPSGD's update before noise with its first part: private, disclosed
+
+Privacy: what is disclosed is listed in the claim by name, from the first step on (`Job.not_covered`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from sordino.diagnostics import (
+    CLASSES,
+    LENGTHS,
+    SUBSTEPS,
+    UpdateCosines,
+    dominant_class,
+    length_quantiles,
+    substep_cosine,
+)
+from sordino.lots.lot import Lot
+from sordino.private import Private
+
+NAMES = ("cosines", "lengths", "classes", "substeps")
+DISCLOSED: Mapping[str, str] = {"lengths": LENGTHS, "classes": CLASSES, "substeps": SUBSTEPS}
+"""What the claim does not cover when it was asked for."""
+
+
+def asked(text: str | None) -> tuple[str, ...]:
+    """The names in a list with commas, in their own order.
+
+    >>> asked("lengths,cosines"), asked(None)
+    (('cosines', 'lengths'), ())
+    """
+    if text is None:
+        return ()
+    if not isinstance(text, str):
+        raise TypeError(f"diagnose={text!r}: must be text, such as cosines,lengths")
+    given = [name.strip() for name in text.split(",")]
+    for name in given:
+        if name not in NAMES:
+            raise ValueError(f"diagnose={text!r}: {name!r} is not there; there is {', '.join(NAMES)}")
+    return tuple(name for name in NAMES if name in given)
+
+
+class Diagnosis:
+    """Looks at every step, as far as was asked for."""
+
+    def __init__(self, names: tuple[str, ...], model: nn.Module) -> None:
+        self.names = names
+        self._cosines = UpdateCosines(model)
+        self._values: dict[str, list[Any]] = {name: [] for name in names}
+
+    def before(self, private: Private, lot: Lot) -> None:
+        """Of a lot, at the model it meets."""
+        if "lengths" in self.names:
+            self._values["lengths"].append([_number(value) for value in length_quantiles(private, lot)])
+        if "classes" in self.names:
+            found = dominant_class(private, lot)
+            self._values["classes"].append(None if found is None else [found.label, found.share])
+
+    def after(self, private: Private) -> None:
+        """Of what was released on it."""
+        if "cosines" in self.names:
+            found = self._cosines()
+            self._values["cosines"].append(None if found is None else _number(found))
+        if "substeps" in self.names:
+            self._values["substeps"].append(_number(substep_cosine(private)))
+
+    def taken(self) -> dict[str, list[Any]]:
+        """What was seen since this was last asked."""
+        values, self._values = self._values, {name: [] for name in self.names}
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint; as secret as the data."""
+        last: Mapping[str, Tensor] | None = self._cosines.last
+        return {"values": self._values, "last": None if last is None else dict(last)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As it was."""
+        self._values, self._cosines.last = dict(state["values"]), state["last"]
+
+
+def _number(value: float) -> float | None:
+    """For JSON, which knows no nan."""
+    return value if math.isfinite(value) else None
