@@ -188,7 +188,8 @@ class Recipe:
 
     def table(self) -> dict[str, Any]:
         """The fields that are set, as TOML and JSON can hold them."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
 
 
 def described(table: Mapping[str, Any]) -> str:
