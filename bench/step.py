@@ -34,6 +34,17 @@ _LONG = 0.5  # seconds of plain training that are measured at least: steps of a 
 _NORMS = ("MLP", "MNIST CNN", "CIFAR net")
 
 
+def processor() -> str:
+    """Its name, and the vectors that torch uses on it: figures of one kind say little about another."""
+    known = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in known.read_text().splitlines() if line.startswith("model name")]
+        if known.exists()
+        else []
+    )
+    return f"{names[0] if names else platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
 def timed(steps: dict[str, Step], rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Seconds per round; slow engines sit out later rounds."""
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -187,7 +198,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor(),
         "rounds": rounds,
         "quick": options.quick,
         "steps": [],

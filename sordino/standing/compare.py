@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,10 +63,11 @@ def _rows(one: Tensor, other: Tensor, watched: Tensor) -> float:
 
 def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     """‖one − other‖ over all tensors."""
-    squared = sum(float((one[name].double() - other[name].double()).square().sum()) for name in one)
-    return float("inf") if squared != squared else math.sqrt(squared)
+    differ = [a - b for a, b in ((one[name], other[name]) for name in one) if not torch.equal(a, b)]  # seldom any
+    far = length(dict(enumerate(differ)))
+    return float("inf") if far != far else far
 
 
-def length(one: Mapping[str, Tensor]) -> float:
+def length(one: Mapping[Any, Tensor]) -> float:
     """‖one‖ over all tensors."""
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in one.values()))
+    return math.hypot(*(float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in one.values()))

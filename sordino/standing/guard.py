@@ -21,8 +21,8 @@ from sordino.standing.double import Rounding
 from sordino.standing.moments import Moments, mark_of
 from sordino.standing.questions import StandingTest
 
-_EARLY = 100
-"""Lots up to which a test asks every question."""
+_FIRST, _EARLY = 2, 100
+"""Lots up to which a test tries every extreme record, and asks every question."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class Guard:
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
         stream = self._moments.stream(lot.number, self.tested)
-        finding = self._test(lot.load, lot.indices, lot.n, stream, thorough=thorough)
+        first = lot.number < _FIRST
+        finding = self._test(lot.load, lot.indices, lot.n, stream, thorough=thorough, first=first)
         self.tested += 1
         if finding is not None:
             if not released:

@@ -33,7 +33,7 @@ from sordino.standing.finding import Broken, Finding
 from sordino.standing.neighbours import EXTREMES, RecordsTogether, extreme, shapes
 
 MOST, LEAST = 16, 8
-"""Records of a test: enough company to be coupled with, few enough to cost little."""
+"""Records of a test: enough to be coupled with one another, few enough to cost little; an eighth of a lot between them."""
 _SAME = 1e-4
 """Relative difference allowed between batches of equal shapes, whose other rows are computed by the same operations."""
 _OTHER = 2e-3
@@ -44,6 +44,8 @@ _SHORT = 1e-3
 """By how much a length may fall short of what enters the sum; the door's slack is for float32's own rounding."""
 _MORE = 3
 """Further exchanges with other random numbers, where the model, the loss or collate draws some: each may be a rare case."""
+_SOME = 2
+"""Extreme records that are tried after the first lots, beside a real one, by a test that asks every question."""
 _TRIES = 4
 """Other records tried in search of one that leaves the batch's shapes as they are."""
 
@@ -55,9 +57,12 @@ class StandingTest:
         self._gradients, self._model, self._rounding = gradients, model, rounding
 
     def __call__(
-        self, load: Loader, drawn: NDArray[np.int64], n: int, stream: Rng, *, thorough: bool
+        self, load: Loader, drawn: NDArray[np.int64], n: int, stream: Rng, *, thorough: bool, first: bool = True
     ) -> Finding | None:
-        """What is broken, if anything is. `thorough`: every question; else one exchange and one other question."""
+        """What is broken, if anything is. `thorough`: every question; else one exchange and one other question.
+
+        `first`: with every extreme record there is; else with some.
+        """
         indices = _chosen(drawn, n, stream)
         with left_as_they_were(), torch.enable_grad():
             test = _OneTest(self, RecordsTogether(load, indices, stream.seed()), stream, n)
@@ -68,7 +73,7 @@ class StandingTest:
             if thorough or coin < 0.5:
                 test.again()
             if n > 1:
-                test.exchanged(thorough=thorough)
+                test.exchanged(thorough=thorough, every=first)
             if thorough or coin >= 0.5:
                 test.alone()
             if test.finding is None and test.random and (thorough or coin < 0.25):
@@ -118,12 +123,15 @@ class _OneTest:
             if disagreement(self._first, self._pass(self._batch), everyone) > _SAME:
                 self.finding = Finding(Broken.AGAIN)
 
-    def exchanged(self, *, thorough: bool) -> None:
+    def exchanged(self, *, thorough: bool, every: bool = True) -> None:
         """One record replaced by another of the dataset, and by extreme ones."""
         real = self._other()
         variants: list[Any] = [] if real is None else [real]
-        which = range(len(EXTREMES)) if thorough else [int(self._stream.integers(1, 2 * len(EXTREMES))[0])]
-        for k in which:  # beside the real one only every second time
+        if thorough:
+            which = self._stream.permutation(len(EXTREMES))[: None if every else _SOME]
+        else:  # one, and beside the real one only every second time
+            which = self._stream.integers(1, 2 * len(EXTREMES))
+        for k in which.tolist():
             if k < len(EXTREMES):
                 low = bool(self._stream.integers(1, 2)[0])
                 made = extreme(self._batch, self._place, EXTREMES[k], low=low)
@@ -228,7 +236,8 @@ class _OneTest:
 def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng) -> NDArray[np.int64]:
     """Some of the drawn records, each once; filled up with others where there are too few to be coupled."""
     unique = np.unique(drawn)
-    order = unique[stream.permutation(len(unique))][:MOST] if len(unique) else unique
+    few = max(LEAST, min(MOST, len(unique) // 8))
+    order = unique[stream.permutation(len(unique))][:few] if len(unique) else unique
     if len(order) < min(LEAST, n):
         rest = np.setdiff1d(stream.integers(4 * LEAST, n), order)
         order = np.concatenate([order, rest[: LEAST - len(order)]])

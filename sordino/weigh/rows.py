@@ -43,7 +43,9 @@ def row_by_row(
     if n < 2:
         return True
     all_rows = _array(function(rows) if whole is None else whole)
-    some = np.arange(n) if n <= most else np.unique(rng.integers(most, n))  # none twice: the halves have no row in common
+    some = (
+        np.arange(n) if n <= most else np.unique(rng.integers(most, n))
+    )  # none twice: the halves have no row in common
     order = some[rng.permutation(len(some))]
     half = np.sort(order[: len(order) // 2])
     other = np.sort(order[len(order) // 2 :])

@@ -200,6 +200,9 @@ def add_outer(out: Tensor, left: Tensor, right: Tensor, beta: int) -> None:
 
     How long a run a library adds up in float32 differs by processor and by shape; here none is longer.
     """
+    if len(left) <= _TOGETHER:
+        out.addmm_(left.t(), right, beta=beta)
+        return
     for x, y in zip(left.split(_TOGETHER), right.split(_TOGETHER), strict=True):
         out.addmm_(x.t(), y, beta=beta)
         beta = 1
