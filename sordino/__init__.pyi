@@ -14,6 +14,7 @@ from sordino import statistics as statistics
 from sordino import weigh as weigh
 from sordino.algorithms.dpsgd import NoisySum as NoisySum
 from sordino.algorithms.dry_run import dry_run as dry_run
+from sordino.algorithms.l1_sum import L1Sum as L1Sum
 from sordino.algorithms.microbatches import ByCoin as ByCoin
 from sordino.algorithms.microbatches import ByPosition as ByPosition
 from sordino.algorithms.microbatches import Microbatches as Microbatches
@@ -55,6 +56,7 @@ from sordino.weigh.batch_statistic import BatchStatistic as BatchStatistic
 from sordino.weigh.flat import Flat as Flat
 from sordino.weigh.flat_l1 import FlatL1 as FlatL1
 from sordino.weigh.global_adapt import GlobalAdapt as GlobalAdapt
+from sordino.weigh.global_layerwise import GlobalLayerwise as GlobalLayerwise
 from sordino.weigh.global_rule import Global as Global
 from sordino.weigh.layerwise import Layerwise as Layerwise
 from sordino.weigh.normalised import Normalised as Normalised

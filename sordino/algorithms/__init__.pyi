@@ -1,6 +1,7 @@
 # Written by `make names`: change the declarations, not this file.
 from sordino.algorithms.dpsgd import NoisySum as NoisySum
 from sordino.algorithms.dpsgd import Query as Query
+from sordino.algorithms.l1_sum import L1Sum as L1Sum
 from sordino.algorithms.microbatches import ByCoin as ByCoin
 from sordino.algorithms.microbatches import ByPosition as ByPosition
 from sordino.algorithms.microbatches import Microbatches as Microbatches

@@ -30,6 +30,11 @@ DECLARED = Declaration(
             "all records in every step, bounded in L1, with Laplace noise",
             words={"sampler": "full", "weigher": "flat-l1", "noise": "laplace"},
         ),
+        Method(
+            "dp-gd-laplace-exact",
+            "all records in every step, measured and bounded in L1, with Laplace noise",
+            words={"sampler": "full", "query": "l1-sum", "noise": "laplace"},
+        ),
     ),
     examples=(
         Example(

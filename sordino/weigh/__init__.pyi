@@ -8,6 +8,7 @@ from sordino.weigh.batch_statistic import BatchStatistic as BatchStatistic
 from sordino.weigh.flat import Flat as Flat
 from sordino.weigh.flat_l1 import FlatL1 as FlatL1
 from sordino.weigh.global_adapt import GlobalAdapt as GlobalAdapt
+from sordino.weigh.global_layerwise import GlobalLayerwise as GlobalLayerwise
 from sordino.weigh.global_rule import Global as Global
 from sordino.weigh.layerwise import Layerwise as Layerwise
 from sordino.weigh.normalised import Normalised as Normalised

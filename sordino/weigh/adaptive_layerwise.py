@@ -4,7 +4,7 @@
 
 Privacy: one record moves each of the K centred counts by ½, hence all of them together by ½√K in L2: under noise s on each
 they are one Gaussian release of multiplier 2s/√K, on the same draw as the gradient and charged with it. The clip is
-`Layerwise` at the bounds of the step.
+`Layerwise` at the bounds of the step, or another weigher with them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -27,20 +28,23 @@ from sordino.random.rng import Rng
 from sordino.weigh.adaptive_quantile import HALF, moved
 from sordino.weigh.layerwise import Layerwise, equal_bounds
 from sordino.weigh.shares import Share
-from sordino.weigh.weigher import Rule, State
+from sordino.weigh.weigher import Rule, State, Weigher
 
 
 @dataclass(frozen=True, init=False)
 class AdaptiveLayerwise:
     """Start at `bounds` (as in `Layerwise`) and let each follow the `quantile` of its group's norms.
 
-    `count_noise` is the standard deviation s of the noise on every count.
+    `count_noise` is the standard deviation s of the noise on every count. `weigher` makes a stateless weigher from the
+    numbers that are followed, given as `bounds` are: partial(GlobalLayerwise, C) has fixed bounds C and thresholds that
+    follow.
     """
 
     start: Layerwise
     quantile: float
     count_noise: float
     learning_rate: float
+    weigher: Callable[[Any], Weigher] | None
 
     def __init__(
         self,
@@ -49,11 +53,13 @@ class AdaptiveLayerwise:
         count_noise: float,
         learning_rate: float = 0.2,
         share: Share | None = None,
+        weigher: Callable[[Any], Weigher] | None = None,
     ) -> None:
         object.__setattr__(self, "start", Layerwise(bounds, share))
         object.__setattr__(self, "quantile", validate.fraction("quantile", quantile))
         object.__setattr__(self, "count_noise", validate.non_negative("count_noise", count_noise))
         object.__setattr__(self, "learning_rate", validate.non_negative("learning_rate", learning_rate))
+        object.__setattr__(self, "weigher", weigher)
         if not all(map(math.isfinite, self.start.values)):
             raise ValueError(f"bounds={bounds!r}: must be finite, to be followed")
 
@@ -70,7 +76,8 @@ class AdaptiveLayerwise:
             limit = squared.new_tensor(state)
             return (squared.sqrt() <= limit).to(squared.dtype).sub(HALF)
 
-        plain = today.rule(None, lot)
+        inner = today if self.weigher is None else self.weigher(self._named(state))
+        plain = inner.rule(inner.init(), lot)
         return Rule(plain.weights, plain.sensitivity, tally=within)
 
     def advance(
@@ -89,9 +96,13 @@ class AdaptiveLayerwise:
         ]
         return (released.event,), new
 
-    def _at(self, state: State) -> Layerwise:
+    def _named(self, state: State) -> dict[str, float] | list[float]:
+        """The numbers of the step, as `bounds` were given."""
         names = [bound[0] for bound in self.start.bounds if isinstance(bound, tuple)]
-        return Layerwise(dict(zip(names, state, strict=True)) if names else list(state), self.start.share)
+        return dict(zip(names, state, strict=True)) if names else list(state)
+
+    def _at(self, state: State) -> Layerwise:
+        return Layerwise(self._named(state), self.start.share)
 
 
 DECLARED = Declaration(

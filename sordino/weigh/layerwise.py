@@ -56,6 +56,11 @@ class Layerwise(Stateless):
         """The bound of each group."""
         return [bound[1] if isinstance(bound, tuple) else bound for bound in self.bounds]
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What the groups are called: the beginnings of names, or the tensors' places."""
+        return tuple(bound[0] if isinstance(bound, tuple) else str(k) for k, bound in enumerate(self.bounds))
+
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """The same at every step."""
         values = self.values
@@ -103,6 +108,12 @@ def equal_bounds(run: RunNumbers) -> list[float]:
     return [run.bound / math.sqrt(run.tensors)] * run.tensors
 
 
+def by_layer(run: RunNumbers, whole: float) -> dict[str, float]:
+    """The same bound for every layer, which is all tensors of one module; together they make the whole."""
+    layers = dict.fromkeys(f"{layer}." if (layer := name.rpartition(".")[0]) else name for name in run.names)
+    return {layer: whole / math.sqrt(len(layers)) for layer in layers}
+
+
 DECLARED = Declaration(
     (Layerwise,),
     methods=(
@@ -111,6 +122,11 @@ DECLARED = Declaration(
             "every tensor has its own bound, together they make the bound (McMahan et al. 2018)",
             weigher=lambda run, own: Layerwise(equal_bounds(run)),
             example='sd.Layerwise({"0.": 0.8, "2.": 0.6})',
+        ),
+        Method(
+            "layerwise-by-layer",
+            "every layer, weight and bias together, has its own bound (McMahan et al. 2018)",
+            weigher=lambda run, own: Layerwise(by_layer(run, run.bound)),
         ),
         Method(
             "layerwise-least-noise",

@@ -78,6 +78,19 @@ VARIANTS = [
         lambda multiplier=1.0: sd.NoisySum(sd.FlatL1(3.0, 39), sd.Laplace(multiplier)),
         backends=("captured",),
     ),
+    Variant(
+        "l1-sum-laplace",
+        "L1Sum",
+        lambda multiplier=1.0: sd.L1Sum(sd.Flat(0.5), sd.Laplace(multiplier)),
+        lambda: sd.L1Sum(sd.Flat(float("inf")), sd.Laplace(0.0)),
+        backends=("loop", "captured"),
+    ),
+    Variant(
+        "l1-sum-following",
+        "L1Sum",
+        lambda multiplier=1.0: sd.L1Sum(sd.AdaptiveQuantile(0.5, 0.5, 1.0), sd.Laplace(multiplier)),
+        backends=FAST,
+    ),
     weighs("automatic", "Automatic", lambda: sd.Automatic(0.5), lambda: sd.Automatic(HUGE, gamma=HUGE)),
     weighs("global", "Global", lambda: sd.Global(0.5, threshold=2.0), lambda: sd.Global(float("inf"), float("inf"))),
     weighs(
@@ -141,6 +154,21 @@ VARIANTS = [
         "AdaptiveLayerwise",
         lambda: sd.AdaptiveLayerwise({"0.": 0.5, "2.": 0.2}, quantile=0.5, count_noise=1.0),
         lambda: sd.AdaptiveLayerwise([HUGE] * 4, quantile=0.5, count_noise=1.0, learning_rate=0.0),
+        backends=FAST,
+    ),
+    weighs(
+        "global-layerwise",
+        "GlobalLayerwise",
+        lambda: sd.GlobalLayerwise([0.5, 0.1, 0.3, 1.0], [2.0, 0.4, 1.0, 3.0], sd.EqualShare()),
+        lambda: sd.GlobalLayerwise([float("inf")] * 4, [float("inf")] * 4),
+        backends=FAST,
+    ),
+    weighs(
+        "global-layerwise-following",
+        "AdaptiveLayerwise",
+        lambda: sd.AdaptiveLayerwise(
+            {"0.": 2.0, "2.": 1.0}, 0.9, 1.0, weigher=partial(sd.GlobalLayerwise, {"0.": 0.5, "2.": 0.2})
+        ),
         backends=FAST,
     ),
     weighs(
