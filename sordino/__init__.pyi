@@ -4,6 +4,7 @@ from sordino import algorithms as algorithms
 from sordino import diagnostics as diagnostics
 from sordino import events as events
 from sordino import gradients as gradients
+from sordino import losses as losses
 from sordino import nn as nn
 from sordino import optim as optim
 from sordino import runs as recipes
@@ -22,6 +23,7 @@ from sordino.algorithms.noisy_lookahead import NoisyLookahead as NoisyLookahead
 from sordino.algorithms.optimistic_lookahead import OptimisticLookahead as OptimisticLookahead
 from sordino.algorithms.projected import Projected as Projected
 from sordino.algorithms.quantile import PrivateQuantile as PrivateQuantile
+from sordino.algorithms.with_loss import WithLoss as WithLoss
 from sordino.door.claims import Claim as Claim
 from sordino.door.claims import Guarantee as Guarantee
 from sordino.door.claims import NoGuarantee as NoGuarantee
@@ -30,6 +32,7 @@ from sordino.door.ledger import Ledger as Ledger
 from sordino.door.noise import Gaussian as Gaussian
 from sordino.door.noise import Laplace as Laplace
 from sordino.door.sealed import Sealed as Sealed
+from sordino.lots.draws import Draws as Draws
 from sordino.lots.lot import Lot as Lot
 from sordino.penalty import L2 as L2
 from sordino.private import Private as Private

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from sordino import validate
 from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
+from sordino.algorithms.with_loss import released_loss
 from sordino.door import claims, history
 from sordino.door.claims import Claim
 from sordino.door.diverged import Diverged, not_finite
@@ -36,6 +37,7 @@ from sordino.gradients import batch as batches
 from sordino.gradients import check, probe
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.protocol import Backend, LossFn, PerSample
+from sordino.lots.draws import Draws
 from sordino.lots.loading import Batches, MapStyle
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
@@ -107,6 +109,11 @@ class Private:
         return self._run.diverged
 
     @property
+    def loss(self) -> float | None:
+        """The noisy mean loss of the last lot, released and charged by a query that is `WithLoss`; None before it."""
+        return released_loss(self._query, self._run.state)
+
+    @property
     def event(self) -> Event:
         """Everything done to the data so far, by this and by whatever shares its ledger."""
         return self._ledger.event()
@@ -121,7 +128,7 @@ class Private:
         physical_batch: int | None = None,
         workers: int = 0,
         collate: Callable[[list[Any]], Any] | None = None,
-    ) -> Iterator[Lot]:
+    ) -> Draws:
         """`steps` lots of a map-style dataset.
 
         `expected_batch` is the public number every sum is divided by; without it rate × N is used, and the claim says
@@ -136,7 +143,7 @@ class Private:
         chunk = summable(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
         for name in size_not_covered(sampler, request.n, expected_batch):
             self._ledger.disclose(name)
-        return self._lots(request, chunk)
+        return Draws(request.steps, self._lots(request, chunk))
 
     def _lots(self, request: Request, chunk: int) -> Iterator[Lot]:
         """Begun with the first lot: a call of `draws` whose lots are never asked for draws nothing."""
@@ -230,8 +237,7 @@ class Private:
     def state_dict(self) -> dict[str, Any]:
         """Ledger, random streams and position, as JSON. It holds the noise key: keep it as secret as the data.
 
-        Tensors that a query keeps in its state are in it as they are. Of several calls of `draws` used in turn, the one
-        drawn from last can be gone on with.
+        Tensors of a query's state are in it as they are. Of several `draws` in turn, the last can be gone on with.
         """
         return {**self._run.state_dict(), **self._checks.state_dict()}
 
@@ -240,9 +246,7 @@ class Private:
 
         The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere, used
         those of the old one. So a pass that was begun is charged once more, for its rest. With a `Replay` the key is the
-        saved one, and the run goes on bit by bit.
-
-        The model's and the optimizer's state are the user's own and are loaded by their own methods.
+        saved one, and the run goes on bit by bit. Model and optimizer are the user's own, loaded by their own methods.
         """
         self._run.load_state_dict(state, replay)
         self._checks.resumed(state, self._run.root.child("standing test"), replayed=replay is not None)
@@ -256,7 +260,7 @@ class Private:
         self._run.renew(draws=draws)
 
     def __copy__(self) -> Private:
-        """Another on the same model: it writes in the same ledger, and its noise is its own."""
+        """Another on the same model, in the same ledger, with noise of its own."""
         return self._twin(self._model)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Private:
@@ -265,8 +269,7 @@ class Private:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Private cannot be pickled, its noise must not be in two places: save private.state_dict() and the model's, "
-            "and load them where the run goes on"
+            "a Private cannot be pickled, its noise must not be in two places: save its state_dict()"
         )
 
     def _twin(self, model: nn.Module) -> Private:

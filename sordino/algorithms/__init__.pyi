@@ -9,6 +9,7 @@ from sordino.algorithms.noisy_lookahead import NoisyLookahead as NoisyLookahead
 from sordino.algorithms.optimistic_lookahead import OptimisticLookahead as OptimisticLookahead
 from sordino.algorithms.projected import Projected as Projected
 from sordino.algorithms.quantile import PrivateQuantile as PrivateQuantile
+from sordino.algorithms.with_loss import WithLoss as WithLoss
 from sordino.declared import Declaration as Declaration
 
 DECLARATIONS: tuple[Declaration, ...]

@@ -118,6 +118,13 @@ class Sealed(Generic[T]):
     __getitem__ = __reduce__ = __copy__ = __deepcopy__ = _refuse
     __hash__ = None  # type: ignore[assignment]
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"a sealed value has no .{name}: it is private; to log the losses of training, release a noisy mean that the "
+            "claim counts (sd.WithLoss, then private.loss); else .map(torch.mean) and .disclose(name), which the claim "
+            "lists as not covered, or .expose(reason), which voids it"
+        )
+
     def __eq__(self, other: object) -> bool:
         self._refuse()
 

@@ -1,25 +1,87 @@
-"""Batches as nested tuples, lists and dicts of tensors that share their first dimension."""
+"""Batches as nested tuples, lists and mappings of tensors that share their first dimension; None stays None.
+
+    (x, y)                     loss_fn(model, x, y)
+    {"x": …, "y": …}           loss_fn(model, x, y) if those are its names, else loss_fn(model, batch)
+
+A mapping of another library, such as Hugging Face's `BatchEncoding`, is turned into a dict when it is loaded. Every call of
+a loss gets a dict of its own: `batch.pop("labels")` is common, and the batch is needed again.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from sordino.refusal import Refusal
 
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
-def arguments(batch: Any) -> tuple[Any, ...]:
-    """What follows the model in `loss_fn(model, *batch)`: a tuple or list is spread, anything else is one argument."""
+
+def plain(batch: Any) -> Any:
+    """The batch with every mapping as a dict of its own, and every list and tuple as it was."""
+    if isinstance(batch, Mapping):
+        return {name: plain(value) for name, value in batch.items()}
+    if type(batch) in (tuple, list) and not all(isinstance(leaf, Tensor) for leaf in batch):
+        return type(batch)(plain(value) for value in batch)
+    return batch
+
+
+def columns(batch: Any) -> tuple[Any, ...]:
+    """The parts of a batch in order: of a tuple or list, of a dict, or the batch itself as the only one."""
+    if isinstance(batch, dict):
+        return tuple(batch.values())
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
+def losses(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
+    """What the loss makes of a batch: a tuple or list is spread, a dict by name where the loss names its keys."""
+    if isinstance(batch, tuple | list):
+        return loss_fn(model, *batch)
+    if not isinstance(batch, dict):
+        return loss_fn(model, batch)
+    own = plain(batch)
+    return loss_fn(model, **own) if _spread(loss_fn, own) else loss_fn(model, own)
+
+
+def _spread(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
+    """Does the loss take this dict by names? If it takes neither names nor one dict, it is refused."""
+    try:
+        _, *taken = inspect.signature(loss_fn).parameters.values()
+    except ValueError:  # no signature, as some callables written in C have none, or no parameter at all
+        return False
+    named = {p.name for p in taken if p.kind in _BY_NAME}
+    any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken)
+    needed = [p for p in taken if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if all(p.name in batch and p.kind in _BY_NAME for p in needed) and (any_name or named >= batch.keys()):
+        return True
+    whole = [p for p in taken if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD]
+    if len(needed) <= 1 and whole and whole[0].name not in batch:
+        return False
+    names = ", ".join(p.name for p in taken)
+    raise Refusal(
+        f"a batch has the keys {', '.join(map(str, batch))} and the loss takes (model, {names}): need the same "
+        "names, or one argument for the whole dict; write loss_fn(model, batch), add **others, or drop what "
+        "is not used in the dataset"
+    )
+
+
+def mapped(change: Callable[[Tensor], Any], batch: Any) -> Any:
+    """The batch with every tensor changed; what is None stays None."""
+    return tree_map_only(Tensor, change, batch)
+
+
 def tensors(batch: Any) -> list[Tensor]:
-    """Every tensor of a batch; anything that is not a tensor is refused, by its kind and not by its content."""
-    plain = isinstance(batch, tuple | list) and all(isinstance(leaf, Tensor) for leaf in batch)
-    leaves = list(batch) if plain else tree_flatten(batch)[0]  # the common case, without a tree
+    """Every tensor of a batch; anything else but None is refused, by its kind and not by its content."""
+    bare = isinstance(batch, tuple | list) and all(isinstance(leaf, Tensor) for leaf in batch)
+    if bare:  # the common case, without a tree
+        leaves: list[Any] = list(batch)
+    else:
+        leaves = [leaf for leaf in tree_flatten(batch)[0] if leaf is not None]
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise Refusal(
@@ -57,11 +119,11 @@ def rows_of(leaves: list[Tensor]) -> int:
 
 def take(batch: Any, index: Any) -> Any:
     """The rows `index` of every tensor."""
-    return tree_map(lambda leaf: leaf[index], batch)
+    return mapped(lambda leaf: leaf[index], batch)
 
 
 def to(batch: Any, device: torch.device) -> Any:
     """The batch on a device; itself if it is there."""
     if type(batch) is tuple and all(isinstance(leaf, Tensor) and leaf.device == device for leaf in batch):
         return batch
-    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, batch)
+    return mapped(lambda leaf: leaf.to(device), plain(batch))

@@ -29,7 +29,8 @@ from sordino import validate
 from sordino.door.sensitivity import FromProjections
 from sordino.door.vectors import Grads, accumulation_dtype
 from sordino.gradients import check
-from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.batch import losses as losses_of
+from sordino.gradients.batch import size, take
 from sordino.gradients.captured.graph import one_loss_each
 from sordino.gradients.chunked import nothing
 from sordino.gradients.inventory import Inventory
@@ -89,7 +90,7 @@ class JL:
         device = next(iter(theta.values())).device
 
         def losses(values: dict[str, Tensor]) -> Tensor:
-            return one_loss_each(functional_call(wrapped, values, arguments(batch)), b)
+            return one_loss_each(functional_call(wrapped, values, (batch,)), b)
 
         def along(direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
             tangent = {name: direction[name].to(p.dtype) for name, p in theta.items()}
@@ -101,7 +102,7 @@ class JL:
                     found: tuple[Tensor, Tensor] = jvp(losses, (theta,), (tangent,))  # type: ignore[assignment]
             except (RuntimeError, NotImplementedError) as error:
                 with Seeded(seed, device), torch.no_grad():
-                    loss_fn(model, *arguments(batch))  # fails too if forward mode is not to blame
+                    losses_of(loss_fn, model, batch)  # fails too if forward mode is not to blame
                 raise Refusal(
                     f"this model has no forward-mode derivative ({error}), which JL needs; use the default backend"
                 ) from error
@@ -173,7 +174,7 @@ class _Estimated:
     def _gradient(self, batch: Any, w: Tensor) -> Grads:
         parameters = trainable(self._model)
         with torch.enable_grad(), Seeded(self._seed, next(iter(parameters.values())).device):
-            losses = one_loss_each(self._loss_fn(self._model, *arguments(batch)), len(w))
+            losses = one_loss_each(losses_of(self._loss_fn, self._model, batch), len(w))
         found = torch.autograd.grad(losses, list(parameters.values()), w.to(losses), allow_unused=True)
         return {
             name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.door.vectors import Grads
-from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.batch import losses as losses_of
+from sordino.gradients.batch import size, take
 from sordino.gradients.check import one_loss
 from sordino.gradients.materialised import Materialised
 from sordino.gradients.protocol import LossFn, trainable
@@ -27,7 +28,7 @@ class Loop:
         losses, vectors = [], vectors_of(model.modules())
         for i in range(size(batch)):
             with left_unmoved(vectors), torch.enable_grad():
-                loss = one_loss(loss_fn(model, *arguments(take(batch, slice(i, i + 1)))))
+                loss = one_loss(losses_of(loss_fn, model, take(batch, slice(i, i + 1))))
             grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
             for (name, p), grad in zip(parameters.items(), grads, strict=True):
                 rows[name].append(torch.zeros_like(p) if grad is None else grad.to_dense())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.door.rounding import USUAL_ROWS
-from sordino.gradients.batch import arguments
+from sordino.gradients.batch import losses as losses_of
 from sordino.kernels.allocator import trim
 
 SHARE = 0.25
@@ -69,7 +69,7 @@ def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: An
         torch.enable_grad(),
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
-        losses = loss_fn(model, *arguments(batch))
+        losses: Tensor = losses_of(loss_fn, model, batch)
     return sum(held.values()) // max(1, losses.numel())
 
 

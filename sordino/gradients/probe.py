@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.batch import losses as losses_of
+from sordino.gradients.batch import mapped, size, take
 from sordino.gradients.check import loss_vector
 from sordino.gradients.inventory import modules_of
 from sordino.gradients.protocol import LossFn
@@ -162,7 +162,7 @@ class _Asked:
         with left_as_they_were(), left_unmoved(vectors_of(modules_of(self.model))), torch.enable_grad():
             seed_all(seed)
             began = GlobalState.now()
-            losses = self.loss_fn(self.model, *arguments(batch))
+            losses = losses_of(self.loss_fn, self.model, batch)
             ended = GlobalState.now()
         losses = losses.detach() if isinstance(losses, Tensor) else losses
         return _Ran(losses, not began.same(ended), began.same_outside_torch(ended), ended)
@@ -214,7 +214,7 @@ def _nudged(batch: Any, seed: int) -> Any:
         signs = torch.randint(0, 2, leaf.shape, generator=generator).to(leaf) * 2 - 1
         return leaf * (1 + 2 * torch.finfo(leaf.dtype).eps * signs)
 
-    return tree_map(nudge, batch)
+    return mapped(nudge, batch)
 
 
 def _changed(batch: Any, i: int, factor: float) -> Any:
@@ -230,4 +230,4 @@ def _changed(batch: Any, i: int, factor: float) -> Any:
             result[i] = leaf[i - 1]  # another record's own value is always a legal label or token
         return result
 
-    return tree_map(change, batch)
+    return mapped(change, batch)

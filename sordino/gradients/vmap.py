@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sordino import validate
-from sordino.gradients.batch import arguments, size, take
+from sordino.gradients.batch import losses as losses_of
+from sordino.gradients.batch import size, take, tensors
 from sordino.gradients.check import one_loss
 from sordino.gradients.materialised import Materialised
 from sordino.gradients.protocol import LossFn, trainable
@@ -27,9 +28,10 @@ class Loss(nn.Module):
         self.loss_fn = loss_fn
         self.training = model.training
 
-    def forward(self, *batch: Any) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         """One loss per sample."""
-        return self.loss_fn(self.model, *batch)
+        found: Tensor = losses_of(self.loss_fn, self.model, batch)
+        return found
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,12 @@ class Vmap:
         size(batch)
         parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
         wrapped = Loss(model, loss_fn)
+        leaves, spec = tree_flatten(batch)
 
-        def loss(theta: dict[str, Tensor], sample: Any) -> Tensor:
-            one = tree_map(lambda leaf: leaf.unsqueeze(0), sample)
-            return one_loss(functional_call(wrapped, theta, arguments(one)))
+        def loss(theta: dict[str, Tensor], sample: list[Tensor]) -> Tensor:
+            rows = iter(sample)  # vmap takes tensors alone; what is None stays where it was
+            one = tree_unflatten([None if leaf is None else next(rows).unsqueeze(0) for leaf in leaves], spec)
+            return one_loss(functional_call(wrapped, theta, (one,)))
 
         each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different", chunk_size=self.chunk)
         try:
@@ -58,9 +62,9 @@ class Vmap:
                 warnings.filterwarnings(
                     "ignore", message="There is a performance drop because we have not yet implemented"
                 )
-                rows, losses = each(parameters, batch)
+                rows, losses = each(parameters, tensors(batch))
         except RuntimeError as error:
-            loss_fn(model, *arguments(take(batch, slice(0, 1))))  # fails too if vmap is not to blame
+            losses_of(loss_fn, model, take(batch, slice(0, 1)))  # fails too if vmap is not to blame
             raise Refusal(
                 "torch.func cannot vectorise this model or loss, which works without it; "
                 "use backend=sordino.gradients.Loop()"

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
-from torch.utils._pytree import tree_map
 
+from sordino.gradients.batch import mapped
 from sordino.refusal import Refusal
 
 
@@ -26,7 +26,7 @@ def made_up(batch: Any) -> Any:
             return torch.randn(leaf.shape, generator=generator).to(leaf)
         return torch.zeros_like(leaf)
 
-    return tree_map(invent, batch)
+    return mapped(invent, batch)
 
 
 def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any) -> None:

@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from sordino.gradients.batch import plain
+from sordino.lots.collate import joined
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Draw
 
@@ -58,7 +60,7 @@ class Loader:
         self._collate = collate
         self._begun: Loader | None = None
         self._tensors = _tensors(dataset) if collate is None else None
-        self._join = default_collate if collate is None else collate
+        self._join = joined if collate is None else collate
         self._many = getattr(dataset, "__getitems__", None)
 
     @property
@@ -96,7 +98,7 @@ class Loader:
                 records.append(self._dataset[i])
         if before is not None:
             before(-1)
-        return self._join(records)
+        return plain(self._join(records))
 
 
 def _copied(thing: Any) -> Any:
@@ -202,7 +204,11 @@ class Prefetch:
         batches = (part.tolist() for draw in draws() for part in chunks(draw.indices, physical_batch, n))
         generator = torch.Generator().manual_seed(seed)
         self._loader = DataLoader(
-            dataset, batch_sampler=_Once(batches), num_workers=workers, collate_fn=collate, generator=generator
+            dataset,
+            batch_sampler=_Once(batches),
+            num_workers=workers,
+            collate_fn=joined if collate is None else collate,
+            generator=generator,
         )
         self._batches: Iterator[Any] | None = None
 
@@ -217,7 +223,7 @@ class Prefetch:
         while True:
             key, batch = next(self._keys), next(self._batches)
             if key == (lot, chunk):
-                return batch
+                return plain(batch)
 
 
 class _Once:

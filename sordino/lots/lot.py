@@ -1,23 +1,44 @@
-"""One draw of records, as the training loop sees it: a handle, never the records or their number."""
+"""One draw of records, as the training loop sees it: a handle, never the records or their number.
+
+Frameworks take batches apart: they ask for a length, move them to a device, look for tensors in them. A lot lets itself be
+handed around and says what to do where it is asked for what is private.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from sordino.door.sealed import Sealed
 
 
-@dataclass(frozen=True, eq=False)
 class Lot:
     """One draw. Pass it to `private.backward` before the next one is drawn."""
 
-    step: int  # counted from 0 over the life of the `Private`; public
-    size: Sealed[int]  # private under Poisson sampling
-    expected_batch: float  # the public divisor
-    loads: Callable[[], Iterable[Any]] = field(repr=False)  # its batches; for the library alone
-    most: int | None = field(default=None, repr=False)  # no batch has more records; public
+    __slots__ = ("__weakref__", "expected_batch", "loads", "most", "size", "step")
+
+    step: int
+    """Counted from 0 over the life of the `Private`; public."""
+    size: Sealed[int]
+    """Private under Poisson sampling."""
+    expected_batch: float
+    """The public divisor."""
+    loads: Callable[[], Iterable[Any]]
+    """Its batches; for the library alone."""
+    most: int | None
+    """No batch has more records; public."""
+
+    def __init__(
+        self,
+        step: int,
+        size: Sealed[int],
+        expected_batch: float,
+        loads: Callable[[], Iterable[Any]],
+        most: int | None = None,
+    ) -> None:
+        values = {"step": step, "size": size, "expected_batch": expected_batch, "loads": loads, "most": most}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def batches(self) -> Iterable[Any]:
         """The records themselves. Whoever reads them in the loop can do anything with them, so the claim is void."""
@@ -25,3 +46,24 @@ class Lot:
             "the records of a lot were read in the training loop; what the loop does with them is not bounded"
         )
         return self.loads()
+
+    def to(self, *_: Any, **__: Any) -> Lot:
+        """Itself: its records are loaded and moved to the model's device batch by batch, by `private.backward`."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"Lot(step={self.step}, size={self.size}, expected_batch={self.expected_batch})"
+
+    def __bool__(self) -> bool:
+        return True  # an empty draw is a draw
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"lot.{name} cannot be set: a lot is what was drawn; give private.draws other numbers")
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TypeError(
+            "a lot is the handle of a private draw, not a batch of records: pass it to private.backward(lot), which runs "
+            "the loss you gave to Private on its records; their number is private, lot.expected_batch is public"
+        )
+
+    __len__ = __iter__ = __getitem__ = __reduce__ = __copy__ = __deepcopy__ = _refuse

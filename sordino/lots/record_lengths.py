@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from sordino.door.sensitivity import Exact
-from sordino.gradients.batch import arguments, size
+from sordino.gradients.batch import columns as columns_of
+from sordino.gradients.batch import size
 from sordino.gradients.protocol import PerSample
 from sordino.lots.loading import Load, chunks
 from sordino.refusal import Refusal
@@ -50,7 +51,7 @@ def lengths_of(parts: Iterable[PerSample]) -> Tensor:
 
 def labels_of(batch: Any, label: Label | None) -> Tensor:
     """The class of every record of a batch: what `label` makes of its columns, or the last column."""
-    columns = arguments(batch)
+    columns = columns_of(batch)
     found = columns[-1] if label is None else label(*columns)
     if not isinstance(found, Tensor) or found.dim() != 1 or found.dtype not in _KIND or len(found) != size(batch):
         what = "the last column of a batch" if label is None else "what `label` returned"

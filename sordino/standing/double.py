@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from sordino.gradients.batch import mapped
 from sordino.gradients.protocol import PerSample
 from sordino.random.global_state import seed_all
 from sordino.standing.compare import distance, length
@@ -65,6 +65,4 @@ class Rounding:
 
 
 def _wide(batch: Any) -> Any:
-    return tree_map(
-        lambda leaf: leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, batch
-    )
+    return mapped(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, batch)

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from sordino.gradients.batch import tensors
+from sordino.gradients.batch import mapped, tensors
 from sordino.lots.loading import Loader
 from sordino.random.global_state import GlobalState, seed_all
 
@@ -79,8 +78,8 @@ def extreme(batch: Any, place: int, change: Change, *, low: bool) -> Any | None:
     if not any(leaf.is_floating_point() or leaf.dtype in _TYPES for leaf in tensors(batch)):
         return None
 
-    def changed(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.dtype in _TYPES):
+    def changed(leaf: Tensor) -> Tensor:
+        if not (leaf.is_floating_point() or leaf.dtype in _TYPES):
             return leaf
         result = leaf.clone()
         if leaf.is_floating_point():
@@ -89,7 +88,7 @@ def extreme(batch: Any, place: int, change: Change, *, low: bool) -> Any | None:
             result[place] = 0 if low else torch.iinfo(leaf.dtype).max
         return result
 
-    return tree_map(changed, batch)
+    return mapped(changed, batch)
 
 
 def shapes(batch: Any) -> tuple[tuple[int, ...], ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.batch import arguments, size
+from sordino.gradients.batch import losses, size
 from sordino.gradients.captured.backward import UsedDifferently, backward_pass
 from sordino.gradients.captured.graph import one_loss_each, recorded_only
 from sordino.gradients.captured.keep_budget import KeepBudget
@@ -65,7 +65,7 @@ class Session:
 
     def losses(self, batch: Any, b: int) -> Tensor:
         """One loss for each of the b samples of a batch, (B,)."""
-        return one_loss_each(self.loss_fn(self.model, *arguments(batch)), b)
+        return one_loss_each(losses(self.loss_fn, self.model, batch), b)
 
     def recording(self, tape: Tape) -> AbstractContextManager[None]:
         """Inside, the layers run by their rules, which record every use of a parameter on the tape."""

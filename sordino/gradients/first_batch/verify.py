@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from sordino.door.vectors import accumulation_dtype
-from sordino.gradients.batch import take
+from sordino.gradients.batch import mapped, take
 from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Checkpointed
 from sordino.gradients.captured.two_pass import two_passes
@@ -80,7 +79,7 @@ def _agrees_in_double(session: Session, more: Any) -> bool:
         return False
     try:
         twin = copy.deepcopy(session.model).double()
-        wide = tree_map(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
+        wide = mapped(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
         other = session.on(twin)
         with without_dropout(other.modules, everything=True), as_computed():
             other.plan.layouts = layouts_of(other, wide)

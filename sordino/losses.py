@@ -1,0 +1,165 @@
+"""Losses per record for models that take a dict: classification, language models, token classification, sequences.
+
+    private = sd.Private(model, sd.losses.classification, query)      # model of Hugging Face's transformers, or any other
+
+A model's own `loss` is a mean over the records, or over the tokens of all records: one record then scales all the others.
+These are one number per record, made of that record alone. Labels of −100 are left out, as transformers does it; a record's
+loss is the mean over its own labelled tokens, and 0 where it has none.
+
+Privacy: nothing is counted over the batch. The standing test looks at whatever the model does inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sordino.refusal import Refusal
+
+IGNORED = -100
+"""Labels that count for nothing, by the convention of torch and transformers."""
+LABELS = ("labels", "label", "label_ids")
+"""Keys under which labels come, the first that is there; the model is not given them."""
+_DROPPED = (*LABELS, "num_items_in_batch")
+
+
+def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """A class per record, several at once (labels of 0 and 1 in floating point), or a number per record.
+
+    Which of them follows from the labels: whole numbers are classes, floating-point labels with as many columns as the
+    model has outputs are a yes or no for each, one floating-point label for one output is regression by squared error. A
+    `config.problem_type` that says otherwise is followed.
+
+    >>> import torch
+    >>> model = lambda x: torch.tensor([[2.0, 0.0], [0.0, 0.0]])
+    >>> classification(model, {"x": torch.zeros(2, 1), "labels": torch.tensor([0, 1])})
+    tensor([0.1269, 0.6931])
+    """
+    labels = _labels(batch)
+    scores = outputs(model, batch)
+    if scores.dim() != 2:
+        raise Refusal(
+            f"the model gives scores with {scores.dim()} dimensions: need (records, classes); for a class per token there "
+            "is sd.losses.token_classification, for the next token sd.losses.causal_lm"
+        )
+    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    if kind == "regression" or (kind is None and labels.is_floating_point() and scores.shape[1] == 1):
+        return (scores - labels.reshape(len(scores), -1).to(scores.dtype)).square().mean(dim=1)
+    if kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
+        each = F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
+        return each.mean(dim=1)
+    return F.cross_entropy(scores, labels.reshape(-1).long(), reduction="none", ignore_index=IGNORED)
+
+
+def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """A class per token, the mean over a record's own labelled tokens."""
+    labels = _labels(batch)
+    return _token_mean(outputs(model, batch), labels)
+
+
+def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """The next token, the mean over a record's own. Without labels the tokens themselves are, where attended to."""
+    labels = _found(batch)
+    if labels is None:
+        labels = batch["input_ids"]
+        mask = batch.get("attention_mask")
+        if mask is not None:
+            labels = labels.masked_fill(mask == 0, IGNORED)
+    return _token_mean(outputs(model, batch)[:, :-1], labels[:, 1:])
+
+
+def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """The tokens that were masked, the mean over a record's own."""
+    return token_classification(model, batch)
+
+
+def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """The target sequence given the source, the mean over a record's own labelled tokens.
+
+    Models of transformers make the decoder's input of the labels, which are at the same places as the scores.
+    """
+    labels = _labels(batch)
+    given = dict(batch)
+    if "decoder_input_ids" not in given:
+        shift = _shift(model)
+        given["decoder_input_ids"] = shift(labels)
+    return _token_mean(outputs(model, given), labels)
+
+
+def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """The scores that a model gives for a batch, without its labels: `logits`, or what it returns if that is a tensor."""
+    given = {name: value for name, value in batch.items() if name not in _DROPPED and value is not None}
+    found = model(**given)
+    if isinstance(found, Tensor):
+        return found
+    scores = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", None)
+    if not isinstance(scores, Tensor):
+        raise Refusal(
+            f"the model returned a {type(found).__name__} without `logits`: need scores to make a loss per record of; "
+            "write loss_fn(model, batch) yourself, with one loss per record"
+        )
+    return scores
+
+
+def _token_mean(scores: Tensor, labels: Tensor) -> Tensor:
+    """(B, T, classes) and (B, T) to the mean over each record's own labelled places, (B,)."""
+    if scores.dim() != 3 or scores.shape[:2] != labels.shape:
+        raise Refusal(
+            f"scores with {scores.dim()} dimensions and labels with {labels.dim()}: need a score per token and class and a "
+            "label per token; for a class per record there is sd.losses.classification"
+        )
+    each = F.cross_entropy(scores.transpose(1, 2), labels.long(), reduction="none", ignore_index=IGNORED)  # (B, T)
+    kept = (labels != IGNORED).sum(dim=1)
+    return each.sum(dim=1) / kept.clamp(min=1)  # a record's own count, of no other
+
+
+def _found(batch: Mapping[str, Any]) -> Tensor | None:
+    return next((batch[name] for name in LABELS if batch.get(name) is not None), None)
+
+
+def _labels(batch: Mapping[str, Any]) -> Tensor:
+    found = _found(batch)
+    if found is None:
+        raise Refusal(f"a batch has the keys {', '.join(batch)}: need labels, under {' or '.join(LABELS)}")
+    return found
+
+
+def _shift(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    base = getattr(model, "get_base_model", lambda: model)()
+    made: Callable[..., Tensor] | None = getattr(base, "prepare_decoder_input_ids_from_labels", None)
+    if made is not None:
+        return lambda labels: made(labels=labels)
+    raise Refusal(
+        f"{type(base).__name__} does not say how its decoder's input is made of labels: put "
+        "decoder_input_ids into the batch"
+    )
+
+
+def for_model(model: nn.Module) -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
+    """The loss that a model of transformers is made for, by the name of its class."""
+    base = getattr(model, "get_base_model", lambda: model)()
+    name = type(base).__name__
+    if getattr(getattr(base, "config", None), "is_encoder_decoder", False) and "Conditional" in name:
+        return seq2seq
+    for ending, loss in _BY_ENDING.items():
+        if name.endswith(ending):
+            return loss
+    raise Refusal(
+        f"no loss per record is known for a {name}: give loss_fn=, a function of (model, batch) with one loss per record, "
+        f"such as sd.losses.classification; known are models for {', '.join(_BY_ENDING)}"
+    )
+
+
+_BY_ENDING: dict[str, Callable[[nn.Module, Mapping[str, Any]], Tensor]] = {
+    "ForSequenceClassification": classification,
+    "ForImageClassification": classification,
+    "ForAudioClassification": classification,
+    "ForTokenClassification": token_classification,
+    "ForMaskedLM": masked_lm,
+    "ForCausalLM": causal_lm,
+    "LMHeadModel": causal_lm,
+    "ForConditionalGeneration": seq2seq,
+}

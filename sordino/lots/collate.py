@@ -1,0 +1,68 @@
+"""From records to a batch where no collate was given: torch's own, with words for what it cannot join.
+
+Records that are dicts are joined key by key: numbers, tensors and arrays as torch does it, lists of numbers as rows, None
+where all have None. That is how tokenised text comes from Hugging Face's libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from sordino.refusal import Refusal
+
+
+def joined(records: list[Any]) -> Any:
+    """The batch of these records."""
+    if records and all(isinstance(record, Mapping) for record in records):
+        keys = list(records[0])
+        if any(record.keys() != records[0].keys() for record in records):
+            raise Refusal("the records of a dataset have different keys: need the same in each; give `collate`")
+        return {key: _column(key, [record[key] for record in records]) for key in keys}
+    try:
+        return default_collate(records)
+    except (TypeError, RuntimeError) as error:  # its words may hold sizes; the kind is enough
+        raise Refusal(
+            f"the records cannot be joined to a batch by torch's default_collate ({type(error).__name__}): need tensors or "
+            "numbers of one shape; give `collate`, such as a tokenizer's padding"
+        ) from None
+
+
+def _column(key: Any, values: list[Any]) -> Any:
+    """One key of all records."""
+    if all(value is None for value in values):
+        return None
+    rows = [_row(value) for value in values]
+    if all(isinstance(row, Tensor) for row in rows):
+        if len({row.shape for row in rows}) > 1:
+            raise Refusal(
+                f"{key!r} differs in shape from record to record: need `collate` to pad it, such as "
+                "transformers.DataCollatorWithPadding(tokenizer), with a mask that the loss respects"
+            )
+        return torch.stack(rows)
+    if any(isinstance(value, str | bytes) or value is None for value in values):
+        kind = "None in some records" if any(value is None for value in values) else type(values[0]).__name__
+        raise Refusal(
+            f"{key!r} is {kind}: need a number or a tensor in every record; tokenise or drop the column before training"
+        )
+    return joined(values)
+
+
+def _row(value: Any) -> Any:
+    if isinstance(value, list | tuple) and not any(isinstance(one, Tensor | str | bytes | Mapping) for one in value):
+        try:
+            return torch.as_tensor(value)
+        except (ValueError, TypeError, RuntimeError):
+            return value
+    if isinstance(value, np.ndarray | np.generic):
+        return torch.as_tensor(value)
+    if isinstance(value, float):
+        return torch.tensor(value, dtype=torch.float64)  # as default_collate does
+    if isinstance(value, bool | int):
+        return torch.tensor(value)
+    return value
