@@ -268,9 +268,7 @@ class Private:
         return self._twin(copy.deepcopy(self._model, memo))
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Private cannot be pickled, its noise must not be in two places: save its state_dict()"
-        )
+        raise TypeError("a Private cannot be pickled, its noise must not be in two places: save its state_dict()")
 
     def _twin(self, model: nn.Module) -> Private:
         ask, penalty = self._query, self._passes.penalty

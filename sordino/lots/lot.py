@@ -54,6 +54,9 @@ class Lot:
     def __repr__(self) -> str:
         return f"Lot(step={self.step}, size={self.size}, expected_batch={self.expected_batch})"
 
+    def __contains__(self, name: object) -> bool:
+        return False  # whoever looks for a key or a tensor finds none
+
     def __bool__(self) -> bool:
         return True  # an empty draw is a draw
 

@@ -1,0 +1,5 @@
+"""Other libraries' loops: Hugging Face, Lightning, skorch, scikit-learn. Each imports its library when used."""
+
+from sordino.integrations.privacy import Privacy
+
+__all__ = ["Privacy"]

@@ -1,0 +1,82 @@
+"""What every road is told about privacy: a query and a δ, or an ε that the noise is calibrated to.
+
+    Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0)           plain DP-SGD, its noise found before the first step
+    Privacy(query=sd.NoisySum(…), delta=1e-5)                    any query
+
+Privacy: the noise is calibrated by a dry run of the same query, sampler and steps; the claim is made of what was done, so
+a run that is stopped early costs less, and one that goes on costs more, whatever was aimed at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sordino import validate
+from sordino.algorithms.dpsgd import NoisySum, Query
+from sordino.algorithms.dry_run import dry_run
+from sordino.algorithms.with_loss import WithLoss
+from sordino.door.noise import Gaussian
+from sordino.runs.cost import noise_for
+from sordino.sampling.sampler import Sampler
+from sordino.weigh.flat import Flat
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """A query and the δ of its claim; or an ε and the bound of a plain DP-SGD whose noise is to be found.
+
+    `loss_bound` releases a noisy mean of the losses too, each clipped to ±loss_bound, at twenty times the gradients' noise
+    multiplier: without it a road has no training loss to log.
+    """
+
+    delta: float
+    query: Query | None = None
+    epsilon: float | None = None
+    bound: float | None = None
+    loss_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        validate.fraction("delta", self.delta)
+        if (self.query is None) == (self.epsilon is None):
+            raise ValueError("give either query=, as in NoisySum(Flat(1.0), Gaussian(1.1)), or epsilon= and bound=")
+        if self.epsilon is not None:
+            validate.positive("epsilon", self.epsilon)
+            if self.bound is None:
+                raise ValueError(
+                    "epsilon without bound: need the length that gradients are clipped to, such as bound=1.0"
+                )
+            validate.positive("bound", self.bound)
+        if self.loss_bound is not None:
+            validate.positive("loss_bound", self.loss_bound)
+            if self.query is not None:
+                raise ValueError("loss_bound beside query: wrap the query yourself, in sd.WithLoss")
+
+    @classmethod
+    def target(cls, *, epsilon: float, delta: float, bound: float, loss_bound: float | None = None) -> Privacy:
+        """DP-SGD with flat clipping and as much noise as ε asks for.
+
+        >>> Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0).epsilon
+        3.0
+        """
+        return cls(delta, epsilon=epsilon, bound=bound, loss_bound=loss_bound)
+
+    def query_for(self, sampler: Sampler, records: int, steps: int, expected_batch: float | None) -> Query:
+        """The query, its noise such that so many steps meet ε."""
+        if self.query is not None:
+            return self.query
+        assert self.epsilon is not None  # one of the two is there
+        sigma = noise_for(
+            lambda s: dry_run(self._plain(s), sampler, records, steps, expected_batch), self.epsilon, self.delta
+        )
+        return self._plain(sigma)
+
+    def _plain(self, sigma: float) -> Query:
+        assert self.bound is not None  # checked with epsilon
+        plain = NoisySum(Flat(self.bound), Gaussian(sigma))
+        if self.loss_bound is None:
+            return plain
+        return WithLoss(plain, self.loss_bound, Gaussian(_LOSS * sigma))
+
+
+_LOSS = 20.0
+"""The loss's noise multiplier over that of the gradients: it then costs an eighth of a percent of noise."""

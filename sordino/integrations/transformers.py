@@ -1,0 +1,285 @@
+"""`Trainer` of Hugging Face's transformers, private: their arguments, callbacks and checkpoints, ε as a metric, a claim.
+
+    trainer = Trainer(model, args, train_dataset=tokenised, processing_class=tokenizer,
+                      privacy=Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0))
+    trainer.train()
+    print(trainer.claim())
+
+What is otherwise than theirs: lots are drawn (Poisson, of per_device_train_batch_size × gradient_accumulation_steps records
+on average, processed per_device_train_batch_size at a time); the loss is one per record (`sordino.losses`), never the
+model's own mean; gradients are clipped per record, so `max_grad_norm` is left out; nothing is logged that was not released.
+
+Privacy: gradients come from `Private.backward` alone and every check of `Private` is at work. Their loop only steps, logs,
+evaluates and saves. Evaluating the training set voids the claim.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.accounting.accountants.live import Live
+from sordino.algorithms.with_loss import WithLoss
+from sordino.door.claims import Claim, Guarantee
+from sordino.door.ledger import Ledger, ledger_for
+from sordino.gradients.protocol import Backend
+from sordino.integrations.missing import NotInstalled
+from sordino.integrations.privacy import Privacy
+from sordino.integrations.same_records import shares_records
+from sordino.losses import for_model
+from sordino.lots.draws import Draws
+from sordino.lots.lot import Lot
+from sordino.private import Private
+from sordino.refusal import Refusal
+from sordino.runs.packing import pack, unpack
+from sordino.sampling.poisson import Poisson
+from sordino.sampling.sampler import Sampler
+
+try:
+    import transformers
+except ImportError as error:
+    raise NotInstalled("transformers", "huggingface") from error
+
+STATE = "sordino"
+"""Name of the files beside a checkpoint of theirs: the ledger and the streams as JSON, tensors of a query's state."""
+CARD = "PRIVACY.md"
+
+_REFUSED: dict[str, tuple[Any, str]] = {
+    "fp16": (False, "norms in half precision are no bound; train in float32"),
+    "bf16": (False, "norms in half precision are no bound; train in float32"),
+    "label_smoothing_factor": (0.0, "its loss is a mean over the batch; give loss_fn= with the smoothing in it"),
+    "torch_compile": (False, "compiled layers cannot be seen; leave it out"),
+    "auto_find_batch_size": (
+        False,
+        "lots are drawn by rate; set per_device_train_batch_size, which memory alone limits",
+    ),
+    "include_num_input_tokens_seen": ("no", "the number of tokens drawn is private; leave it out"),
+    "dataloader_drop_last": (False, "a lot has no last batch to drop; leave it out"),
+}
+
+
+class Trainer(transformers.Trainer):  # type: ignore[misc]
+    """Their `Trainer`, trained privately.
+
+    `loss_fn(model, batch)` gives one loss per record; by default that of the model's class. `sampler`,
+    `expected_batch` and `backend` are those of `Private`: without them lots are Poisson, of the arguments' batch on
+    average, and the claim says that it does not cover the number of records.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: transformers.TrainingArguments | None = None,
+        *positional: Any,
+        privacy: Privacy,
+        loss_fn: Callable[..., Tensor] | None = None,
+        sampler: Sampler | None = None,
+        expected_batch: float | None = None,
+        backend: Backend | None = None,
+        **more: Any,
+    ) -> None:
+        if not isinstance(privacy, Privacy):
+            raise TypeError(
+                f"privacy={privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
+            )
+        if more.get("compute_loss_func") is not None:
+            raise Refusal(
+                "compute_loss_func: it gives one number for a batch, and a record's share of it cannot be bounded; give "
+                "loss_fn=, a function of (model, batch) with one loss per record, such as sd.losses.classification"
+            )
+        given = transformers.TrainingArguments("trainer_output") if args is None else args
+        self._privacy, self._loss_fn, self._sampler, self._expected = privacy, loss_fn, sampler, expected_batch
+        self._backend = backend
+        self._lot_size = given.per_device_train_batch_size * given.gradient_accumulation_steps
+        self._at_once = given.per_device_train_batch_size
+        self.private: Private | None = None
+        self._resume: dict[str, Any] | None = None
+        self._live = Live()
+        self._ledger, self._releases_loss = Ledger(), False
+        super().__init__(model, _checked(given), *positional, **more)
+
+    def claim(self) -> Claim:
+        """What can truly be said of the training so far."""
+        return self._started().claim(self._privacy.delta)
+
+    def get_train_dataloader(self) -> _Epochs:
+        """Lots instead of batches; asked for once by each call of `train`."""
+        dataset = self.train_dataset
+        if dataset is None:
+            raise ValueError("Trainer: training requires a train_dataset.")
+        n, args = len(dataset), self.args
+        dataset, collate = self._columns(dataset)
+        sampler = Poisson(min(1.0, self._lot_size / n)) if self._sampler is None else self._sampler
+        expected = sampler.expected(n) if self._expected is None else self._expected
+        per_epoch = max(1, math.ceil(n / expected)) if self._sampler is None else max(1, round(n / expected))
+        steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
+        query = self._privacy.query_for(sampler, n, steps, self._expected)
+        loss = for_model(self.model) if self._loss_fn is None else self._loss_fn
+        self._ledger, self._releases_loss = ledger_for(self.model, None), isinstance(query, WithLoss)
+        self.private = Private(self.model, loss, query, backend=self._backend, ledger=self._ledger)
+        if self._resume is not None:
+            self.private.load_state_dict(self._resume)
+            self._resume = None
+        self.model.train()  # the mode in which the loss is tried before the first draw
+        left = max(1, steps - self.private.steps) if self.private.steps < steps else 1
+        draws = self.private.draws(
+            dataset,
+            sampler,
+            left,
+            expected_batch=self._expected,
+            physical_batch=self._at_once,
+            collate=collate,
+            workers=args.dataloader_num_workers,
+        )
+        return _Epochs(draws, per_epoch, dataset)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Of lots: as many as are expected to be drawn in an epoch, a public number."""
+        if isinstance(dataloader, _Epochs):
+            return round(len(dataloader) * self._lot_size)
+        found: int = super().num_examples(dataloader)
+        return found
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """The lot's noisy gradient into `.grad`; the released mean of the losses, or 0 where none is released."""
+        if model is not self.model:
+            raise Refusal(f"the model was wrapped in a {type(model).__name__}: train the plain model, in one process")
+        model.train()
+        if not isinstance(inputs, Lot):
+            raise Refusal("training_step was given a batch that no sampler drew: leave get_train_dataloader as it is")
+        private = self._started()
+        private.backward(inputs)
+        return torch.tensor((private.loss or 0.0) if self._releases_loss else 0.0, device=self.args.device)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """What was released, and ε."""
+        private = self.private
+        if private is not None and private.steps:
+            if not self._releases_loss:
+                logs.pop("loss", None)
+                logs.pop("train_loss", None)
+            said = private.claim(self._privacy.delta, accountant=self._live)
+            if isinstance(said, Guarantee):
+                logs.update({"epsilon": said.epsilon, "delta": said.delta})
+        super().log(logs, start_time)
+
+    def train(self, resume_from_checkpoint: Any = None, *positional: Any, **more: Any) -> Any:
+        """Their training; the claim is in the metrics, and beside the model where one is saved."""
+        self._read_state(resume_from_checkpoint)
+        done = super().train(resume_from_checkpoint, *positional, **more)
+        said = self.claim()
+        for name in ("epsilon", "delta"):  # as logged before the end: something may have come since
+            done.metrics.pop(name, None)
+        if isinstance(said, Guarantee):
+            done.metrics.update({"epsilon": said.epsilon, "delta": said.delta})
+        if not self._releases_loss:
+            done.metrics.pop("train_loss", None)
+            done = done._replace(training_loss=float("nan"))
+        if self.args.should_save:
+            Path(self.args.output_dir, CARD).write_text(f"# Privacy\n\n```text\n{said}\n```\n", encoding="utf-8")
+        return done
+
+    def evaluate(self, eval_dataset: Any = None, *positional: Any, **more: Any) -> Any:
+        """Theirs; on records that were trained on it voids the claim."""
+        self._look_at(self.eval_dataset if eval_dataset is None else eval_dataset)
+        return super().evaluate(eval_dataset, *positional, **more)
+
+    def predict(self, test_dataset: Any, *positional: Any, **more: Any) -> Any:
+        """Theirs; on records that were trained on it voids the claim."""
+        self._look_at(test_dataset)
+        return super().predict(test_dataset, *positional, **more)
+
+    def create_model_card(self, *positional: Any, **more: Any) -> None:
+        """Theirs, with the claim at its end."""
+        super().create_model_card(*positional, **more)
+        card = Path(self.args.output_dir, "README.md")
+        if self.private is not None and card.exists():
+            text = card.read_text(encoding="utf-8")
+            card.write_text(f"{text}\n## Privacy\n\n```text\n{self.claim()}\n```\n", encoding="utf-8")
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        from safetensors.torch import save_file
+
+        folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
+        tensors: dict[str, Tensor] = {}
+        state = pack(self._started().state_dict(), STATE, tensors)
+        (folder / f"{STATE}.json").write_text(json.dumps(state), encoding="utf-8")
+        save_file(tensors, folder / f"{STATE}.safetensors")
+
+    def _read_state(self, checkpoint: Any) -> None:
+        """The ledger of a checkpoint that training goes on from; without it nothing can be said of the model."""
+        if checkpoint is True:
+            checkpoint = transformers.trainer_utils.get_last_checkpoint(self.args.output_dir)
+        if not checkpoint:
+            return
+        from safetensors.torch import load_file
+
+        folder = Path(checkpoint)
+        if not (folder / f"{STATE}.json").exists():
+            raise Refusal(
+                f"{folder.name} has no {STATE}.json: it was not saved by this Trainer, and what its training cost is not "
+                "known; start anew from the model, whose training then counts as public"
+            )
+        state = json.loads((folder / f"{STATE}.json").read_text(encoding="utf-8"))
+        self._resume = unpack(state, load_file(folder / f"{STATE}.safetensors"))
+
+    def _load_best_model(self) -> None:
+        with self._started().post_processing("the best of the saved checkpoints, by the evaluation set"):
+            super()._load_best_model()
+
+    def _look_at(self, dataset: Any) -> None:
+        for one in dataset.values() if isinstance(dataset, dict) else (dataset,):
+            if self.private is not None and one is not None and shares_records(one, self.train_dataset):
+                self._ledger.void(
+                    "records that were trained on were evaluated, and what comes of it has no noise; evaluate held-out ones"
+                )
+
+    def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
+        """The dataset and collate with the columns that the model takes, as they do it."""
+        collate = self.data_collator
+        if type(dataset).__module__.startswith("datasets."):
+            return self._remove_unused_columns(dataset, description="training"), collate
+        return dataset, self._get_collator_with_removed_columns(collate, description="training")
+
+    def _started(self) -> Private:
+        if self.private is None:
+            raise Refusal("nothing was trained yet: call train() first")
+        return self.private
+
+
+class _Epochs:
+    """The lots of a run as a data loader that is asked for an epoch at a time."""
+
+    def __init__(self, draws: Draws, per_epoch: int, dataset: Any) -> None:
+        self._draws, self._per_epoch, self.dataset = draws, per_epoch, dataset
+
+    def __len__(self) -> int:
+        return self._per_epoch
+
+    def __iter__(self) -> Iterator[Lot]:
+        return islice(self._draws, self._per_epoch)
+
+
+def _checked(args: Any) -> Any:
+    """A copy of their arguments for a loop of lots, or a refusal with the cure."""
+    for name, (usual, why) in _REFUSED.items():
+        with suppress(AttributeError):  # arguments come and go with their versions
+            if getattr(args, name) not in (usual, None, False if usual == "no" else usual):
+                raise Refusal(f"{name}={getattr(args, name)!r}: {why}")
+    if getattr(args, "world_size", 1) > 1 or getattr(args, "n_gpu", 0) > 1:
+        raise Refusal("several processes or devices: each would draw for itself; train in one process on one device")
+    own = copy.copy(args)
+    own.gradient_accumulation_steps = 1  # a lot is one step, however large
+    own.max_grad_norm = 0.0  # records are clipped, one by one; what is released need not be
+    own.ignore_data_skip = True  # lots are drawn anew after a checkpoint, not skipped
+    return own

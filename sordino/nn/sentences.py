@@ -1,0 +1,59 @@
+"""A classifier of sentences on a pretrained encoder: the mean of the token vectors, then a linear layer.
+
+The encoder is any model of transformers that gives `last_hidden_state`; MiniLM was trained for this mean. What of it is
+trained is chosen by `requires_grad`: all, adapters of peft, or the head alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class SentenceClassifier(nn.Module):
+    """(B, T) tokens and mask to (B, classes) scores."""
+
+    def __init__(self, encoder: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(width, classes)
+        nn.init.zeros_(self.head.weight)  # noise is the largest thing in the first steps; begin without an opinion
+        nn.init.zeros_(self.head.bias)
+
+    def features(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The mean of a record's own token vectors, (B, width), of length √width."""
+        found: Any = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
+        hidden: Tensor = found.last_hidden_state  # (B, T, width)
+        mask = attention_mask.unsqueeze(2).to(hidden.dtype)
+        mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+        scaled: Tensor = nn.functional.normalize(mean, dim=1) * float(mean.shape[1]) ** 0.5
+        return scaled
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The scores."""
+        scores: Tensor = self.head(self.features(input_ids, attention_mask))
+        return scores
+
+    def freeze_encoder(self) -> None:
+        """Train the head alone."""
+        for p in self.encoder.parameters():
+            p.requires_grad_(False)
+
+    def embeddings_frozen(self) -> None:
+        """Train all but the tables of words and places: most of their rows are not met in a small dataset."""
+        for name, p in self.encoder.named_parameters():
+            if "embeddings" in name:
+                p.requires_grad_(False)
+
+
+@torch.no_grad()
+def features_of(model: SentenceClassifier, input_ids: Tensor, attention_mask: Tensor, at_once: int = 64) -> Tensor:
+    """Of many records, in evaluation mode."""
+    was = model.training
+    model.eval()
+    pieces = zip(input_ids.split(at_once), attention_mask.split(at_once), strict=True)
+    found = torch.cat([model.features(tokens, mask) for tokens, mask in pieces])
+    model.train(was)
+    return found
