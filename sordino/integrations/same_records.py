@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+EVALUATED = "records that were trained on were evaluated, and what comes of it has no noise; evaluate held-out ones"
+SCORED = "the training set was scored, and what comes of it has no noise; score held-out records"
+"""Why there is no guarantee then."""
 
 
 def shares_records(one: Any, other: Any) -> bool:
@@ -32,11 +37,13 @@ def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
         chosen = places if chosen is None else [places[i] for i in chosen]
         dataset = dataset.dataset
     if chosen is not None:
+        if isinstance(dataset, TensorDataset):
+            return _addresses(dataset.tensors[0], chosen)
         return {root: frozenset(chosen) if rows is None else None for root, rows in _rows(dataset).items()}
     if isinstance(dataset, ConcatDataset):
         return {root: None for inner in dataset.datasets for root in _rows(inner)}
     if isinstance(dataset, TensorDataset):
-        return {_memory(dataset.tensors[0]): None}
+        return _addresses(dataset.tensors[0])
     table = getattr(dataset, "data", None)
     if type(dataset).__module__.startswith("datasets.") and table is not None:
         selected = getattr(dataset, "_indices", None)
@@ -45,5 +52,19 @@ def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
     return {id(dataset): None}
 
 
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int, frozenset[int] | None]:
+    """The memory behind a tensor, and where in it its rows begin."""
+    first, step = tensor.storage_offset(), tensor.stride(0)
+    rows = range(len(tensor)) if chosen is None else chosen
+    return {tensor.untyped_storage().data_ptr(): frozenset(first + i * step for i in rows)}
+
+
+def memory_of(x: Any) -> tuple[int, int]:
+    """Where a table lies: first and last address."""
+    low, high = np.lib.array_utils.byte_bounds(np.asarray(x))
+    return int(low), int(high)
+
+
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Have two of them something in common?"""
+    return one[0] < other[1] and other[0] < one[1]

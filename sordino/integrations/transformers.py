@@ -18,9 +18,8 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,11 @@ from sordino.algorithms.with_loss import WithLoss
 from sordino.door.claims import Claim, Guarantee
 from sordino.door.ledger import Ledger, ledger_for
 from sordino.gradients.protocol import Backend
+from sordino.integrations.epochs import Epochs, lots_in_an_epoch
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import shares_records
+from sordino.integrations.same_records import EVALUATED, shares_records
 from sordino.losses import for_model
-from sordino.lots.draws import Draws
 from sordino.lots.lot import Lot
 from sordino.private import Private
 from sordino.refusal import Refusal
@@ -99,7 +98,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         given = transformers.TrainingArguments("trainer_output") if args is None else args
         self._privacy, self._loss_fn, self._sampler, self._expected = privacy, loss_fn, sampler, expected_batch
         self._backend = backend
-        self._lot_size = given.per_device_train_batch_size * given.gradient_accumulation_steps
+        self._lot_size: int = given.per_device_train_batch_size * given.gradient_accumulation_steps
         self._at_once = given.per_device_train_batch_size
         self.private: Private | None = None
         self._resume: dict[str, Any] | None = None
@@ -111,7 +110,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """What can truly be said of the training so far."""
         return self._started().claim(self._privacy.delta)
 
-    def get_train_dataloader(self) -> _Epochs:
+    def get_train_dataloader(self) -> Epochs:
         """Lots instead of batches; asked for once by each call of `train`."""
         dataset = self.train_dataset
         if dataset is None:
@@ -120,7 +119,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         dataset, collate = self._columns(dataset)
         sampler = Poisson(min(1.0, self._lot_size / n)) if self._sampler is None else self._sampler
         expected = sampler.expected(n) if self._expected is None else self._expected
-        per_epoch = max(1, math.ceil(n / expected)) if self._sampler is None else max(1, round(n / expected))
+        per_epoch = lots_in_an_epoch(n, expected)
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
         query = self._privacy.query_for(sampler, n, steps, self._expected)
         loss = for_model(self.model) if self._loss_fn is None else self._loss_fn
@@ -140,11 +139,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             collate=collate,
             workers=args.dataloader_num_workers,
         )
-        return _Epochs(draws, per_epoch, dataset)
+        return Epochs(draws, per_epoch, dataset)
 
     def num_examples(self, dataloader: Any) -> int:
         """Of lots: as many as are expected to be drawn in an epoch, a public number."""
-        if isinstance(dataloader, _Epochs):
+        if isinstance(dataloader, Epochs):
             return round(len(dataloader) * self._lot_size)
         found: int = super().num_examples(dataloader)
         return found
@@ -240,9 +239,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def _look_at(self, dataset: Any) -> None:
         for one in dataset.values() if isinstance(dataset, dict) else (dataset,):
             if self.private is not None and one is not None and shares_records(one, self.train_dataset):
-                self._ledger.void(
-                    "records that were trained on were evaluated, and what comes of it has no noise; evaluate held-out ones"
-                )
+                self._ledger.void(EVALUATED)
 
     def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
         """The dataset and collate with the columns that the model takes, as they do it."""
@@ -255,19 +252,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if self.private is None:
             raise Refusal("nothing was trained yet: call train() first")
         return self.private
-
-
-class _Epochs:
-    """The lots of a run as a data loader that is asked for an epoch at a time."""
-
-    def __init__(self, draws: Draws, per_epoch: int, dataset: Any) -> None:
-        self._draws, self._per_epoch, self.dataset = draws, per_epoch, dataset
-
-    def __len__(self) -> int:
-        return self._per_epoch
-
-    def __iter__(self) -> Iterator[Lot]:
-        return islice(self._draws, self._per_epoch)
 
 
 def _checked(args: Any) -> Any:

@@ -1,0 +1,33 @@
+"""The lots of a run as a data loader that is asked for an epoch at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from sordino.lots.draws import Draws
+from sordino.lots.lot import Lot
+
+
+class Epochs:
+    """`per_epoch` lots each time it is gone through, from one call of `draws`."""
+
+    def __init__(self, draws: Draws, per_epoch: int, dataset: Any) -> None:
+        self._draws, self._per_epoch, self.dataset = draws, per_epoch, dataset
+
+    def __len__(self) -> int:
+        return self._per_epoch
+
+    def __iter__(self) -> Iterator[Lot]:
+        return islice(self._draws, self._per_epoch)
+
+
+def lots_in_an_epoch(records: int, expected_batch: float) -> int:
+    """Lots until about as many records were drawn as there are.
+
+    >>> lots_in_an_epoch(1000, 300)
+    4
+    """
+    return max(1, math.ceil(records / expected_batch - 1e-9))  # 1e-9: rate × N is rounded

@@ -1,0 +1,165 @@
+"""Lightning, with automatic optimisation: a module whose training step is `Private.backward`.
+
+    class Classifier(PrivateModule):
+        def record_losses(self, x, y): …                  # one loss per record, in place of training_step
+        def configure_optimizers(self): …                 # as ever
+
+    module = Classifier()
+    lots = module.make_private(data, Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0), sd.Poisson(0.01), steps=500)
+    L.Trainer(max_epochs=1).fit(module, lots)
+    print(module.claim())
+
+Lightning's loop, loggers, callbacks and checkpoints are its own; a checkpoint holds the ledger. `privacy/epsilon` is
+logged, and `loss` where one is released (`sd.WithLoss`).
+
+Privacy: gradients come from `Private.backward` alone, in the hook `backward`; every check of `Private` is at work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sordino.accounting.accountants.live import Live
+from sordino.algorithms.with_loss import WithLoss
+from sordino.door.claims import Claim, Guarantee
+from sordino.door.ledger import ledger_for
+from sordino.gradients.protocol import Backend
+from sordino.integrations.missing import NotInstalled
+from sordino.integrations.privacy import Privacy
+from sordino.integrations.same_records import EVALUATED, shares_records
+from sordino.lots.draws import Draws
+from sordino.lots.loading import length
+from sordino.lots.lot import Lot
+from sordino.private import Private
+from sordino.refusal import Refusal
+from sordino.sampling.sampler import Sampler
+
+try:
+    import lightning
+except ImportError as error:
+    raise NotInstalled("lightning", "lightning") from error
+
+_STATE = "sordino"
+_EVERY = 10
+"""Steps between two logged values of ε."""
+
+
+class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
+    """A `LightningModule` that is trained privately: write `record_losses` and `configure_optimizers`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[str, Any] = {}  # what is not a module: Lightning must not move, copy or save it
+
+    def record_losses(self, *batch: Any) -> Tensor:
+        """One loss per record of a batch, shape (B,)."""
+        raise NotImplementedError(f"{type(self).__name__}: write record_losses(self, *batch), one loss per record")
+
+    def make_private(
+        self,
+        dataset: Any,
+        privacy: Privacy,
+        sampler: Sampler,
+        steps: int,
+        *,
+        expected_batch: float | None = None,
+        backend: Backend | None = None,
+        **more: Any,
+    ) -> Draws:
+        """The lots to fit on: `trainer.fit(module, lots)`. `more` goes to `Private.draws`."""
+        query = privacy.query_for(sampler, length(dataset), steps, expected_batch)
+        ledger = ledger_for(self, None)
+        private = Private(self, _losses, query, backend=backend, ledger=ledger)
+        if _STATE in self._held:
+            private.load_state_dict(self._held.pop(_STATE))
+        self._held.update(
+            private=private, privacy=privacy, live=Live(), loss=isinstance(query, WithLoss), ledger=ledger, data=dataset
+        )
+        return private.draws(dataset, sampler, steps, expected_batch=expected_batch, **more)
+
+    @property
+    def private(self) -> Private:
+        """The run."""
+        if "private" not in self._held:
+            raise Refusal("this module was not made private: fit it on the lots that module.make_private(…) gives")
+        found: Private = self._held["private"]
+        return found
+
+    def claim(self) -> Claim:
+        """What can truly be said of the training so far."""
+        return self.private.claim(self._held["privacy"].delta)
+
+    def on_train_start(self) -> None:
+        """Refuse what a loop of lots cannot do."""
+        trainer = self.trainer
+        if trainer.accumulate_grad_batches != 1:
+            raise Refusal(
+                f"accumulate_grad_batches={trainer.accumulate_grad_batches}: a lot is one step, however large, and the "
+                "lots before the last would be lost; leave it out, and give make_private a larger rate"
+            )
+        if str(trainer.precision) not in ("32-true", "64-true", "32", "64"):
+            raise Refusal(f"precision={trainer.precision!r}: norms in half precision are no bound; use 32-true")
+        if trainer.world_size > 1:
+            raise Refusal("several processes: each would draw for itself; use devices=1")
+
+    def on_validation_start(self) -> None:
+        """Records that were trained on must not be evaluated."""
+        self._look_at(self.trainer.val_dataloaders)
+
+    def on_test_start(self) -> None:
+        """Nor tested."""
+        self._look_at(self.trainer.test_dataloaders)
+
+    def _look_at(self, loaders: Any) -> None:
+        for loader in loaders if isinstance(loaders, list | tuple) else [loaders]:
+            dataset = getattr(loader, "dataset", None)
+            if "data" in self._held and dataset is not None and shares_records(dataset, self._held["data"]):
+                self._held["ledger"].void(EVALUATED)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Keeps the lot for `backward`."""
+        if not isinstance(batch, Lot):
+            raise Refusal(
+                f"fit was given batches ({type(batch).__name__}) that no sampler drew: need the lots that "
+                "module.make_private(…) returns, as in trainer.fit(module, lots)"
+            )
+        self._held["lot"] = batch
+        return torch.zeros((), device=self.device, requires_grad=True)
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """The lot's noisy gradient into `.grad`, and what was released into the log."""
+        lot: Lot = self._held.pop("lot")
+        private = self.private
+        private.backward(lot)
+        size = max(1, round(lot.expected_batch))  # a public number
+        if self._held["loss"] and private.loss is not None:
+            self.log("loss", private.loss, on_step=True, batch_size=size)
+        if lot.step % _EVERY == 0:
+            said = private.claim(self._held["privacy"].delta, accountant=self._held["live"])
+            if isinstance(said, Guarantee):
+                self.log("privacy/epsilon", said.epsilon, on_step=True, prog_bar=True, batch_size=size)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The ledger goes with the weights."""
+        if "private" in self._held:
+            checkpoint[_STATE] = self.private.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """It comes with them."""
+        state = checkpoint.get(_STATE)
+        if state is None:
+            raise Refusal("this checkpoint has no ledger: what its training cost is not known; begin from its weights")
+        if "private" in self._held:
+            raise Refusal(
+                "load the checkpoint before make_private: module = Classifier.load_from_checkpoint(path), then "
+                "module.make_private(…) for the steps that are left, then fit"
+            )
+        self._held[_STATE] = state
+
+
+def _losses(module: Any, *batch: Any) -> Tensor:
+    found: Tensor = module.record_losses(*batch)
+    return found

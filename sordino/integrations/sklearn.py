@@ -1,0 +1,190 @@
+"""scikit-learn: `DPClassifier` and `DPRegressor` for tables.
+
+    model = DPClassifier(epsilon=1.0, delta=1e-5, low=0.0, high=1.0, classes=[0, 1])
+    model.fit(X, y).predict_proba(X_new)
+    print(model.claim_)
+
+A linear model, or a network with `hidden` units, trained by DP-SGD with noise calibrated to ε. `low` and `high` are the
+public bounds of the columns (numbers, or one per column): numbers beyond them are cut, and all are scaled to [−1, 1]. With
+`ledger=sd.Ledger()` a second `fit` is charged together with the first.
+
+What would not be covered is refused or voids the claim: cross-validation and searches score private records without noise;
+a step of a pipeline that was fitted on the records read them without noise; so did `score` on the training set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.door.ledger import Ledger
+from sordino.integrations.missing import NotInstalled
+from sordino.integrations.same_records import memory_of
+from sordino.integrations.tabular import Array, Tabular
+from sordino.refusal import Refusal
+
+try:
+    from sklearn.base import ClassifierMixin, RegressorMixin
+    from sklearn.utils.validation import check_array
+except ImportError as error:
+    raise NotInstalled("sklearn", "sklearn") from error
+
+CLASSES = "which classes there are"
+
+
+class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
+    """A classifier of rows of numbers, (ε, δ)-differentially private.
+
+    Args: epsilon, delta: the claim to be met. low, high: public bounds of the columns. classes: the public set of classes;
+    without it those in `y` are used and the claim says that it does not cover which there are. hidden: units of a hidden
+    layer, 0 for a linear model. epochs, lot, learning_rate, bound: of DP-SGD. ledger: where everything done to the same
+    records is charged.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        low: Any = None,
+        high: Any = None,
+        classes: Any = None,
+        hidden: int = 0,
+        epochs: float = 30.0,
+        lot: int = 512,
+        learning_rate: float = 0.02,
+        bound: float = 1.0,
+        ledger: Ledger | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            low=low,
+            high=high,
+            hidden=hidden,
+            epochs=epochs,
+            lot=lot,
+            learning_rate=learning_rate,
+            bound=bound,
+            ledger=ledger,
+            seed=seed,
+        )
+        self.classes = classes
+
+    def fit(self, x: Any, y: Any) -> DPClassifier:
+        """Train to the target ε."""
+        table, labels = check_array(x), np.asarray(y)
+        if labels.ndim != 1 or len(labels) != len(table):
+            raise ValueError("y: need one label for each row of X")
+        self.classes_ = np.unique(labels) if self.classes is None else np.unique(np.asarray(self.classes))
+        if len(self.classes_) < 2:
+            raise ValueError("classes: need at least two")
+        known = np.isin(labels, self.classes_)
+        if not known.all():
+            raise Refusal(
+                "y holds a label that is not in `classes`: need all that may occur; leave such rows out beforehand"
+            )
+        places = torch.as_tensor(np.searchsorted(self.classes_, labels))
+        disclosed = [CLASSES] if self.classes is None else []
+        self._fit(table, places, len(self.classes_), _cross_entropy, disclosed)
+        self._memory = memory_of(x) if isinstance(x, np.ndarray) else self._memory
+        return self
+
+    def predict_proba(self, x: Any) -> Array:
+        """Probabilities of `classes_`, (rows, classes)."""
+        found: Array = self._outputs(x).softmax(dim=1).numpy()
+        return found
+
+    def decision_function(self, x: Any) -> Array:
+        """Scores; for two classes that of the second over the first."""
+        scores = self._outputs(x).numpy()
+        found: Array = scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+        return found
+
+    def predict(self, x: Any) -> Array:
+        """The most probable class."""
+        found: Array = self.classes_[self._outputs(x).argmax(dim=1).numpy()]
+        return found
+
+    def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy; of the training set itself it voids the claim."""
+        self._look_at(x)
+        return float(super().score(x, y, sample_weight))
+
+
+class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
+    """Regression on rows of numbers, (ε, δ)-differentially private; `target_low` and `target_high` bound y in public."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        target_low: float,
+        target_high: float,
+        low: Any = None,
+        high: Any = None,
+        hidden: int = 0,
+        epochs: float = 30.0,
+        lot: int = 512,
+        learning_rate: float = 0.02,
+        bound: float = 1.0,
+        ledger: Ledger | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            low=low,
+            high=high,
+            hidden=hidden,
+            epochs=epochs,
+            lot=lot,
+            learning_rate=learning_rate,
+            bound=bound,
+            ledger=ledger,
+            seed=seed,
+        )
+        self.target_low, self.target_high = target_low, target_high
+
+    def fit(self, x: Any, y: Any) -> DPRegressor:
+        """Train to the target ε."""
+        table, target = check_array(x), np.asarray(y, dtype=np.float64)
+        if target.ndim != 1 or len(target) != len(table):
+            raise ValueError("y: need one number for each row of X")
+        if not self.target_low < self.target_high:
+            raise ValueError("target_low and target_high: need target_low < target_high")
+        scaled = (np.clip(target, self.target_low, self.target_high) - self._middle()) / self._half()
+        self._fit(table, torch.as_tensor(scaled, dtype=torch.float32), 1, _squared_error, [])
+        self._memory = memory_of(x) if isinstance(x, np.ndarray) else self._memory
+        return self
+
+    def predict(self, x: Any) -> Array:
+        """Within the bounds of the target."""
+        raw = self._outputs(x)[:, 0].numpy().astype(np.float64)
+        found: Array = np.clip(raw * self._half() + self._middle(), self.target_low, self.target_high)
+        return found
+
+    def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
+        """R²; of the training set itself it voids the claim."""
+        self._look_at(x)
+        return float(super().score(x, y, sample_weight))
+
+    def _middle(self) -> float:
+        return (self.target_high + self.target_low) / 2
+
+    def _half(self) -> float:
+        return (self.target_high - self.target_low) / 2
+
+
+def _cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
+def _squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    found: Tensor = (model(x)[:, 0] - y).square()
+    return found

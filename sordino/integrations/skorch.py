@@ -1,0 +1,164 @@
+"""skorch: its classifier and regressor, trained privately.
+
+    net = NeuralNetClassifier(Net, criterion=nn.CrossEntropyLoss, privacy=Privacy.target(…), max_epochs=10, batch_size=100)
+    net.fit(X, y)
+    print(net.claim_)
+
+`batch_size` is the expected lot. The criterion is asked for one loss per record (`reduction="none"`). skorch's own split
+for validation is off: it would score private records without noise; `predefined_split` takes held-out ones.
+
+Privacy: gradients come from `Private.backward` alone; nothing is recorded in the history that was not released.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.algorithms.with_loss import WithLoss
+from sordino.door.claims import Claim
+from sordino.door.ledger import ledger_for
+from sordino.integrations.epochs import Epochs, lots_in_an_epoch
+from sordino.integrations.missing import NotInstalled
+from sordino.integrations.privacy import Privacy
+from sordino.integrations.same_records import SCORED, memory_of, overlap
+from sordino.lots.lot import Lot
+from sordino.private import Private
+from sordino.refusal import Refusal
+from sordino.sampling.poisson import Poisson
+
+try:
+    import skorch
+    import skorch.dataset
+except ImportError as error:
+    raise NotInstalled("skorch", "skorch") from error
+
+
+class _Net:
+    """What both have in common; it comes before skorch's own class."""
+
+    privacy: Privacy
+
+    def get_iterator(self, dataset: Any, training: bool = False) -> Any:
+        """Lots for training."""
+        net: Any = self
+        if not training:
+            return super().get_iterator(dataset, training=training)  # type: ignore[misc]
+        if not isinstance(self.privacy, Privacy):
+            raise TypeError(
+                f"privacy={self.privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
+            )
+        if isinstance(net.train_split, skorch.dataset.ValidSplit):
+            raise Refusal(
+                "train_split would score private records without noise after every epoch: use train_split=None, or "
+                "skorch.helper.predefined_split(held_out)"
+            )
+        n = len(dataset)
+        sampler = Poisson(min(1.0, net.batch_size / n))
+        per_epoch = lots_in_an_epoch(n, sampler.expected(n))
+        steps = per_epoch * net.max_epochs
+        query = self.privacy.query_for(sampler, n, steps, None)
+        net.module_.train()
+        net.ledger_ = ledger_for(net.module_, None)
+        net.private_ = Private(net.module_, self._losses, query, ledger=net.ledger_)
+        net.memory_ = None if not isinstance(dataset.X, np.ndarray) else memory_of(dataset.X)
+        net.releases_loss_ = isinstance(query, WithLoss)
+        return Epochs(net.private_.draws(dataset, sampler, steps), per_epoch, dataset)
+
+    def _losses(self, module: nn.Module, x: Any, y: Any) -> Tensor:
+        net: Any = self
+        scores = module(**x) if isinstance(x, dict) else module(x)
+        found: Tensor = net.get_loss(scores, y, X=x, training=True)
+        return found
+
+    def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
+        """The lot's noisy gradient; the released loss, or none."""
+        net: Any = self
+        if not isinstance(batch, Lot):
+            raise Refusal("train_step was given a batch that no sampler drew: leave get_iterator as it is")
+        if fit_params:
+            raise Refusal(f"fit parameters {', '.join(fit_params)}: need everything a record has in X; put them there")
+        net._set_training(True)
+        net.private_.backward(batch)
+        loss = net.private_.loss if net.releases_loss_ else None
+        return {"loss": torch.tensor(float("nan") if loss is None else loss), "y_pred": torch.zeros(0)}
+
+    def run_single_epoch(self, iterator: Any, training: bool, prefix: str, step_fn: Any, **fit_params: Any) -> None:
+        """As skorch does it, with the public size of a lot in place of the true one."""
+        net: Any = self
+        if not training:
+            super().run_single_epoch(iterator, training, prefix, step_fn, **fit_params)  # type: ignore[misc]
+            return
+        for batch in iterator:
+            net.notify("on_batch_begin", batch=batch, training=True)
+            step = step_fn(batch, **fit_params)
+            net.history.record_batch(prefix + "_loss", step["loss"].item())
+            net.history.record_batch(prefix + "_batch_size", max(1, round(batch.expected_batch)))
+            net.notify("on_batch_end", batch=batch, training=True, **step)
+        net.history.record(prefix + "_batch_count", len(iterator))
+
+    def validation_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
+        """The mean over held-out records."""
+        step: dict[str, Any] = super().validation_step(batch, **fit_params)  # type: ignore[misc]
+        return {**step, "loss": step["loss"].mean()}
+
+    def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
+        """Theirs; of the training set itself it voids the claim."""
+        net: Any = self
+        if isinstance(x, np.ndarray) and getattr(net, "memory_", None) and overlap(net.memory_, memory_of(x)):
+            net.ledger_.void(SCORED)
+        return float(super().score(x, y, sample_weight))  # type: ignore[misc]
+
+    @property
+    def claim_(self) -> Claim:
+        """What can truly be said of the training so far."""
+        net: Any = self
+        if not hasattr(net, "private_"):
+            raise Refusal("nothing was trained yet: call fit first")
+        found: Claim = net.private_.claim(self.privacy.delta)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the run: its noise must not be in two places, and a copy goes on under no ledger."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "private_"}
+
+
+class NeuralNetClassifier(_Net, skorch.NeuralNetClassifier):  # type: ignore[misc]
+    """skorch's classifier, private; `classes` should be given, or the claim does not cover which there are."""
+
+    def __init__(
+        self,
+        module: Any,
+        *args: Any,
+        privacy: Privacy,
+        criterion: Any = nn.CrossEntropyLoss,
+        train_split: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("criterion__reduction", "none")
+        super().__init__(module, *args, criterion=criterion, train_split=train_split, **kwargs)
+        self.privacy = privacy
+
+
+class NeuralNetRegressor(_Net, skorch.NeuralNetRegressor):  # type: ignore[misc]
+    """skorch's regressor, private."""
+
+    def __init__(
+        self,
+        module: Any,
+        *args: Any,
+        privacy: Privacy,
+        criterion: Any = nn.MSELoss,
+        train_split: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("criterion__reduction", "none")
+        super().__init__(module, *args, criterion=criterion, train_split=train_split, **kwargs)
+        self.privacy = privacy
+
+    def _losses(self, module: nn.Module, x: Any, y: Any) -> Tensor:
+        return super()._losses(module, x, y).flatten(1).mean(dim=1)

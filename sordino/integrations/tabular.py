@@ -1,0 +1,162 @@
+"""What `DPClassifier` and `DPRegressor` have in common: scaling, training, and a look at who called `fit`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.door.claims import Claim
+from sordino.door.ledger import Ledger
+from sordino.integrations.missing import NotInstalled
+from sordino.integrations.privacy import Privacy
+from sordino.integrations.same_records import SCORED, memory_of, overlap
+from sordino.optim.average import Average
+from sordino.private import Private
+from sordino.refusal import Refusal
+from sordino.sampling.poisson import Poisson
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.pipeline import Pipeline
+    from sklearn.utils import get_tags
+    from sklearn.utils.validation import check_array, check_is_fitted
+except ImportError as error:
+    raise NotInstalled("sklearn", "sklearn") from error
+
+Array = NDArray[Any]
+
+_DECAY = 0.95
+"""Of the average of the weights that is kept: the last twenty steps or so."""
+
+
+class Tabular(BaseEstimator):  # type: ignore[misc]
+    """What both have in common."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        low: Any = None,
+        high: Any = None,
+        hidden: int = 0,
+        epochs: float = 30.0,
+        lot: int = 512,
+        learning_rate: float = 0.02,
+        bound: float = 1.0,
+        ledger: Ledger | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.epsilon, self.delta, self.low, self.high = epsilon, delta, low, high
+        self.hidden, self.epochs, self.lot, self.learning_rate = hidden, epochs, lot, learning_rate
+        self.bound, self.ledger, self.seed = bound, ledger, seed
+
+    @property
+    def claim_(self) -> Claim:
+        """What can truly be said of everything done so far."""
+        check_is_fitted(self, "model_")
+        found: Claim = self.private_.claim(self.delta)
+        return found
+
+    def _fit(self, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
+        """Train; `disclosed` was read off the data without noise."""
+        void = _around()
+        features = self._scaled(x)
+        n = len(y)
+        model = _network(features.shape[1], int(self.hidden), outputs, self.seed)
+        expected = min(float(self.lot), float(n))
+        sampler = Poisson(min(1.0, self.lot / n))
+        steps = max(1, round(self.epochs * n / expected))
+        privacy = Privacy.target(epsilon=self.epsilon, delta=self.delta, bound=self.bound)
+        query = privacy.query_for(sampler, n, steps, expected)
+        self.ledger_ = Ledger() if self.ledger is None else self.ledger
+        for name in disclosed:
+            self.ledger_.disclose(name)
+        self.private_ = Private(model, loss, query, ledger=self.ledger_, seed=self.seed)
+        optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
+        average = Average(model, decay=_DECAY)
+        data = torch.utils.data.TensorDataset(features, y)
+        for drawn in self.private_.draws(data, sampler, steps, expected_batch=expected):
+            self.private_.backward(drawn)
+            optimizer.step()
+            schedule.step()
+            average.update()
+        average.copy_to(model)
+        if void is not None:
+            self.ledger_.void(void)
+        self.model_ = model
+        self.n_features_in_ = x.shape[1]
+        self._memory = memory_of(x)
+
+    def _scaled(self, x: Array) -> Tensor:
+        """Columns cut to their public bounds and scaled to [−1, 1]; as they are where none were given."""
+        if (self.low is None) != (self.high is None):
+            raise ValueError(
+                "low without high, or high without low: give both, the public bounds of the columns, or none"
+            )
+        if self.low is None:
+            return torch.as_tensor(x, dtype=torch.float32)
+        low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (x.shape[1],)) for b in (self.low, self.high))
+        if not (low < high).all():
+            raise ValueError("low and high: need low < high in every column")
+        return torch.as_tensor(2 * (np.clip(x, low, high) - low) / (high - low) - 1, dtype=torch.float32)
+
+    @torch.no_grad()
+    def _outputs(self, x: Any) -> Tensor:
+        check_is_fitted(self, "model_")
+        table = check_array(x)
+        if table.shape[1] != self.n_features_in_:
+            raise ValueError(f"X has {table.shape[1]} columns: need the {self.n_features_in_} of fit")
+        found: Tensor = self.model_(self._scaled(table))
+        return found
+
+    def _look_at(self, x: Any) -> None:
+        if isinstance(x, np.ndarray) and overlap(self._memory, memory_of(x)):
+            self.ledger_.void(SCORED)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the run: its noise must not be in two places. A loaded model predicts; its claim stays with this one."""
+        return {name: value for name, value in vars(self).items() if name not in ("private_", "_memory")}
+
+
+def _network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        last = nn.Linear(hidden or columns, outputs)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        return last if not hidden else nn.Sequential(nn.Linear(columns, hidden), nn.Tanh(), last)
+
+
+def _around() -> str | None:
+    """Who called fit: cross-validation and searches are refused; a pipeline that learnt from the records voids."""
+    frame, void = sys._getframe(1), None
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if module.startswith("sklearn.model_selection") and name in ("_fit_and_score", "_fit_and_predict"):
+            raise Refusal(
+                "cross-validation and searches fit many times and score private records without noise: hold records out "
+                "yourself and score those, or choose parameters on public data"
+            )
+        if isinstance(frame.f_locals.get("self"), Pipeline) and module == "sklearn.pipeline" and name == "fit":
+            learnt = [step for _, step in frame.f_locals["self"].steps[:-1] if _learns(step)]
+            if learnt:
+                void = (
+                    f"{type(learnt[0]).__name__} in the pipeline was fitted on the records without noise; give low= and "
+                    "high= in its place, or fit it on public data and put sklearn.frozen.FrozenEstimator around it"
+                )
+        frame = frame.f_back  # type: ignore[assignment]
+    return void
+
+
+def _learns(step: Any) -> bool:
+    if step in (None, "passthrough") or type(step).__name__ == "FrozenEstimator":
+        return False
+    return bool(get_tags(step).requires_fit)
