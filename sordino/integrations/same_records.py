@@ -54,7 +54,7 @@ def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
 
 def _addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int, frozenset[int] | None]:
     """The memory behind a tensor, and where in it its rows begin."""
-    first, step = tensor.storage_offset(), tensor.stride(0)
+    first, step = int(tensor.storage_offset()), tensor.stride(0)
     rows = range(len(tensor)) if chosen is None else chosen
     return {tensor.untyped_storage().data_ptr(): frozenset(first + i * step for i in rows)}
 

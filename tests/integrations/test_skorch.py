@@ -13,7 +13,7 @@ from sordino.integrations import Privacy
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     skorch = pytest.importorskip("skorch", reason="skorch is in the extra [skorch]")
-    import skorch.helper
+    from skorch.helper import predefined_split
 
     from sordino.integrations.skorch import NeuralNetClassifier, NeuralNetRegressor
 
@@ -51,7 +51,7 @@ def test_a_regressor_trains():
 def test_their_split_for_validation_is_refused_and_held_out_records_are_taken():
     with pytest.raises(sd.Refusal, match="predefined_split"):
         net(train_split=skorch.dataset.ValidSplit(5)).fit(X, Y)
-    held_out = skorch.helper.predefined_split(skorch.dataset.Dataset(X[400:], Y[400:]))
+    held_out = predefined_split(skorch.dataset.Dataset(X[400:], Y[400:]))
     made = net(train_split=held_out).fit(X[:400], Y[:400])
     assert len(made.history[:, "valid_acc"]) == 4
     assert isinstance(made.claim_, sd.Guarantee)
