@@ -26,6 +26,27 @@ DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 _VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line", CARD: "--card"} | {
     colour: f"--series-{number}" for number, colour in enumerate(SERIES)
 }
+LOOK: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sordino",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.labelcolor": SOFT,
+    "axes.edgecolor": SOFT,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "grid.color": LINE,
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 2.2,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+}
+"""How every picture looks, in matplotlib's own words."""
 _SIZE = (4.7, 3.1)
 _DOTS_PER_INCH = 160
 
@@ -49,27 +70,7 @@ def figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    look: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "sordino",
-        "font.family": "DejaVu Sans",
-        "font.size": 9.5,
-        "text.color": INK,
-        "axes.labelcolor": SOFT,
-        "axes.edgecolor": SOFT,
-        "axes.facecolor": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.linewidth": 0.8,
-        "xtick.color": SOFT,
-        "ytick.color": SOFT,
-        "grid.color": LINE,
-        "grid.linewidth": 0.8,
-        "lines.linewidth": 2.2,
-        "legend.frameon": False,
-        "figure.facecolor": "none",
-    }
-    with plt.rc_context(look):
+    with plt.rc_context(LOOK):
         size = (_SIZE[0], _SIZE[1] if panels == 1 else 1.75 * panels + 0.3)
         made, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
         inch_x, inch_y = 1 / size[0], 1 / size[1]  # margins by hand: laying out by itself doubles the time to draw

@@ -1,0 +1,1 @@
+"""One file for each figure or table; each ends with `EXPERIMENT`."""

@@ -1,0 +1,65 @@
+"""Results: one JSON for each experiment, those that came with the package and those run here, the latter first."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sordino.lab.catalogue import experiments
+from sordino.lab.experiment import Experiment, Outcome
+from sordino.lab.size import Size
+from sordino.report import panel_figures
+from sordino.report.panels import panel
+from sordino.runs import files
+from sordino.version import __version__
+
+SHIPPED = Path(__file__).parent / "results"
+OUT = Path("lab")
+
+
+def cache_folder() -> Path:
+    """Where runs are kept: $SORDINO_CACHE or ~/.cache/sordino, in `lab`."""
+    base = os.environ.get("SORDINO_CACHE")
+    return (Path(base) if base else Path.home() / ".cache" / "sordino") / "lab"
+
+
+def note(size: Size, one: Experiment) -> str:
+    """What is written on every figure of a reduced run."""
+    if size is Size.FULL or one.reduced.startswith("nothing"):
+        return ""
+    return f"reduced ({size.value}): {one.reduced}"
+
+
+def table(one: Experiment, found: Outcome, size: Size, seconds: float) -> dict[str, Any]:
+    """The JSON of an experiment."""
+    head = {"size": size.value, "version": __version__, "seconds": round(seconds, 1), "note": note(size, one)}
+    return {**one.facts(), **head, **found.table()}
+
+
+def write(folder: Path, result: Mapping[str, Any]) -> list[Path]:
+    """ID.json, ID.png and ID.svg."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result['id']}.json"
+    files.write(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    panels = [panel(one) for one in result["panels"]]
+    return [path, *panel_figures.save(panels, folder, result["id"], wrapped(result["note"]), result["title"])]
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """Results by id in the order of the papers: of the folder, and of the package where the folder has none."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in experiments():
+        for place in (folder, SHIPPED):
+            path = place / f"{name}.json"
+            if path.is_file():
+                found[name] = json.loads(path.read_text("utf-8"))
+                break
+    return found
+
+
+def wrapped(text: str, most: int = 92) -> str:
+    """One line of a figure's foot."""
+    return text if len(text) <= most else text[: most - 1].rsplit(" ", 1)[0] + " …"

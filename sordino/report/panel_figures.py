@@ -1,0 +1,200 @@
+"""Panels drawn: bands for spread, boxes, clouds, contours, surfaces; hollow marks for what has no guarantee."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.report import figures
+from sordino.report.figures import CARD, DASHES, LINE, SOFT
+from sordino.report.looks import colour
+from sordino.report.panels import Boxes, Field, Panel, Series
+
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MOST_MARKED = 40
+_WIDTH, _HEIGHT = 4.7, 3.5
+_LEGEND_ROW = 0.19
+_COLUMNS = 3
+_SHORT = 60
+
+
+@contextmanager
+def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
+    """All panels as one figure; `note` is written under it."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = min(_COLUMNS, len(panels)) if len(panels) != 4 else 2
+    rows = math.ceil(len(panels) / columns)
+    heights = [
+        _HEIGHT + _LEGEND_ROW * max(_legend_rows(one) for one in panels[row * columns : (row + 1) * columns])
+        for row in range(rows)
+    ]
+    foot = 0.34 if note else 0.1
+    width, height = _WIDTH * columns, sum(heights) + foot
+    with plt.rc_context(figures.LOOK):
+        made = plt.figure(figsize=(width, height))
+        for number, one in enumerate(panels):
+            row, column = divmod(number, columns)
+            bottom = height - sum(heights[: row + 1])
+            legend = heights[row] - _HEIGHT  # of the longest in the row, so that axes of a row are level
+            solid = _is_solid(one)
+            box = (
+                (column * _WIDTH + (0.2 if solid else 0.78)) / width,
+                (bottom + (0.3 if solid else 0.6) + legend) / height,
+                (_WIDTH - (0.4 if solid else 0.95)) / width,
+                (heights[row] - legend - (0.7 if solid else 1.0)) / height,
+            )
+            axes = made.add_axes(box, projection="3d" if solid else None)
+            _draw(axes, one)
+            _legend(made, axes, one, (column * _WIDTH + 0.2) / width, (bottom + legend + 0.02) / height)
+        if note:
+            made.text(0.2 / width, 0.1 / height, note, color=SOFT, fontsize=8.5)
+        try:
+            yield made
+        finally:
+            plt.close(made)
+
+
+def save(panels: Sequence[Panel], folder: Path, name: str, note: str, about: str) -> list[Path]:
+    """NAME.svg and NAME.png in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with drawn(panels, note) as made:
+        figures.png(made, folder / f"{name}.png")
+        made.savefig(folder / f"{name}.svg", format="svg", facecolor=CARD, metadata={"Date": None, "Title": about})
+    return [folder / f"{name}.png", folder / f"{name}.svg"]
+
+
+def inline(one: Panel, name: str, note: str = "") -> str:
+    """One panel as an inline SVG that follows the page's colours."""
+    with drawn([one], note) as made:
+        return figures.svg(made, name, f"{one.title}: {one.ylabel} against {one.xlabel}")
+
+
+def _is_solid(one: Panel) -> bool:
+    return bool(one.zlabel) or (one.field is not None and one.field.surface)
+
+
+def _entries(one: Panel) -> list[Series | Boxes]:
+    return [entry for entry in (*one.series, *one.boxes) if entry.label]
+
+
+def _named(entry: Series | Boxes) -> str:
+    return f"{entry.label}; no guarantee: {entry.hollow}" if entry.hollow else entry.label
+
+
+def _legend_rows(one: Panel) -> int:
+    entries = _entries(one)
+    long = any(len(_named(entry)) > 26 for entry in entries)
+    return len(entries) if long else math.ceil(len(entries) / 2)
+
+
+def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = 1 if _legend_rows(one) == len(handles) else 2
+        made.legend(handles, labels, loc="upper left", bbox_to_anchor=(left, top), ncols=columns, fontsize=7.6,
+                    borderaxespad=0, borderpad=0, labelspacing=0.28, handlelength=2.3, columnspacing=1.2)  # fmt: skip
+
+
+def _draw(axes: Any, one: Panel) -> None:
+    axes.set_title(one.title, fontsize=10 if len(one.title) < 42 else 8.6, loc="left", color=figures.INK)
+    solid = _is_solid(one)
+    if not solid:
+        axes.grid(axis="y")
+        axes.set_axisbelow(True)
+    if one.field is not None:
+        _field(axes, one.field)
+    for boxes in one.boxes:
+        _boxes(axes, boxes)
+    for series in one.series:
+        _solid_path(axes, series) if solid else _series(axes, series)
+    axes.set_xlabel(one.xlabel)
+    axes.set_ylabel(one.ylabel)
+    if solid:
+        axes.set_zlabel(one.zlabel)
+        axes.view_init(elev=42, azim=-118)
+        return
+    if one.xlog:
+        axes.set_xscale("log")
+        _few_ticks(axes.xaxis, [value for series in one.series for value in series.x])
+    if one.ylog:
+        axes.set_yscale("log")
+        _few_ticks(axes.yaxis, [value for series in one.series for value in series.y])
+    if one.xticks:
+        axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.5)
+        axes.set_xlim(-0.5, len(one.xticks) - 0.5)
+    if one.ylim:
+        axes.set_ylim(*one.ylim)
+
+
+def _few_ticks(axis: Any, values: Sequence[float]) -> None:
+    """Of a short logarithmic axis the numbers themselves, of a long one the powers of ten."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+
+    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    axis.set_minor_formatter(NullFormatter())
+    if positive and max(positive) / min(positive) < _SHORT:
+        steps = [m * 10.0**k for k in range(-12, 13) for m in (1, 2, 5)]
+        low, high = min(positive) / 1.3, max(positive) * 1.3
+        axis.set_major_locator(FixedLocator([step for step in steps if low <= step <= high]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _series(axes: Any, one: Series) -> None:
+    shade, number = colour(one.method), one.variant % len(_MARKS)
+    marked = (
+        one.points or bool(one.hollow) or (one.method != "theory" and 2 < len(one.x) <= _MOST_MARKED) or len(one.x) == 1
+    )
+    every = max(1, len(one.x) // 12) if not one.points and len(one.x) > _MOST_MARKED else 1
+    axes.plot(
+        one.x, one.y, color=shade, label=_named(one) if one.label else "_",
+        linestyle="none" if one.points else DASHES[number % len(DASHES)],
+        marker=_MARKS[number] if marked else None, markevery=every, markersize=5.5 if one.points else 4.2,
+        markerfacecolor=CARD if one.hollow else shade, markeredgecolor=shade, linewidth=1.5 if one.hollow else 2.0,
+    )  # fmt: skip
+    if one.low and one.high:
+        if one.points or len(one.x) <= 1:
+            spread = [np.maximum(0, np.subtract(one.y, one.low)), np.maximum(0, np.subtract(one.high, one.y))]
+            axes.errorbar(one.x, one.y, yerr=spread, fmt="none", ecolor=shade, elinewidth=1.2, capsize=2.5)
+        else:
+            axes.fill_between(one.x, one.low, one.high, color=shade, alpha=0.16, linewidth=0)
+
+
+def _boxes(axes: Any, one: Boxes) -> None:
+    shade = colour(one.method)
+    step = min(np.diff(one.x), default=1.0) if len(one.x) > 1 else 1.0
+    stats = [
+        {"whislo": row[0], "q1": row[1], "med": row[2], "q3": row[3], "whishi": row[4], "fliers": []}
+        for row in one.five
+    ]
+    line = {"color": shade, "linewidth": 0.9}
+    axes.bxp(stats, positions=list(one.x), widths=0.6 * float(step), showfliers=False, manage_ticks=False,
+             patch_artist=True, boxprops={"facecolor": CARD if one.hollow else shade, "edgecolor": shade, "linewidth": 0.9},
+             medianprops={"color": figures.INK, "linewidth": 0.9}, whiskerprops=line, capprops=line)  # fmt: skip
+    axes.plot([], [], color=shade, marker="s", markerfacecolor=CARD if one.hollow else shade, linestyle="none",
+              label=_named(one) if one.label else "_")  # fmt: skip
+
+
+def _field(axes: Any, one: Field) -> None:
+    x, y, z = np.asarray(one.x), np.asarray(one.y), np.asarray(one.z)
+    if one.surface:
+        axes.plot_surface(*np.meshgrid(x, y), z, color=LINE, alpha=0.45, linewidth=0, rasterized=True, shade=True)
+    elif one.image:
+        axes.imshow(z, cmap="gray_r", extent=(x[0], x[-1], y[-1], y[0]), aspect="auto", interpolation="nearest")
+        axes.grid(visible=False)
+    else:
+        axes.contour(x, y, z, levels=14, colors=SOFT, linewidths=0.6, alpha=0.6)
+
+
+def _solid_path(axes: Any, one: Series) -> None:
+    shade = colour(one.method)
+    axes.plot(one.x, one.y, one.z, color=shade, label=_named(one), marker=_MARKS[one.variant % len(_MARKS)],
+              markersize=3.2, markerfacecolor=CARD if one.hollow else shade, linewidth=1.4, zorder=10)  # fmt: skip

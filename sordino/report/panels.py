@@ -1,0 +1,150 @@
+"""Panels: figures as data, so that a figure can be kept as JSON, drawn again and checked.
+
+A `Series` is a curve or a cloud of points with its spread; `Boxes` are box plots; a `Field` is a function of two
+variables, drawn as contours or as a surface. A `Panel` is one pair of axes with its labels and units.
+
+Privacy: what has no guarantee carries its reason in `hollow`, is drawn hollow and named with the reason, and is refused
+on an axis of ε.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+Numbers = tuple[float, ...]
+_Kind = TypeVar("_Kind")
+
+_DIGITS = 6
+"""Significant digits kept of a number in a figure."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve or one cloud of points."""
+
+    label: str
+    x: Numbers
+    y: Numbers
+    z: Numbers = ()
+    """Third coordinate, in a panel of three dimensions."""
+    low: Numbers = ()
+    high: Numbers = ()
+    """The spread over seeds, as long as y or empty."""
+    method: str = ""
+    """Whose colour it has; see `looks`."""
+    variant: int = 0
+    """Which dashes and marks, for several settings of one method."""
+    points: bool = False
+    """Marks only, no line."""
+    hollow: str = ""
+    """Why there is no guarantee; empty where there is one, or where nothing private was touched."""
+
+    def __post_init__(self) -> None:
+        for name in ("x", "y", "z", "low", "high"):
+            object.__setattr__(self, name, _numbers(getattr(self, name)))
+        if len(self.x) != len(self.y) or any(
+            part and len(part) != len(self.y) for part in (self.z, self.low, self.high)
+        ):
+            raise ValueError(f"series {self.label!r}: x, y, z, low and high must be of one length")
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Box plots: minimum, quartiles and maximum at each x."""
+
+    label: str
+    x: Numbers
+    five: tuple[Numbers, ...]
+    method: str = ""
+    hollow: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", _numbers(self.x))
+        object.__setattr__(self, "five", tuple(_numbers(row) for row in self.five))
+        if len(self.x) != len(self.five) or any(len(row) != 5 for row in self.five):
+            raise ValueError(f"boxes {self.label!r}: need five numbers for each x")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A function on a grid: z[row][column] at (x[column], y[row])."""
+
+    x: Numbers
+    y: Numbers
+    z: tuple[Numbers, ...]
+    surface: bool = False
+    """A surface in three dimensions instead of contours."""
+    image: bool = False
+    """A grey picture instead of contours."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", _numbers(self.x))
+        object.__setattr__(self, "y", _numbers(self.y))
+        object.__setattr__(self, "z", tuple(_numbers(row) for row in self.z))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    xlabel: str
+    ylabel: str
+    series: tuple[Series, ...] = ()
+    boxes: tuple[Boxes, ...] = ()
+    field: Field | None = None
+    xlog: bool = False
+    ylog: bool = False
+    xticks: tuple[str, ...] = ()
+    """Names of x = 0, 1, 2, …, where x is no number."""
+    ylim: Numbers = ()
+    zlabel: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "series", tuple(self.series))
+        object.__setattr__(self, "boxes", tuple(self.boxes))
+        if not self.title or not self.xlabel or not self.ylabel:
+            raise ValueError(f"panel {self.title!r}: needs a title and both axes named")
+        if any(label.startswith("ε") for label in (self.xlabel, self.ylabel)):
+            for one in (*self.series, *self.boxes):
+                if one.hollow:
+                    raise ValueError(f"{one.label!r} on an axis of ε: it has no guarantee ({one.hollow})")
+
+    def table(self) -> dict[str, Any]:
+        """As JSON holds it; what is not finite is null."""
+        found = {name: value for name, value in asdict(self).items() if value not in ("", (), None, False, [])}
+        return dict(_plain(found))
+
+
+def panel(table: Mapping[str, Any]) -> Panel:
+    """A panel from its table."""
+    given = dict(table)
+    given["series"] = tuple(_made(Series, one) for one in given.get("series", ()))
+    given["boxes"] = tuple(_made(Boxes, one) for one in given.get("boxes", ()))
+    if given.get("field") is not None:
+        given["field"] = _made(Field, given["field"])
+    given["xticks"] = tuple(given.get("xticks", ()))
+    given["ylim"] = tuple(given.get("ylim", ()))
+    return Panel(**given)
+
+
+def _made(kind: type[_Kind], table: Mapping[str, Any]) -> _Kind:
+    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # every kind here is a dataclass
+    return kind(**{name: value for name, value in table.items() if name in known})
+
+
+def _numbers(values: Sequence[Any]) -> Numbers:
+    return tuple(math.nan if value is None else float(value) for value in values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items() if name == "label" or one not in ("", (), None, False)}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value
