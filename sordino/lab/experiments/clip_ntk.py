@@ -19,7 +19,6 @@ from sordino.report.panels import Panel, Series
 Array = NDArray[np.float64]
 OPPOSED = (np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([-5.0, 5.0]))
 COLLINEAR = (np.array([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [1.0, 0.0, 0.1]]), np.array([10.0, -1.0, -1.0]))
-RATE = 0.3
 BOUND, CEILING = 0.1, 60.0
 """The clip R, and the threshold Z of global clipping, above every gradient here."""
 
@@ -62,6 +61,7 @@ def flow(x: Array, y: Array, weights: Callable[[Array], Array], steps: int) -> t
 
     With r = f − y and layer-wise weights c, ṙ = −K r, K = Σ_layers (x_r x_rᵀ) diag(c_r): K must have rᵀKr ≥ 0.
     """
+    rate = 0.9 / float(np.linalg.eigvalsh(x @ x.T)[-1])
     theta, losses, least = np.zeros(x.shape[1]), [], np.inf
     for step in range(steps):
         r = x @ theta - y
@@ -71,8 +71,8 @@ def flow(x: Array, y: Array, weights: Callable[[Array], Array], steps: int) -> t
         if step % 10 == 0:
             kernel = sum((np.outer(x[:, k], x[:, k]) * c[:, k] for k in range(x.shape[1])), np.zeros((len(y), len(y))))
             least = min(least, float(np.linalg.eigvalsh((kernel + kernel.T) / 2)[0] / np.abs(kernel).max()))
-        # The flow with its clock rescaled, so that the largest weight is RATE: the same path, in fewer steps.
-        theta = theta - RATE / float(c.max()) * (c * g).sum(0)
+        # The flow with its clock rescaled, so that no step is unstable: the same path, in fewer steps.
+        theta = theta - rate / float(c.max()) * (c * g).sum(0)
     return losses, least
 
 
