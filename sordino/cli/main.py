@@ -18,6 +18,7 @@ COMMANDS = {
     "calibrate": ("sordino.cli.calibrate", "the noise, steps or rate that meets a target"),
     "tradeoff": ("sordino.cli.tradeoff", "what the best attack can do"),
     "plan": ("sordino.cli.plan", "what would it cost? a page with sliders, on this machine"),
+    "lab": ("sordino.cli.lab", "every figure and table of the sources, from one command each"),
     "budget": ("sordino.cli.budget", "the privacy budget of a dataset, across runs"),
 }
 """Name, module with a dataclass `Command`, one line of help."""

@@ -1,7 +1,6 @@
 """The ids in the order of the papers, as the page has them."""
 
-ORDER: tuple[str, ...] = tuple(
-    """
+_IN_ORDER = """
     wd-fixed-point wd-linear-1d wd-linear-2d wd-mnist-baseline wd-mnist-clip wd-mnist-decay wd-mnist-ignored
     wd-mnist-noise wd-cifar-baseline wd-cifar-clip wd-cifar-decay wd-cifar-noise
 
@@ -19,5 +18,6 @@ ORDER: tuple[str, ...] = tuple(
 
     sensitivity fundamental-law printed-theorems clip-ntk noise-convergence fmnist-noise fmnist-tradeoff fmnist-batch
     disparate-impact transfer-cifar speed-jl
-    """.split()
-)
+"""
+
+ORDER: tuple[str, ...] = tuple(_IN_ORDER.split())

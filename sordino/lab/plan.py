@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sordino.lab.bases import base as base_of
 from sordino.lab.size import Size
-from sordino.runs import find
 from sordino.runs.recipe import Recipe
 from sordino.runs.settings import Settings, settle
 from sordino.version import __version__
@@ -63,10 +63,10 @@ class Plan:
 
     def fields(self, size: Size, seed: int) -> dict[str, Any]:
         """What differs from the recipe."""
-        base = find(self.recipe)
+        base = base_of(self.recipe)
         given: dict[str, Any] = dict(self.given)
         if size is Size.TINY:
-            given = {**given, **_TINY, **{name: None for name in _ALONE}}
+            given = {**given, **_TINY, **dict.fromkeys(_ALONE)}
         else:
             n = self.records or SIZES[str(given.get("dataset", base.dataset))]
             rate = min(1.0, self.batch / n) if self.batch is not None else base.rate
@@ -82,7 +82,7 @@ class Plan:
     def settings(self, size: Size, seed: int) -> Settings:
         """The run of one seed."""
         given = self.fields(size, seed)
-        base: Recipe = find(self.recipe)
+        base: Recipe = base_of(self.recipe)
         cleared = {name: None for name in _ALONE if name in given and given[name] is None}
         if cleared:
             base = base.but(**cleared)

@@ -1,0 +1,151 @@
+"""`sordino lab`: every figure and table of the sources, from one command each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from sordino.lab import page, store
+from sordino.lab.catalogue import chosen, experiment, experiments
+from sordino.lab.experiment import FAILS, HOLDS, UNTESTED, outcome
+from sordino.lab.size import Size
+
+_PAGE = "index.html"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Figures and tables of the five sources: list them, run them, check them against what was published, make the page."""
+
+    action: Annotated[Literal["list", "run", "check", "page", "show"], tyro.conf.Positional]
+    """list the ids; run ids; check numbers and findings; make the page; show what is known of an id."""
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Ids, a source (000 … 004), or `seconds`: all that take seconds, for a first look."""
+    all: bool = False
+    """Every id."""
+    quick: bool = False
+    """Within a minute or so each; what is reduced is written on the figure."""
+    full: bool = False
+    """The source's own setting; hours, for CIFAR-10."""
+    out: Path = store.OUT
+    """Where figures, JSON and the page go."""
+    processes: int = 2
+    """Side by side, one thread each."""
+    anew: bool = False
+    """Run figures again that are there already; trainings that are kept are used all the same."""
+    browser: bool = True
+    """Open the page when it is made."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Do it."""
+        if self.quick and self.full:
+            raise ValueError("--quick and --full: give one of them, or neither for the size between")
+        return {"list": self._list, "run": self._run, "check": self._check, "page": self._page, "show": self._show}[self.action]()
+
+    @property
+    def _size(self) -> Size:
+        if "seconds" in self.names and not self.full:
+            return Size.QUICK
+        return Size.QUICK if self.quick else Size.FULL if self.full else Size.MIDDLE
+
+    def _list(self) -> int:
+        some = chosen(self.names) if self.names else list(experiments().values())
+        if self.json:
+            print(json.dumps([one.facts() for one in some], ensure_ascii=False))
+            return 0
+        there = store.read(self.out)
+        width = max(len(one.id) for one in some)
+        for one in some:
+            known = f"known ({there[one.id]['size']})" if one.id in there else ""
+            print(f"{one.id:<{width}}  {one.source}  {known:<15} {one.figure}: {one.title}")
+        print(f"\n{len(some)} figures; run one with `sordino lab run {some[0].id} --quick`, a first look with `sordino lab run seconds`")
+        return 0
+
+    def _run(self) -> int:
+        from sordino.lab.runner import run
+
+        some = chosen(self.names, everything=self.all)
+        say = (lambda text: print(text, file=sys.stderr, flush=True)) if not self.json else (lambda text: None)
+        results = run(some, self._size, self.out, processes=self.processes, anew=self.anew, say=say)
+        if self.json:
+            print(json.dumps({one["id"]: _short(one) for one in results}, ensure_ascii=False))
+        else:
+            for one in results:
+                print(f"{one['id']}: {_counted(one)}; {self.out / (one['id'] + '.png')}")
+        if "seconds" in self.names or self.all:
+            return self._page()
+        return 0
+
+    def _check(self) -> int:
+        there = store.read(self.out)
+        names = [one.id for one in chosen(self.names)] if self.names else list(there)
+        missing = [name for name in names if name not in there]
+        if missing:
+            raise ValueError(f"{', '.join(missing)}: not run yet; `sordino lab run {missing[0]} --quick`")
+        if self.json:
+            print(json.dumps({name: _short(there[name]) for name in names}, ensure_ascii=False))
+            return 0
+        for name in names:
+            _print_check(there[name])
+        counts = {verdict: sum(f.verdict == verdict for name in names for f in outcome(there[name]).findings) for verdict in (HOLDS, FAILS, UNTESTED)}
+        print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+        return 0
+
+    def _page(self) -> int:
+        made = page.write(self.out, self.out / _PAGE)
+        print(json.dumps({"page": str(made)}) if self.json and self.action == "page" else f"page: {made}", file=sys.stderr if self.json and self.action != "page" else sys.stdout)
+        if self.browser and sys.stdout.isatty():
+            import webbrowser
+
+            webbrowser.open(made.resolve().as_uri())
+        return 0
+
+    def _show(self) -> int:
+        there = store.read(self.out)
+        for one in [experiment(name) for name in self.names] or [experiment("")]:
+            if self.json:
+                print(json.dumps(there.get(one.id) or one.facts(), ensure_ascii=False))
+                continue
+            print(f"{one.id}: {one.title}\n  {one.shows}\n  source {one.source}, {one.figure}, lines {one.lines}\n  setting: {one.setting}")
+            print(f"  reduced: {one.reduced}\n  made of: {', '.join(one.nouns)}" + (f"\n  in the source: {one.terms}" if one.terms else ""))
+            if one.id in there:
+                _print_check(there[one.id])
+                for text in there[one.id]["notes"]:
+                    print(f"  note: {text}")
+                for command in there[one.id]["commands"]:
+                    print(f"  {command}")
+        return 0
+
+
+def _short(result: dict[str, Any]) -> dict[str, Any]:
+    found = outcome(result)
+    return {
+        "size": result["size"],
+        "seconds": result["seconds"],
+        "compared": [{"what": c.what, "ours": c.ours, "spread": c.spread, "published": c.published, "difference": c.difference} for c in found.compared],
+        "findings": [{"says": f.says, "line": f.line, "verdict": f.verdict, "because": f.because} for f in found.findings],
+    }  # fmt: skip
+
+
+def _counted(result: dict[str, Any]) -> str:
+    verdicts = [one.verdict for one in outcome(result).findings]
+    said = [f"{verdicts.count(v)} {v}" for v in (HOLDS, FAILS, UNTESTED) if v in verdicts]
+    return ", ".join(said) or "a drawing"
+
+
+def _print_check(result: dict[str, Any]) -> None:
+    found = outcome(result)
+    print(f"\n{result['id']} ({result['size']}, {result['seconds']:g} s)")
+    for one in found.compared:
+        ours = "–" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
+        gap = "" if one.difference is None else f", {one.difference:+.3g}"
+        print(f"  {one.what}: {ours}{one.unit and ' ' + one.unit}; published {one.published:g} ({one.where}){gap}")
+    for finding in found.findings:
+        print(f"  {finding.verdict}: “{finding.says}” ({finding.line}): {finding.because}")

@@ -1,0 +1,78 @@
+"""What figures of training have in common: accuracy and loss against epochs, final numbers beside the published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from sordino.lab.experiment import Compared, Finding
+from sordino.lab.trained import Trained
+from sordino.lab.workbench import Workbench
+from sordino.report.panels import Panel, Series
+
+Pairs = Mapping[str, tuple[float | None, float | None]]
+"""Published loss and accuracy by a plan's label."""
+
+
+def learning(trained: Sequence[Trained], title: str) -> list[Panel]:
+    """Accuracy and loss against epochs."""
+    return [
+        Panel(f"{title}: accuracy", "epochs", "test accuracy, %", [one.series() for one in trained]),
+        Panel(f"{title}: loss", "epochs", "test loss", [one.series("test_loss") for one in trained], ylog=True),
+    ]
+
+
+def against(trained: Sequence[Trained], published: Pairs, where: str) -> list[Compared]:
+    """Final loss and accuracy beside the published ones."""
+    rows = []
+    for one in trained:
+        loss, accuracy = published.get(one.plan.label, (None, None))
+        for name, value, unit, field in (("accuracy", accuracy, "%", "test_accuracy"), ("loss", loss, "", "test_loss")):
+            if value is not None:
+                mean, spread = one.last(field)
+                rows.append(Compared(f"{name}, {one.plan.label}", mean, value, where, spread, unit))
+    return rows
+
+
+def swept(trained: Mapping[float, Trained], label: str, *, field: str = "test_accuracy", variant: int = 0) -> Series:
+    """The last evaluation against a setting that was swept."""
+    ends = {x: one.last(field) for x, one in trained.items()}
+    first = next(iter(trained.values()))
+    several = len(first.runs) > 1
+    return Series(
+        label,
+        list(ends),
+        [mean for mean, _ in ends.values()],
+        low=[mean - spread for mean, spread in ends.values()] if several else (),
+        high=[mean + spread for mean, spread in ends.values()] if several else (),
+        method=first.plan.method,
+        variant=variant,
+        hollow=first.hollow,
+    )
+
+
+def mean(one: Trained, field: str = "test_accuracy") -> float:
+    """The mean over seeds of the last evaluation; of a run that diverged, −∞ for accuracy and ∞ for loss."""
+    value = one.last(field)[0]
+    if math.isfinite(value):
+        return value
+    return math.inf if field.endswith("loss") else -math.inf
+
+
+def higher(
+    bench: Workbench, one: Trained, other: Trained, says: str, line: str, *, less: float = 0.0, why: str = ""
+) -> Finding:
+    """Whether one is above the other in accuracy, by seeds; where the spread covers the difference this size cannot tell."""
+    a, b = one.last(), other.last()
+    gap, noise = a[0] - b[0], math.hypot(a[1], b[1])
+    holds: bool | None = gap > -less
+    if not bench.tells or (abs(gap + less) <= noise and len(one.runs) > 1):
+        holds = None
+    because = f"{one.plan.label} {a[0]:.1f} ± {a[1]:.1f} %, {other.plan.label} {b[0]:.1f} ± {b[1]:.1f} %"
+    return Finding(says, line, holds, f"{because}{'; ' + why if why else ''}")
+
+
+def no_guarantee(trained: Sequence[Trained]) -> list[str]:
+    """Why some curves are hollow, in full."""
+    reasons = {run.reason: one.plan.label for one in trained for run in one.runs if run.reason}
+    return [f"No guarantee for {label} and those like it: {reason}." for reason, label in reasons.items()]

@@ -1,0 +1,55 @@
+"""The MNIST baseline of the slides: accuracy per epoch of decay outside the clip and of L2 inside it.
+
+source     000, "MNIST: Baseline", lines 343–348
+setting    Opacus' MNIST CNN, R = 3, λ = 1e-4, σ = 1.3, lots of 64, lr 0.1, 10 epochs
+reduced    see sordino/lab/slides.py
+"""
+
+from __future__ import annotations
+
+from sordino.lab.curves import against, learning, mean
+from sordino.lab.experiment import Experiment, Finding, Outcome
+from sordino.lab.plan import Plan
+from sordino.lab.slides import INSIDE, MNIST, OUTSIDE, mnist
+from sordino.lab.workbench import Workbench
+
+
+def plans(bench: Workbench) -> list[Plan]:
+    """Both methods."""
+    return [mnist(bench, way, variant=k, evaluations=4) for k, way in enumerate((OUTSIDE, INSIDE))]
+
+
+def run(bench: Workbench) -> Outcome:
+    """Accuracy and loss per epoch."""
+    both = bench.trained(plans(bench))
+    outside, inside = (mean(one) for one in both)
+    epsilon = both[0].epsilon
+    return Outcome(
+        learning(both, "MNIST, R = 3, λ = 1e-4"),
+        against(both, {OUTSIDE: (None, 97.01), INSIDE: (None, 96.89)}, "000:348"),
+        [
+            Finding(
+                "97.01 % and 96.89 %: hardly a difference",
+                "000:348",
+                bench.judged(abs(outside - inside) < 1.5),
+                f"{outside:.2f} % outside, {inside:.2f} % inside; ε = {epsilon or 0:.2f} for both",
+            )
+        ],
+        commands=bench.commands(plans(bench)),
+    )
+
+
+EXPERIMENT = Experiment(
+    id="wd-mnist-baseline",
+    source="000",
+    figure="MNIST: Baseline",
+    lines="343–348",
+    title="MNIST baseline",
+    shows="at a small λ it does not matter where the decay is",
+    setting="R=3, λ=1e-4, σ=1.3",
+    reduced=MNIST,
+    nouns=("L2", "Flat"),
+    seconds=35,
+    run=run,
+    plans=plans,
+)

@@ -1,0 +1,69 @@
+"""The page: every result in the order of the papers, in one file that loads nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from sordino.lab import store
+from sordino.lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, Compared, outcome
+from sordino.lab.not_private import entries
+from sordino.report.panel_figures import inline
+from sordino.report.templates import environment
+from sordino.runs import files
+
+_CLASSES = {HOLDS: "holds", FAILS: "fails", UNTESTED: "untested"}
+
+
+def write(folder: Path, path: Path) -> Path:
+    """The page of all results in a folder, those of the package where it has none."""
+    results = store.read(folder)
+    if not results:
+        raise ValueError("nothing was run yet: `sordino lab run seconds`")
+    shown = [_entry(one) for one in results.values()]
+    verdicts = Counter(finding.verdict for one in shown for finding in one["findings"])
+    values = {
+        "entries": shown,
+        "sources": SOURCES,
+        "verdicts": {name: (_CLASSES[name], verdicts[name]) for name in _CLASSES},
+        "classes": _CLASSES,
+        "not_private": entries(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, environment().get_template("lab.html.jinja").render(values))
+    return path
+
+
+def _entry(result: dict[str, Any]) -> dict[str, Any]:
+    found = outcome(result)
+    name = result["id"]
+    size = "" if result["size"] == "full" else f" --{result['size']}" if result["size"] == "quick" else ""
+    return {
+        **{key: result[key] for key in ("id", "source", "figure", "lines", "title", "shows", "setting", "reduced", "nouns", "terms")},
+        "size": result["size"],
+        "note": result["note"],
+        "seconds": result["seconds"],
+        "figures": [Markup(inline(panel, f"{name}-{k}", store.wrapped(result["note"], 66))) for k, panel in enumerate(found.panels)],
+        "compared": [_row(one) for one in found.compared],
+        "findings": found.findings,
+        "verdicts": " ".join(sorted({_CLASSES[one.verdict] for one in found.findings})) or "drawing",
+        "notes": found.notes,
+        "commands": found.commands,
+        "command": f"sordino lab run {name}{' --full' if result['size'] == 'full' else size}",
+    }  # fmt: skip
+
+
+def _row(one: Compared) -> dict[str, str]:
+    ours = "diverged" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
+    gap = "" if one.difference is None else f"{one.difference:+.3g}"
+    return {
+        "what": one.what,
+        "ours": ours,
+        "published": f"{one.published:g}",
+        "gap": gap,
+        "unit": one.unit,
+        "where": one.where,
+    }

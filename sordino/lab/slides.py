@@ -1,0 +1,60 @@
+"""Plans of source 000: DP-SGD with decay outside the clip, and with L2 inside it, on MNIST and CIFAR-10.
+
+full      the Opacus examples': MNIST 10 epochs in lots of 64; CIFAR-10 90 epochs in lots of 2000
+middle    MNIST 15,000 records and 6 epochs; CIFAR-10 10,000 records, 10 epochs in lots of 400
+quick     MNIST 4,000 records, 4 epochs; CIFAR-10 4,000 records, 10 epochs in lots of 400, 64 hidden units for the convolutions
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sordino.lab.plan import Plan
+from sordino.lab.workbench import Workbench
+
+OUTSIDE, INSIDE, IGNORED = "decay outside the clip", "L2 inside the clip", "penalty that the hooks ignore"
+MNIST = "4,000 records, 4 epochs, 2 seeds"
+CIFAR = "4,000 records, 10 epochs in lots of 400, 64 hidden units for the convolutions, 2 seeds"
+_METHODS = {OUTSIDE: "decoupled", INSIDE: "l2-inside", IGNORED: "ignored"}
+
+
+def words(way: str, decay: float) -> dict[str, Any]:
+    """Where λ goes. A penalty that never reaches the per-sample gradients trains as none."""
+    return {OUTSIDE: {"weight_decay": decay}, INSIDE: {"penalty": decay}, IGNORED: {}}[way]
+
+
+def mnist(
+    bench: Workbench,
+    way: str,
+    decay: float = 1e-4,
+    *,
+    label: str = "",
+    variant: int = 0,
+    evaluations: int = 1,
+    **given: Any,
+) -> Plan:
+    """One run of the Opacus MNIST example."""
+    return Plan(
+        label=label or way, method=_METHODS[way], recipe="wd-mnist", batch=64, records=bench.pick(None, 4_000, 15_000, None),
+        epochs=bench.pick(1, 4, 6, 10), seeds=bench.pick(1, 2, 2, 3), variant=variant,
+        evaluations=max(evaluations, bench.pick(1, 1, 3, 10)), given={**words(way, decay), **given},
+    )  # fmt: skip
+
+
+def cifar(
+    bench: Workbench,
+    way: str,
+    decay: float = 1e-4,
+    *,
+    label: str = "",
+    variant: int = 0,
+    evaluations: int = 3,
+    **given: Any,
+) -> Plan:
+    """One run of the Opacus CIFAR-10 example."""
+    small = {"model": "mlp", "widths": (64,)} if bench.size.value == "quick" else {}
+    return Plan(
+        label=label or way, method=_METHODS[way], recipe="wd-cifar", batch=bench.pick(400, 400, 400, 2000),
+        records=bench.pick(None, 4_000, 10_000, None), epochs=bench.pick(1, 10, 10, 90), seeds=bench.pick(1, 2, 2, 3),
+        variant=variant, evaluations=max(evaluations, bench.pick(1, 1, 5, 30)), given={**small, **words(way, decay), **given},
+    )  # fmt: skip

@@ -1,0 +1,71 @@
+"""A table of the thesis: DP-SGD beside sorted methods over learning rates, trained, drawn, compared and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.lab.curves import against, higher, learning, no_guarantee
+from sordino.lab.experiment import Finding, Outcome
+from sordino.lab.plan import Plan
+from sordino.lab.thesis import RATES, cifar, label, mnist, pairs
+from sordino.lab.trained import Trained
+from sordino.lab.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Table:
+    """Ways to train over learning rates, each with its bounds and the published (loss, accuracy)."""
+
+    data: str
+    """mnist or cifar."""
+    ways: Mapping[str, Sequence[tuple[float, float] | None]]
+    """By the name of a way: published pairs in the order of the rates; None where there is none."""
+    where: str
+    bound: float | Mapping[float, float] = 1.0
+    bounds: Mapping[str, float] | None = None
+    """By way, where they differ."""
+    rates: tuple[float, ...] = RATES
+    epochs: int = 30
+    given: Mapping[str, Any] | None = None
+    title: str = ""
+
+    def plans(self, bench: Workbench) -> list[Plan]:
+        """All curves; at the size of the tests one rate only."""
+        rates = self.rates if bench.tells else self.rates[1:2]
+        return [self._plan(bench, way, rate) for rate in rates for way in self.ways]
+
+    def _plan(self, bench: Workbench, way: str, rate: float) -> Plan:
+        bound = self.bound if isinstance(self.bound, int | float) else self.bound[rate]
+        bound = (self.bounds or {}).get(way, bound)
+        given = dict(self.given or {})
+        if self.data == "mnist":
+            return mnist(bench, way, rate, bound, **given)
+        return cifar(bench, way, rate, bound, epochs=self.epochs, **given)
+
+    def trained(self, bench: Workbench) -> dict[str, Trained]:
+        """By label."""
+        return {one.plan.label: one for one in bench.trained(self.plans(bench))}
+
+    def outcome(
+        self, bench: Workbench, says: Sequence[tuple[str, str, float, str, str]] = (), notes: Sequence[str] = (),
+        findings: Sequence[Finding] = (),
+    ) -> Outcome:  # fmt: skip
+        """The figure; `says` are (way above, way below, learning rate, sentence, line)."""
+        found = self.trained(bench)
+        every = list(found.values())
+        published = pairs(self.ways, self.rates)
+        judged = [
+            higher(bench, found[label(one, rate)], found[label(other, rate)], sentence, line)
+            for one, other, rate, sentence, line in says
+            if label(one, rate) in found
+        ]
+        return Outcome(
+            learning(every, self.title or self.data),
+            against(every, published, self.where),
+            [*judged, *findings],
+            [*notes, *no_guarantee(every)],
+            bench.commands(self.plans(bench)),
+            {"diverged": {name: one.diverged for name, one in found.items() if one.diverged}},
+        )
