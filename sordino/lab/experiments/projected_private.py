@@ -1,0 +1,57 @@
+"""The private forms of ProjectedDPSGD against DP-SGD at equal ε.
+
+source     001, §5, DP form, lines 1069–1077
+setting    the DP form against DP-SGD at equal total ε = 3
+reduced    CIFAR
+"""
+
+from __future__ import annotations
+
+from sordino.lab.curves import against, higher, learning, no_guarantee
+from sordino.lab.experiment import Experiment, Finding, Outcome
+from sordino.lab.plan import Plan
+from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.workbench import Workbench
+
+
+def plans(bench: Workbench) -> list[Plan]:
+    """Every curve."""
+    return [cifar(bench, way, 0.1, 1.0, epsilon=3.0) for way in ("DP-SGD", "noisy lookahead", "optimistic lookahead")]
+
+
+def run(bench: Workbench) -> Outcome:
+    """Train, draw, judge."""
+    trained = bench.trained(plans(bench))
+    return Outcome(
+        learning(trained, "CIFAR-10"),
+        against(trained, {}, ""),
+        [
+            higher(
+                bench,
+                trained[0],
+                trained[1],
+                "no result published; is the lookahead worth its second gradients?",
+                "001:1075",
+                why="at ε = 3 for all three",
+            )
+        ],
+        [*[], *no_guarantee(trained)],
+        bench.commands(plans(bench)),
+    )
+
+
+EXPERIMENT = Experiment(
+    id="projected-private",
+    source="001",
+    figure="§5, DP form",
+    lines="1069–1077",
+    title="Looking ahead with a guarantee, at equal ε",
+    shows="noise on the way makes the lookahead private at the same ε and the same update noise; it buys nothing",
+    setting="the DP form against DP-SGD at equal total ε = 3",
+    reduced=CIFAR,
+    nouns=("NoisyLookahead", "OptimisticLookahead"),
+    terms="ProjectedDPSGD",
+    seconds=25,
+    run=run,
+    plans=plans,
+)
