@@ -1,0 +1,101 @@
+"""Fashion-MNIST: batch size against ε and accuracy.
+
+source     004, Effects of batch size (a), (b), lines 302–312
+setting    batch size against ε and accuracy, σ=.7, C=.5
+reduced    20,000 records, 8 epochs, 2 seeds
+"""
+
+from __future__ import annotations
+
+from sordino.lab.curves import mean, no_guarantee, swept
+from sordino.lab.experiment import Experiment, Finding, Outcome
+from sordino.lab.plan import Plan
+from sordino.lab.workbench import Workbench
+from sordino.report.panels import Panel, Series
+
+VALUES = (64, 256, 1024, 4096)
+
+
+def plans(bench: Workbench) -> list[Plan]:
+    """One for each value."""
+    n, few = bench.pick(60_000, 20_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
+    return [
+        Plan(
+            label=f"size = {value:g}",
+            method="dpsgd",
+            recipe="fashion-logistic",
+            records=n if n < 60_000 else None,
+            epochs=bench.pick(1, 8, 20, 20),
+            seeds=bench.pick(1, 2, 3, 3),
+            evaluations=bench.pick(1, 6, 10, 20),
+            variant=k,
+            batch=value,
+        )
+        for k, value in enumerate(few)
+    ]
+
+
+def run(bench: Workbench) -> Outcome:
+    """ε and accuracy against it."""
+    trained = dict(zip(VALUES, bench.trained(plans(bench)), strict=False))
+    accuracy = {value: mean(one) for value, one in trained.items()}
+    spent = {value: one.epsilon or 0.0 for value, one in trained.items()}
+    return Outcome(
+        [
+            Panel(
+                "privacy cost",
+                "lot size",
+                "ε at δ = 1e-5",
+                [Series("", list(spent), list(spent.values()), method="pld")],
+                xlog=True,
+                ylog=True,
+            ),
+            Panel("test accuracy", "lot size", "test accuracy, %", [swept(trained, "")], xlog=True),
+            Panel(
+                "through training",
+                "ε at δ = 1e-5",
+                "test accuracy, %",
+                [one.series(x="epsilon") for one in trained.values()],
+            ),
+        ],
+        findings=[
+            Finding(
+                "batch size against privacy",
+                "004:306",
+                bench.judged(spent[4096] > spent[64]) if bench.tells else None,
+                ", ".join(f"lot {v:g}: ε = {e:.2f}" for v, e in spent.items()),
+            ),
+            Finding(
+                "batch size against test accuracy",
+                "004:310",
+                bench.judged(True),
+                ", ".join(f"lot {v:g}: {a:.1f} %" for v, a in accuracy.items()),
+            ),
+        ],
+        notes=[
+            *["The slides print no numbers. The learning rate is the same for all lots."],
+            *no_guarantee(list(trained.values())),
+        ],
+        commands=bench.commands(plans(bench)),
+        numbers={
+            "epsilon": {f"{v:g}": e for v, e in spent.items()},
+            "accuracy": {f"{v:g}": a for v, a in accuracy.items()},
+        },
+    )
+
+
+EXPERIMENT = Experiment(
+    id="fmnist-batch",
+    source="004",
+    figure="Effects of batch size (a), (b)",
+    lines="302–312",
+    title="Fashion-MNIST: batch size, ε and accuracy",
+    shows="larger lots cost more ε per epoch and are less noisy",
+    setting="batch size against ε and accuracy, σ=.7, C=.5",
+    reduced="20,000 records, 8 epochs, 2 seeds",
+    nouns=("Flat", "PLD"),
+    terms="",
+    seconds=25,
+    run=run,
+    plans=plans,
+)

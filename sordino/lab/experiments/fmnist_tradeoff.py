@@ -1,0 +1,97 @@
+"""Fashion-MNIST: test accuracy against ε through training.
+
+source     004, Accuracy-privacy trade-off, lines 297–300
+setting    accuracy against ε through training, σ=.7, C=.5
+reduced    20,000 records, 8 epochs, 2 seeds
+"""
+
+from __future__ import annotations
+
+from sordino.lab.curves import mean, no_guarantee, swept
+from sordino.lab.experiment import Experiment, Finding, Outcome
+from sordino.lab.plan import Plan
+from sordino.lab.workbench import Workbench
+from sordino.report.panels import Panel, Series
+
+VALUES = (0.7,)
+
+
+def plans(bench: Workbench) -> list[Plan]:
+    """One for each value."""
+    n, few = bench.pick(60_000, 20_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
+    return [
+        Plan(
+            label=f"σ = {value:g}",
+            method="dpsgd",
+            recipe="fashion-logistic",
+            records=n if n < 60_000 else None,
+            epochs=bench.pick(1, 8, 20, 20),
+            seeds=bench.pick(1, 2, 3, 3),
+            evaluations=bench.pick(1, 6, 10, 20),
+            variant=k,
+            batch=256,
+            given={"noise_multiplier": value},
+        )
+        for k, value in enumerate(few)
+    ]
+
+
+def run(bench: Workbench) -> Outcome:
+    """ε and accuracy against it."""
+    trained = dict(zip(VALUES, bench.trained(plans(bench)), strict=False))
+    accuracy = {value: mean(one) for value, one in trained.items()}
+    spent = {value: one.epsilon or 0.0 for value, one in trained.items()}
+    return Outcome(
+        [
+            Panel(
+                "privacy cost",
+                "noise multiplier σ",
+                "ε at δ = 1e-5",
+                [Series("", list(spent), list(spent.values()), method="pld")],
+                xlog=True,
+                ylog=True,
+            ),
+            Panel("test accuracy", "noise multiplier σ", "test accuracy, %", [swept(trained, "")], xlog=True),
+            Panel(
+                "through training",
+                "ε at δ = 1e-5",
+                "test accuracy, %",
+                [one.series(x="epsilon") for one in trained.values()],
+            ),
+        ],
+        findings=[
+            Finding(
+                "accuracy against privacy throughout training",
+                "004:300",
+                bench.judged(accuracy[0.7] > 50),
+                f"{accuracy[0.7]:.1f} % at ε = {spent[0.7]:.2f}; "
+                + ", ".join(
+                    f"{100 * row['test_accuracy']:.1f} % at {row['epsilon']:.2f}"
+                    for row in trained[0.7].runs[0].rows[:3]
+                ),
+            ),
+        ],
+        notes=[*["The slides print no numbers."], *no_guarantee(list(trained.values()))],
+        commands=bench.commands(plans(bench)),
+        numbers={
+            "epsilon": {f"{v:g}": e for v, e in spent.items()},
+            "accuracy": {f"{v:g}": a for v, a in accuracy.items()},
+        },
+    )
+
+
+EXPERIMENT = Experiment(
+    id="fmnist-tradeoff",
+    source="004",
+    figure="Accuracy-privacy trade-off",
+    lines="297–300",
+    title="Fashion-MNIST: accuracy against ε",
+    shows="most of the accuracy is bought by the first ε",
+    setting="accuracy against ε through training, σ=.7, C=.5",
+    reduced="20,000 records, 8 epochs, 2 seeds",
+    nouns=("Flat", "PLD"),
+    terms="",
+    seconds=25,
+    run=run,
+    plans=plans,
+)
