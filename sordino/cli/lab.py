@@ -47,7 +47,9 @@ class Command:
         """Do it."""
         if self.quick and self.full:
             raise ValueError("--quick and --full: give one of them, or neither for the size between")
-        return {"list": self._list, "run": self._run, "check": self._check, "page": self._page, "show": self._show}[self.action]()
+        return {"list": self._list, "run": self._run, "check": self._check, "page": self._page, "show": self._show}[
+            self.action
+        ]()
 
     @property
     def _size(self) -> Size:
@@ -65,7 +67,10 @@ class Command:
         for one in some:
             known = f"known ({there[one.id]['size']})" if one.id in there else ""
             print(f"{one.id:<{width}}  {one.source}  {known:<15} {one.figure}: {one.title}")
-        print(f"\n{len(some)} figures; run one with `sordino lab run {some[0].id} --quick`, a first look with `sordino lab run seconds`")
+        print(
+            f"\n{len(some)} figures; run one with `sordino lab run {some[0].id} --quick`, a first look with `sordino "
+            "lab run seconds`"
+        )
         return 0
 
     def _run(self) -> int:
@@ -94,13 +99,19 @@ class Command:
             return 0
         for name in names:
             _print_check(there[name])
-        counts = {verdict: sum(f.verdict == verdict for name in names for f in outcome(there[name]).findings) for verdict in (HOLDS, FAILS, UNTESTED)}
+        counts = {
+            verdict: sum(f.verdict == verdict for name in names for f in outcome(there[name]).findings)
+            for verdict in (HOLDS, FAILS, UNTESTED)
+        }
         print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
         return 0
 
     def _page(self) -> int:
         made = page.write(self.out, self.out / _PAGE)
-        print(json.dumps({"page": str(made)}) if self.json and self.action == "page" else f"page: {made}", file=sys.stderr if self.json and self.action != "page" else sys.stdout)
+        print(
+            json.dumps({"page": str(made)}) if self.json and self.action == "page" else f"page: {made}",
+            file=sys.stderr if self.json and self.action != "page" else sys.stdout,
+        )
         if self.browser and sys.stdout.isatty():
             import webbrowser
 
@@ -113,8 +124,14 @@ class Command:
             if self.json:
                 print(json.dumps(there.get(one.id) or one.facts(), ensure_ascii=False))
                 continue
-            print(f"{one.id}: {one.title}\n  {one.shows}\n  source {one.source}, {one.figure}, lines {one.lines}\n  setting: {one.setting}")
-            print(f"  reduced: {one.reduced}\n  made of: {', '.join(one.nouns)}" + (f"\n  in the source: {one.terms}" if one.terms else ""))
+            print(
+                f"{one.id}: {one.title}\n  {one.shows}\n  source {one.source}, {one.figure}, lines {one.lines}\n  "
+                f"setting: {one.setting}"
+            )
+            print(
+                f"  reduced: {one.reduced}\n  made of: {', '.join(one.nouns)}"
+                + (f"\n  in the source: {one.terms}" if one.terms else "")
+            )
             if one.id in there:
                 _print_check(there[one.id])
                 for text in there[one.id]["notes"]:
@@ -129,9 +146,14 @@ def _short(result: dict[str, Any]) -> dict[str, Any]:
     return {
         "size": result["size"],
         "seconds": result["seconds"],
-        "compared": [{"what": c.what, "ours": c.ours, "spread": c.spread, "published": c.published, "difference": c.difference} for c in found.compared],
-        "findings": [{"says": f.says, "line": f.line, "verdict": f.verdict, "because": f.because} for f in found.findings],
-    }  # fmt: skip
+        "compared": [
+            {"what": c.what, "ours": c.ours, "spread": c.spread, "published": c.published, "difference": c.difference}
+            for c in found.compared
+        ],
+        "findings": [
+            {"says": f.says, "line": f.line, "verdict": f.verdict, "because": f.because} for f in found.findings
+        ],
+    }
 
 
 def _counted(result: dict[str, Any]) -> str:

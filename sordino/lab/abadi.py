@@ -17,15 +17,36 @@ NOISES = ((8.0, 16.0), (4.0, 7.0), (2.0, 4.0))
 REDUCED = "10,000 records, 10 epochs, 256 hidden units, 2 seeds"
 
 
-def plan(bench: Workbench, noise: float, pca: float | None, *, label: str, method: str = "dpsgd", variant: int = 0,
-         epochs: float | None = None, batch: float = 600, **given: Any) -> Plan:  # fmt: skip
+def plan(
+    bench: Workbench,
+    noise: float,
+    pca: float | None,
+    *,
+    label: str,
+    method: str = "dpsgd",
+    variant: int = 0,
+    epochs: float | None = None,
+    batch: float = 600,
+    **given: Any,
+) -> Plan:
     """One run of the paper's network."""
     n = bench.pick(60_000, 10_000, 60_000, 60_000)
     own: dict[str, Any] = {"noise_multiplier": noise, "pca": pca, "schedule_steps": round(10 * n / batch)}
     if bench.size.value == "quick":
         own["widths"] = (256,)
     return Plan(
-        label=label, method=method, recipe="abadi-mnist", batch=batch, records=bench.pick(None, 10_000, None, None),
-        epochs=epochs if epochs is not None else bench.pick(1, 10, {8.0: 60, 4.0: 100, 2.0: 160}.get(noise, 60), {8.0: 200, 4.0: 400, 2.0: 700}.get(noise, 200)),
-        seeds=bench.pick(1, 2, 1, 1), evaluations=bench.pick(1, 5, 20, 40), variant=variant, given={**own, **given},
-    )  # fmt: skip
+        label=label,
+        method=method,
+        recipe="abadi-mnist",
+        batch=batch,
+        records=bench.pick(None, 10_000, None, None),
+        epochs=epochs
+        if epochs is not None
+        else bench.pick(
+            1, 10, {8.0: 60, 4.0: 100, 2.0: 160}.get(noise, 60), {8.0: 200, 4.0: 400, 2.0: 700}.get(noise, 200)
+        ),
+        seeds=bench.pick(1, 2, 1, 1),
+        evaluations=bench.pick(1, 5, 20, 40),
+        variant=variant,
+        given={**own, **given},
+    )

@@ -62,7 +62,7 @@ def mean(one: Trained, field: str = "test_accuracy") -> float:
 def higher(
     bench: Workbench, one: Trained, other: Trained, says: str, line: str, *, less: float = 0.0, why: str = ""
 ) -> Finding:
-    """Whether one is above the other in accuracy, by seeds; where the spread covers the difference this size cannot tell."""
+    """Whether one is above the other in accuracy, by seeds; where the spread covers it, this size cannot tell."""
     a, b = one.last(), other.last()
     gap, noise = a[0] - b[0], math.hypot(a[1], b[1])
     holds: bool | None = gap > -less

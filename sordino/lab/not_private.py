@@ -32,40 +32,49 @@ def entries() -> tuple[Entry, ...]:
     return (
         Entry(
             "Sorted lots at ε = 1.769",
-            "tables and figures of SortedDPSGD carry ε = 1.769 (MNIST) and 1.729 (CIFAR-10); the text says that topk is not DP",
+            "tables and figures of SortedDPSGD carry ε = 1.769 (MNIST) and 1.729 (CIFAR-10); the text says that topk "
+            "is not DP",
             "001:400–423",
-            "one record more, with the longest gradient, pushes another out of the lot and out of every later one: which records "
+            "one record more, with the longest gradient, pushes another out of the lot and out of every later one: "
+            "which records "
             "take part tells about all of them, whatever noise is added to their sum",
-            f"no ε. The printed one is DP-SGD's on Poisson lots by Rényi accounting; of that, {thesis:.3f} is certified",
+            f"no ε. The printed one is DP-SGD's on Poisson lots by Rényi accounting; of that, {thesis:.3f} is "
+            "certified",
         ),
         Entry(
             "The lookahead of ProjectedDPSGD",
             "ε = 1.729 stands under its tables; noise is added once, to the final update",
             "001:979, 1008",
-            "losses C|θ − k| with kinks between two virtual points: one record moves the virtual step, and every other record's "
+            "losses C|θ − k| with kinks between two virtual points: one record moves the virtual step, and every "
+            "other record's "
             "second gradient flips",
-            "with 200 records and ρ = 2 the sum moves by 200·C against noise of 1.1·C. NoisyLookahead adds noise on the way",
+            "with 200 records and ρ = 2 the sum moves by 200·C against noise of 1.1·C. NoisyLookahead adds noise on "
+            "the way",
         ),
         Entry(
             "The batch's median as a bound",
             "the clip bound is the median, or the minimum, of the lot's own lengths",
             "001:402, 646",
-            "two lots that differ in one record have two bounds, so every other record's share changes, and so does the noise",
-            "unbounded: nothing limits how far the sum moves. AdaptiveQuantile follows a quantile with noise of its own",
+            "two lots that differ in one record have two bounds, so every other record's share changes, and so does "
+            "the noise",
+            "unbounded: nothing limits how far the sum moves. AdaptiveQuantile follows a quantile with noise of its "
+            "own",
         ),
         Entry(
             "Shuffled batches at Poisson's ε",
             "batches of an epoch are disjoint, and the ε beside them is that of Poisson lots",
             "001:398–409",
             "in a shuffled pass every record takes part exactly once, so the attacker knows that it was there",
-            f"30 passes of 240 batches at σ = 1.1: Poisson's ε is {thesis:.2f}, and no accountant can say less than {shuffled:.1f} "
+            f"30 passes of 240 batches at σ = 1.1: Poisson's ε is {thesis:.2f}, and no accountant can say less than "
+            f"{shuffled:.1f} "
             "for shuffled ones",
         ),
         Entry(
             "A penalty that was ignored",
             "λ/2‖θ‖² added to the loss before clipping keeps ~97 % for every λ up to 10",
             "000:363",
-            "per-sample gradients taken by hooks at the layers do not see a term that does not pass through them: after 20 steps "
+            "per-sample gradients taken by hooks at the layers do not see a term that does not pass through them: "
+            "after 20 steps "
             "the parameters are the same for λ = 0 and λ = 5. It is private all the same, and it is not the method",
             "exact L2 inside the clip falls to about chance for λ ≥ 1 in our runs: see wd-mnist-ignored",
         ),
@@ -83,4 +92,4 @@ def entries() -> tuple[Entry, ...]:
             "a release that tells for sure with probability q still tells a q-th of the time: ε' = log(1 + q(e^ε − 1))",
             f"at q = 0.01 and ε = {one:.2f}: qε = {0.01 * one:.3f}, the truth {amplified(one, DELTA, 0.01)[0]:.3f}",
         ),
-    )  # fmt: skip
+    )

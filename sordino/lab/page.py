@@ -42,18 +42,24 @@ def _entry(result: dict[str, Any]) -> dict[str, Any]:
     name = result["id"]
     size = "" if result["size"] == "full" else f" --{result['size']}" if result["size"] == "quick" else ""
     return {
-        **{key: result[key] for key in ("id", "source", "figure", "lines", "title", "shows", "setting", "reduced", "nouns", "terms")},
+        **{
+            key: result[key]
+            for key in ("id", "source", "figure", "lines", "title", "shows", "setting", "reduced", "nouns", "terms")
+        },
         "size": result["size"],
         "note": result["note"],
         "seconds": result["seconds"],
-        "figures": [Markup(inline(panel, f"{name}-{k}", store.wrapped(result["note"], 66))) for k, panel in enumerate(found.panels)],
+        "figures": [
+            Markup(inline(panel, f"{name}-{k}", store.wrapped(result["note"], 66)))
+            for k, panel in enumerate(found.panels)
+        ],
         "compared": [_row(one) for one in found.compared],
         "findings": found.findings,
         "verdicts": " ".join(sorted({_CLASSES[one.verdict] for one in found.findings})) or "drawing",
         "notes": found.notes,
         "commands": found.commands,
         "command": f"sordino lab run {name}{' --full' if result['size'] == 'full' else size}",
-    }  # fmt: skip
+    }
 
 
 def _row(one: Compared) -> dict[str, str]:

@@ -13,7 +13,7 @@ from sordino.lab.plan import Plan
 from sordino.lab.workbench import Workbench
 
 OUTSIDE, INSIDE, IGNORED = "decay outside the clip", "L2 inside the clip", "penalty that the hooks ignore"
-MNIST = "4,000 records, 4 epochs, 2 seeds"
+MNIST = "6,000 records, 5 epochs, 64 hidden units for the convolutions, 2 seeds"
 CIFAR = "4,000 records, 10 epochs in lots of 400, 64 hidden units for the convolutions, 2 seeds"
 _METHODS = {OUTSIDE: "decoupled", INSIDE: "l2-inside", IGNORED: "ignored"}
 
@@ -35,10 +35,17 @@ def mnist(
 ) -> Plan:
     """One run of the Opacus MNIST example."""
     return Plan(
-        label=label or way, method=_METHODS[way], recipe="wd-mnist", batch=64, records=bench.pick(None, 4_000, 15_000, None),
-        epochs=bench.pick(1, 4, 6, 10), seeds=bench.pick(1, 2, 2, 3), variant=variant,
-        evaluations=max(evaluations, bench.pick(1, 1, 3, 10)), given={**words(way, decay), **given},
-    )  # fmt: skip
+        label=label or way,
+        method=_METHODS[way],
+        recipe="wd-mnist",
+        batch=64,
+        records=bench.pick(None, 6_000, 15_000, None),
+        epochs=bench.pick(1, 5, 6, 10),
+        seeds=bench.pick(1, 2, 2, 3),
+        variant=variant,
+        evaluations=max(evaluations, bench.pick(1, 1, 3, 10)),
+        given={**_small(bench), **words(way, decay), **given},
+    )
 
 
 def cifar(
@@ -52,9 +59,19 @@ def cifar(
     **given: Any,
 ) -> Plan:
     """One run of the Opacus CIFAR-10 example."""
-    small = {"model": "mlp", "widths": (64,)} if bench.size.value == "quick" else {}
     return Plan(
-        label=label or way, method=_METHODS[way], recipe="wd-cifar", batch=bench.pick(400, 400, 400, 2000),
-        records=bench.pick(None, 4_000, 10_000, None), epochs=bench.pick(1, 10, 10, 90), seeds=bench.pick(1, 2, 2, 3),
-        variant=variant, evaluations=max(evaluations, bench.pick(1, 1, 5, 30)), given={**small, **words(way, decay), **given},
-    )  # fmt: skip
+        label=label or way,
+        method=_METHODS[way],
+        recipe="wd-cifar",
+        batch=bench.pick(400, 400, 400, 2000),
+        records=bench.pick(None, 4_000, 10_000, None),
+        epochs=bench.pick(1, 10, 10, 90),
+        seeds=bench.pick(1, 2, 2, 3),
+        variant=variant,
+        evaluations=max(evaluations, bench.pick(1, 1, 5, 30)),
+        given={**_small(bench), **words(way, decay), **given},
+    )
+
+
+def _small(bench: Workbench) -> dict[str, Any]:
+    return {"model": "mlp", "widths": (64,)} if bench.size.value == "quick" else {}

@@ -49,9 +49,12 @@ class Table:
         return {one.plan.label: one for one in bench.trained(self.plans(bench))}
 
     def outcome(
-        self, bench: Workbench, says: Sequence[tuple[str, str, float, str, str]] = (), notes: Sequence[str] = (),
+        self,
+        bench: Workbench,
+        says: Sequence[tuple[str, str, float, str, str]] = (),
+        notes: Sequence[str] = (),
         findings: Sequence[Finding] = (),
-    ) -> Outcome:  # fmt: skip
+    ) -> Outcome:
         """The figure; `says` are (way above, way below, learning rate, sentence, line)."""
         found = self.trained(bench)
         every = list(found.values())

@@ -51,10 +51,17 @@ class Sweep:
         return Panel(self.title, self.name, "test accuracy, %", lines, xlog=self.log)
 
     def outcome(
-        self, bench: Workbench, judge: Judge | None = None, *, notes: Sequence[str] = (), more: Sequence[Panel] = (),
-        published: Mapping[str, tuple[float | None, float | None]] | None = None, where: str = "",
-        compared: Sequence[Compared] = (), courses: bool = False,
-    ) -> Outcome:  # fmt: skip
+        self,
+        bench: Workbench,
+        judge: Judge | None = None,
+        *,
+        notes: Sequence[str] = (),
+        more: Sequence[Panel] = (),
+        published: Mapping[str, tuple[float | None, float | None]] | None = None,
+        where: str = "",
+        compared: Sequence[Compared] = (),
+        courses: bool = False,
+    ) -> Outcome:
         """The figure; with `courses` also accuracy against epochs for every value."""
         grid = self.trained(bench)
         every = [one for row in grid.values() for one in row.values()]

@@ -47,11 +47,17 @@ def mnist(bench: Workbench, way: str, rate: float, bound: float, **given: Any) -
     """One curve on MNIST."""
     method, words = WAYS[way]
     return Plan(
-        label=label(way, rate), method=method, recipe="thesis-mnist", batch=250,
-        records=bench.pick(None, 5_000, 20_000, None), epochs=bench.pick(1, 8, 15, 30),
-        seeds=bench.pick(1, 2, 3, 3), evaluations=bench.pick(1, 4, 15, 30), variant=_variant(rate),
+        label=label(way, rate),
+        method=method,
+        recipe="thesis-mnist",
+        batch=250,
+        records=bench.pick(None, 5_000, 20_000, None),
+        epochs=bench.pick(1, 8, 15, 30),
+        seeds=bench.pick(1, 2, 3, 3),
+        evaluations=bench.pick(1, 4, 15, 30),
+        variant=_variant(rate),
         given={"learning_rate": rate, "bound": bound, **words, **given},
-    )  # fmt: skip
+    )
 
 
 def cifar(bench: Workbench, way: str, rate: float, bound: float, *, epochs: int = 30, **given: Any) -> Plan:
@@ -59,11 +65,17 @@ def cifar(bench: Workbench, way: str, rate: float, bound: float, *, epochs: int 
     method, words = WAYS[way]
     small = {"model": "mlp", "widths": (64,)} if bench.size.value == "quick" else {}
     return Plan(
-        label=label(way, rate), method=method, recipe="thesis-cifar", batch=200,
-        records=bench.pick(None, 4_000, 10_000, None), epochs=bench.pick(1, 0.4, 1 / 3, 1) * epochs,
-        seeds=bench.pick(1, 2, 2, 3), evaluations=bench.pick(1, 5, 10, 30), variant=_variant(rate),
+        label=label(way, rate),
+        method=method,
+        recipe="thesis-cifar",
+        batch=200,
+        records=bench.pick(None, 4_000, 10_000, None),
+        epochs=bench.pick(1, 0.4, 1 / 3, 1) * epochs,
+        seeds=bench.pick(1, 2, 2, 3),
+        evaluations=bench.pick(1, 5, 10, 30),
+        variant=_variant(rate),
         given={**small, "learning_rate": rate, "bound": bound, **words, **given},
-    )  # fmt: skip
+    )
 
 
 def _variant(rate: float) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -45,9 +47,17 @@ def linear(bench: Workbench, weights: tuple[float, ...], line: str) -> Outcome:
             stacked = torch.stack(curves)[:, ::keep]
             mean, spread = stacked.mean(0), stacked.std(0) if seeds > 1 else torch.zeros(stacked.shape[1])
             at = [k * keep * _faster(bench) for k in range(stacked.shape[1])]
-            lines.append(Series(name, at, mean.tolist(), low=(mean - spread).tolist() if seeds > 1 else (),
-                                high=(mean + spread).tolist() if seeds > 1 else (), method=method,
-                                variant=0 if method == "decoupled" else 1))  # fmt: skip
+            lines.append(
+                Series(
+                    name,
+                    at,
+                    mean.tolist(),
+                    low=(mean - spread).tolist() if seeds > 1 else (),
+                    high=(mean + spread).tolist() if seeds > 1 else (),
+                    method=method,
+                    variant=0 if method == "decoupled" else 1,
+                )
+            )
             ends[method] = float(mean[-1])
         holds.append(ends["decoupled"] > 2 * ends["l2-inside"])
         notes.append(
@@ -57,12 +67,18 @@ def linear(bench: Workbench, weights: tuple[float, ...], line: str) -> Outcome:
     return Outcome(
         panels,
         findings=[
-            Finding("with small R and large ‖w‖ and λ, DP-SGD performs poorly, our method is almost unaffected", line,
-                    bench.judged(all(holds)), "; ".join(notes))
+            Finding(
+                "with small R and large ‖w‖ and λ, DP-SGD performs poorly, our method is almost unaffected",
+                line,
+                bench.judged(all(holds)),
+                "; ".join(notes),
+            )
         ],
-        notes=["σ = 0.1 as the source has it is far too little noise for a useful ε; the figure is about optimisation. "
-               "The source names neither its lot nor its steps; ours are lots of 50."],
-    )  # fmt: skip
+        notes=[
+            "σ = 0.1 as the source has it is far too little noise for a useful ε; the figure is about optimisation. "
+            "The source names neither its lot nor its steps; ours are lots of 50."
+        ],
+    )
 
 
 def _faster(bench: Workbench) -> int:
@@ -71,11 +87,11 @@ def _faster(bench: Workbench) -> int:
 
 
 def _losses(
-    weights: tuple[float, ...], bound: float, rate: float, steps: int, seed: int, given: dict[str, float]
+    weights: tuple[float, ...], bound: float, rate: float, steps: int, seed: int, given: dict[str, Any]
 ) -> Tensor:
     x, y = regression(weights, seed)
     test_x, test_y = regression(weights, 1000 + seed)
     path = descend(
         [0.0] * len(weights), squared, x, y, query(bound, NOISE), rate, steps, sampler=Poisson(RATE), seed=seed, **given
-    )  # type: ignore[arg-type]
+    )
     return ((path.points @ test_x.T - test_y) ** 2).mean(1) / 2

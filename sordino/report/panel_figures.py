@@ -83,7 +83,8 @@ def _is_solid(one: Panel) -> bool:
 
 
 def _entries(one: Panel) -> list[Series | Boxes]:
-    return [entry for entry in (*one.series, *one.boxes) if entry.label]
+    every: list[Series | Boxes] = [*one.series, *one.boxes]
+    return [entry for entry in every if entry.label]
 
 
 def _named(entry: Series | Boxes) -> str:
@@ -100,8 +101,19 @@ def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         columns = 1 if _legend_rows(one) == len(handles) else 2
-        made.legend(handles, labels, loc="upper left", bbox_to_anchor=(left, top), ncols=columns, fontsize=7.6,
-                    borderaxespad=0, borderpad=0, labelspacing=0.28, handlelength=2.3, columnspacing=1.2)  # fmt: skip
+        made.legend(
+            handles,
+            labels,
+            loc="upper left",
+            bbox_to_anchor=(left, top),
+            ncols=columns,
+            fontsize=7.6,
+            borderaxespad=0,
+            borderpad=0,
+            labelspacing=0.28,
+            handlelength=2.3,
+            columnspacing=1.2,
+        )
 
 
 def _draw(axes: Any, one: Panel) -> None:
@@ -155,11 +167,18 @@ def _series(axes: Any, one: Series) -> None:
     )
     every = max(1, len(one.x) // 12) if not one.points and len(one.x) > _MOST_MARKED else 1
     axes.plot(
-        one.x, one.y, color=shade, label=_named(one) if one.label else "_",
+        one.x,
+        one.y,
+        color=shade,
+        label=_named(one) if one.label else "_",
         linestyle="none" if one.points else DASHES[number % len(DASHES)],
-        marker=_MARKS[number] if marked else None, markevery=every, markersize=5.5 if one.points else 4.2,
-        markerfacecolor=CARD if one.hollow else shade, markeredgecolor=shade, linewidth=1.5 if one.hollow else 2.0,
-    )  # fmt: skip
+        marker=_MARKS[number] if marked else None,
+        markevery=every,
+        markersize=5.5 if one.points else 4.2,
+        markerfacecolor=CARD if one.hollow else shade,
+        markeredgecolor=shade,
+        linewidth=1.5 if one.hollow else 2.0,
+    )
     if one.low and one.high:
         if one.points or len(one.x) <= 1:
             spread = [np.maximum(0, np.subtract(one.y, one.low)), np.maximum(0, np.subtract(one.high, one.y))]
@@ -176,11 +195,27 @@ def _boxes(axes: Any, one: Boxes) -> None:
         for row in one.five
     ]
     line = {"color": shade, "linewidth": 0.9}
-    axes.bxp(stats, positions=list(one.x), widths=0.6 * float(step), showfliers=False, manage_ticks=False,
-             patch_artist=True, boxprops={"facecolor": CARD if one.hollow else shade, "edgecolor": shade, "linewidth": 0.9},
-             medianprops={"color": figures.INK, "linewidth": 0.9}, whiskerprops=line, capprops=line)  # fmt: skip
-    axes.plot([], [], color=shade, marker="s", markerfacecolor=CARD if one.hollow else shade, linestyle="none",
-              label=_named(one) if one.label else "_")  # fmt: skip
+    axes.bxp(
+        stats,
+        positions=list(one.x),
+        widths=0.6 * float(step),
+        showfliers=False,
+        manage_ticks=False,
+        patch_artist=True,
+        boxprops={"facecolor": CARD if one.hollow else shade, "edgecolor": shade, "linewidth": 0.9},
+        medianprops={"color": figures.INK, "linewidth": 0.9},
+        whiskerprops=line,
+        capprops=line,
+    )
+    axes.plot(
+        [],
+        [],
+        color=shade,
+        marker="s",
+        markerfacecolor=CARD if one.hollow else shade,
+        linestyle="none",
+        label=_named(one) if one.label else "_",
+    )
 
 
 def _field(axes: Any, one: Field) -> None:
@@ -196,5 +231,15 @@ def _field(axes: Any, one: Field) -> None:
 
 def _solid_path(axes: Any, one: Series) -> None:
     shade = colour(one.method)
-    axes.plot(one.x, one.y, one.z, color=shade, label=_named(one), marker=_MARKS[one.variant % len(_MARKS)],
-              markersize=3.2, markerfacecolor=CARD if one.hollow else shade, linewidth=1.4, zorder=10)  # fmt: skip
+    axes.plot(
+        one.x,
+        one.y,
+        one.z,
+        color=shade,
+        label=_named(one),
+        marker=_MARKS[one.variant % len(_MARKS)],
+        markersize=3.2,
+        markerfacecolor=CARD if one.hollow else shade,
+        linewidth=1.4,
+        zorder=10,
+    )

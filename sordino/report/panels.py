@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-Numbers = tuple[float, ...]
+Numbers: TypeAlias = Any
+"""Any row of numbers; kept as a tuple of floats."""
 _Kind = TypeVar("_Kind")
 
 _DIGITS = 6
@@ -57,7 +58,7 @@ class Boxes:
 
     label: str
     x: Numbers
-    five: tuple[Numbers, ...]
+    five: Sequence[Numbers]
     method: str = ""
     hollow: str = ""
 
@@ -74,7 +75,7 @@ class Field:
 
     x: Numbers
     y: Numbers
-    z: tuple[Numbers, ...]
+    z: Sequence[Numbers]
     surface: bool = False
     """A surface in three dimensions instead of contours."""
     image: bool = False
@@ -93,8 +94,8 @@ class Panel:
     title: str
     xlabel: str
     ylabel: str
-    series: tuple[Series, ...] = ()
-    boxes: tuple[Boxes, ...] = ()
+    series: Sequence[Series] = ()
+    boxes: Sequence[Boxes] = ()
     field: Field | None = None
     xlog: bool = False
     ylog: bool = False
@@ -109,7 +110,8 @@ class Panel:
         if not self.title or not self.xlabel or not self.ylabel:
             raise ValueError(f"panel {self.title!r}: needs a title and both axes named")
         if any(label.startswith("ε") for label in (self.xlabel, self.ylabel)):
-            for one in (*self.series, *self.boxes):
+            drawn: list[Series | Boxes] = [*self.series, *self.boxes]
+            for one in drawn:
                 if one.hollow:
                     raise ValueError(f"{one.label!r} on an axis of ε: it has no guarantee ({one.hollow})")
 
@@ -136,7 +138,7 @@ def _made(kind: type[_Kind], table: Mapping[str, Any]) -> _Kind:
     return kind(**{name: value for name, value in table.items() if name in known})
 
 
-def _numbers(values: Sequence[Any]) -> Numbers:
+def _numbers(values: Any) -> tuple[float, ...]:
     return tuple(math.nan if value is None else float(value) for value in values)
 
 

@@ -20,11 +20,20 @@ def plans(bench: Workbench) -> list[Plan]:
     """Three lots; smaller in proportion where there are fewer records."""
     small = {"model": "mlp", "widths": (64,)} if bench.size.value == "quick" else {}
     return [
-        Plan(label=f"lot {lot}", method="dpsgd", recipe="thesis-cifar", batch=bench.pick(lot, less, lot, lot), records=bench.pick(None, 4_000, 20_000, None),
-             epochs=bench.pick(1, 20, 20, 100), seeds=bench.pick(1, 2, 1, 1), evaluations=bench.pick(1, 4, 10, 20), variant=k,
-             given={**small, "noise_multiplier": 6.0, "bound": 3.0, "learning_rate": 0.1, "schedule": "constant"})
+        Plan(
+            label=f"lot {lot}",
+            method="dpsgd",
+            recipe="thesis-cifar",
+            batch=bench.pick(lot, less, lot, lot),
+            records=bench.pick(None, 4_000, 20_000, None),
+            epochs=bench.pick(1, 20, 20, 100),
+            seeds=bench.pick(1, 2, 1, 1),
+            evaluations=bench.pick(1, 4, 10, 20),
+            variant=k,
+            given={**small, "noise_multiplier": 6.0, "bound": 3.0, "learning_rate": 0.1, "schedule": "constant"},
+        )
         for k, (lot, less) in enumerate(LOTS)
-    ]  # fmt: skip
+    ]
 
 
 def run(bench: Workbench) -> Outcome:
@@ -33,12 +42,24 @@ def run(bench: Workbench) -> Outcome:
     return Outcome(
         learning(trained, "CIFAR-10, σ = 6, C = 3"),
         against(trained, PUBLISHED, "002:181"),
-        [higher(bench, trained[2], trained[0], "a lot size of 600 leads to poor results; we need 2,000 or more", "002:178",
-                why=", ".join(f"{one.plan.label}: ε = {one.epsilon or 0:.2f}" for one in trained))],
-        ["The paper begins with convolutions trained on CIFAR-100, which is public there. Ours trains from nothing, so its "
-         "accuracy is far below; `sordino train cifar10-imagenet --epsilon 3` has 88.06 % on public features (transfer-cifar)."],
+        [
+            higher(
+                bench,
+                trained[2],
+                trained[0],
+                "a lot size of 600 leads to poor results; we need 2,000 or more",
+                "002:178",
+                why=", ".join(f"{one.plan.label}: ε = {one.epsilon or 0:.2f}" for one in trained),
+            )
+        ],
+        [
+            "The paper begins with convolutions trained on CIFAR-100, which is public there. Ours trains from "
+            "nothing, so its "
+            "accuracy is far below; `sordino train cifar10-imagenet --epsilon 3` has 88.06 % on public features "
+            "(transfer-cifar)."
+        ],
         bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -43,19 +43,37 @@ def run(bench: Workbench) -> Outcome:
             Compared("moments accountant, E = 100", moments, 1.26, "002:149"),
         ],
         [
-            Finding("the moments accountant gives a much tighter bound than strong composition", "002:146",
-                    moments < strong / 2, f"{moments:.2f} against {strong:.2f} at 100 epochs"),
-            Finding("the moments accountant is the best possible (least) privacy cost", "002:110", pld >= moments,
-                    f"privacy loss distributions certify {pld:.3f} where it says {moments:.3f}"),
+            Finding(
+                "the moments accountant gives a much tighter bound than strong composition",
+                "002:146",
+                moments < strong / 2,
+                f"{moments:.2f} against {strong:.2f} at 100 epochs",
+            ),
+            Finding(
+                "the moments accountant is the best possible (least) privacy cost",
+                "002:110",
+                pld >= moments,
+                f"privacy loss distributions certify {pld:.3f} where it says {moments:.3f}",
+            ),
         ],
-        ["9.34 is figure 2's own reading of strong composition, with qε for amplification; made valid the same theorem gives "
-         f"{found[ways[1][0]][at]:.2f}."],
-    )  # fmt: skip
+        [
+            "9.34 is figure 2's own reading of strong composition, with qε for amplification; made valid the same "
+            "theorem gives "
+            f"{found[ways[1][0]][at]:.2f}."
+        ],
+    )
 
 
 EXPERIMENT = Experiment(
-    id="abadi-composition", source="002", figure="Figure 2", lines="149",
+    id="abadi-composition",
+    source="002",
+    figure="Figure 2",
+    lines="149",
     title="ε against epochs, by four accountants",
     shows="the moments accountant is far below strong composition, and privacy loss distributions are below both",
-    setting="q=.01, σ=4, δ=1e-5", reduced="nothing", nouns=("Strong", "Moments", "RDP", "PLD"), seconds=4, run=run,
-)  # fmt: skip
+    setting="q=.01, σ=4, δ=1e-5",
+    reduced="nothing",
+    nouns=("Strong", "Moments", "RDP", "PLD"),
+    seconds=4,
+    run=run,
+)

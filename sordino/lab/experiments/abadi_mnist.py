@@ -29,8 +29,11 @@ def plans(bench: Workbench) -> list[Plan]:
 def run(bench: Workbench) -> Outcome:
     """Accuracy per epoch, ε per epoch, accuracy against ε."""
     trained = bench.trained(plans(bench))
-    train = [Series(f"train, {one.plan.label}", s.x, s.y, low=s.low, high=s.high, method="none", variant=one.plan.variant)
-             for one in trained if (s := one.series("train_accuracy")).x]  # fmt: skip
+    train = [
+        Series(f"train, {one.plan.label}", s.x, s.y, low=s.low, high=s.high, method="none", variant=one.plan.variant)
+        for one in trained
+        if (s := one.series("train_accuracy")).x
+    ]
     rows, findings = [], []
     for one, (noise, _) in zip(trained, NOISES, strict=True):
         limit, published = PUBLISHED[noise]
@@ -42,11 +45,25 @@ def run(bench: Workbench) -> Outcome:
         )
         inside = (one.epsilon or 99.0) <= limit
         told = bench.size in (Size.MIDDLE, Size.FULL) or accuracy >= published
-        findings.append(Finding(f"{published:g} % at ε = {limit:g}", "002:160", (inside and accuracy >= published) if told and bench.tells else None,
-                                f"{accuracy:.1f} % at ε = {one.epsilon or 0:.2f} (PLD, PCA counted) after {one.runs[0].rows[-1]['epoch']:.0f} epochs"))  # fmt: skip
-    findings.append(Finding("training and test accuracy go together", "002:160",
-                            bench.judged(all(abs(mean(one, "train_accuracy") - mean(one)) < 4 for one in trained)) if train else None,
-                            ", ".join(f"{mean(one, 'train_accuracy'):.1f} train, {mean(one):.1f} test" for one in trained) if train else "not looked at"))  # fmt: skip
+        findings.append(
+            Finding(
+                f"{published:g} % at ε = {limit:g}",
+                "002:160",
+                (inside and accuracy >= published) if told and bench.tells else None,
+                f"{accuracy:.1f} % at ε = {one.epsilon or 0:.2f} (PLD, PCA counted) after "
+                f"{one.runs[0].rows[-1]['epoch']:.0f} epochs",
+            )
+        )
+    findings.append(
+        Finding(
+            "training and test accuracy go together",
+            "002:160",
+            bench.judged(all(abs(mean(one, "train_accuracy") - mean(one)) < 4 for one in trained)) if train else None,
+            ", ".join(f"{mean(one, 'train_accuracy'):.1f} train, {mean(one):.1f} test" for one in trained)
+            if train
+            else "not looked at",
+        )
+    )
     return Outcome(
         [
             Panel("accuracy", "epochs", "accuracy, %", [*(one.series() for one in trained), *train]),
@@ -56,7 +73,8 @@ def run(bench: Workbench) -> Outcome:
         rows,
         findings,
         [
-            "The published 95 and 97 % took some 200 and 700 epochs in the original; --full runs as many. Accountant: PLD; the private PCA is in the claim."
+            "The published 95 and 97 % took some 200 and 700 epochs in the original; --full runs as many. Accountant: "
+            "PLD; the private PCA is in the claim."
         ],
         bench.commands(plans(bench)),
     )

@@ -45,11 +45,17 @@ def run(bench: Workbench) -> Outcome:
     return Outcome(
         [Panel("best accuracy within (ε, δ)", "ε", "test accuracy, %", lines, xlog=True)],
         [Compared("accuracy at ε = 0.25, δ = 0.01", at, 90.0, "002:164", unit="%")],
-        [Finding("for a fixed δ varying ε has a large impact, for a fixed ε there is less difference with δ", "002:164",
-                 bench.judged(max(ends) > max(by_delta) - min(by_delta)),
-                 f"accuracy moves by {max(ends):.1f} points over ε, by {max(by_delta) - min(by_delta):.1f} over δ at ε = {middle:.2f}")],
+        [
+            Finding(
+                "for a fixed δ varying ε has a large impact, for a fixed ε there is less difference with δ",
+                "002:164",
+                bench.judged(max(ends) > max(by_delta) - min(by_delta)),
+                f"accuracy moves by {max(ends):.1f} points over ε, by {max(by_delta) - min(by_delta):.1f} over δ at ε "
+                f"= {middle:.2f}",
+            )
+        ],
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -29,12 +29,24 @@ def run(bench: Workbench) -> Outcome:
     return Outcome(
         learning(trained, "MNIST, σ = 4"),
         findings=[
-            higher(bench, trained[0], trained[1], "projecting on principal directions improves the model", "002:132",
-                   why=f"ε = {trained[0].epsilon or 0:.2f} with it and {trained[1].epsilon or 0:.2f} without"),
-            higher(bench, trained[0], trained[2], "a small benefit from starting with a larger rate and decaying it", "002:134"),
+            higher(
+                bench,
+                trained[0],
+                trained[1],
+                "projecting on principal directions improves the model",
+                "002:132",
+                why=f"ε = {trained[0].epsilon or 0:.2f} with it and {trained[1].epsilon or 0:.2f} without",
+            ),
+            higher(
+                bench,
+                trained[0],
+                trained[2],
+                "a small benefit from starting with a larger rate and decaying it",
+                "002:134",
+            ),
         ],
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -38,10 +38,9 @@ def one(bench: Workbench, name: str, value: float) -> Plan:
         given["components"] = int(value)
     elif name not in ("batch", "noise_multiplier"):
         given[name] = float(value)
-    made = plan(
+    return plan(
         bench, noise, 7.0, label=f"{SWEEPS[name][0]} {value:g}", epochs=bench.pick(1, 5, 20, 60), batch=batch, **given
     )
-    return made
 
 
 def grid(bench: Workbench) -> dict[str, dict[float, Plan]]:
@@ -74,12 +73,25 @@ def run(bench: Workbench) -> Outcome:
     widest = max(spread, key=lambda name: spread[name])
     return Outcome(
         panels,
-        findings=[Finding("accuracy is more sensitive to training parameters such as batch size and noise than to the structure of the network",
-                          "002:116", bench.judged(spread.get("widths", 0.0) < max(spread.get("batch", 0.0), spread.get("noise_multiplier", 0.0))),
-                          ", ".join(f"{SWEEPS[name][0]} {value:.1f}" for name, value in spread.items()) + f" points; most: {SWEEPS[widest][0]}")],
-        notes=["ε is another for every lot and noise: the panels compare accuracy at the reference's epochs, as the paper does.", *no_guarantee(every)],
+        findings=[
+            Finding(
+                "accuracy is more sensitive to training parameters such as batch size and noise than to the structure "
+                "of the network",
+                "002:116",
+                bench.judged(
+                    spread.get("widths", 0.0) < max(spread.get("batch", 0.0), spread.get("noise_multiplier", 0.0))
+                ),
+                ", ".join(f"{SWEEPS[name][0]} {value:.1f}" for name, value in spread.items())
+                + f" points; most: {SWEEPS[widest][0]}",
+            )
+        ],
+        notes=[
+            "ε is another for every lot and noise: the panels compare accuracy at the reference's epochs, as the "
+            "paper does.",
+            *no_guarantee(every),
+        ],
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

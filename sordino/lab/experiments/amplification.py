@@ -29,30 +29,56 @@ def run(bench: Workbench) -> Outcome:
     rounds = [int(k) for k in np.unique(np.geomspace(1, 10_000, bench.pick(3, 9, 13, 17)).astype(int))]
     chosen = (0.001, 0.01, 0.1)
     curves = [
-        Series(f"q = {q:g}", rounds, [PLD().epsilon(Repeat(Poisson(q, Gaussian(1.0)), k), DELTA) for k in rounds],
-               method="pld", variant=number)
+        Series(
+            f"q = {q:g}",
+            rounds,
+            [PLD().epsilon(Repeat(Poisson(q, Gaussian(1.0)), k), DELTA) for k in rounds],
+            method="pld",
+            variant=number,
+        )
         for number, q in enumerate(chosen)
-    ]  # fmt: skip
+    ]
     worst = max(t / p for t, p in zip(true, printed, strict=True))
     return Outcome(
         [
-            Panel("one release of ε = 1, sampled at rate q", "sampling rate q", "ε after sampling",
-                  [Series("log(1 + q(e^ε − 1))", rates, true, method="exact"),
-                   Series("qε, as printed in 004: no bound", rates, printed, method="printed", variant=1)],
-                  xlog=True, ylog=True),
+            Panel(
+                "one release of ε = 1, sampled at rate q",
+                "sampling rate q",
+                "ε after sampling",
+                [
+                    Series("log(1 + q(e^ε − 1))", rates, true, method="exact"),
+                    Series("qε, as printed in 004: no bound", rates, printed, method="printed", variant=1),
+                ],
+                xlog=True,
+                ylog=True,
+            ),
             Panel("k rounds of DP-SGD, σ = 1, δ = 1e-5", "rounds k", "ε (PLD)", curves, xlog=True, ylog=True),
         ],
         findings=[
-            Finding("sampling gives log(1 − q + qe^ε)", "003:723", bool(np.allclose(lecture, true)), "the same formula"),
-            Finding("sampling reduces ε to qε", "004:192", worst <= 1.0,
-                    f"the true ε is up to {worst:.2f} times qε at ε = 1: qε is no bound"),
+            Finding(
+                "sampling gives log(1 − q + qe^ε)", "003:723", bool(np.allclose(lecture, true)), "the same formula"
+            ),
+            Finding(
+                "sampling reduces ε to qε",
+                "004:192",
+                worst <= 1.0,
+                f"the true ε is up to {worst:.2f} times qε at ε = 1: qε is no bound",
+            ),
         ],
         notes=["qε is the limit of small ε and lies below the true value for every ε > 0."],
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(
-    id="amplification", source="003", figure="Subsampling amplification", lines="708–763",
-    title="Privacy amplification by sampling", shows="sampled at rate q, ε becomes log(1 + q(e^ε − 1)), a little more than qε",
-    setting="ε=1; Gaussian σ=1, δ=1e-5", reduced="nothing", nouns=("amplified", "Poisson", "PLD"), seconds=3, run=run,
-)  # fmt: skip
+    id="amplification",
+    source="003",
+    figure="Subsampling amplification",
+    lines="708–763",
+    title="Privacy amplification by sampling",
+    shows="sampled at rate q, ε becomes log(1 + q(e^ε − 1)), a little more than qε",
+    setting="ε=1; Gaussian σ=1, δ=1e-5",
+    reduced="nothing",
+    nouns=("amplified", "Poisson", "PLD"),
+    seconds=3,
+    run=run,
+)

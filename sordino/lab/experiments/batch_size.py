@@ -42,22 +42,69 @@ def run(bench: Workbench) -> Outcome:
     off = max(abs(float(s.std()) / np.sqrt(lot * (1 - lot / N)) - 1) for lot, s in sizes.items())
     return Outcome(
         [
-            Panel("size of Poisson lots", "expected lot qn", "real size / expected",
-                  [Series("mean, least and most", expected, [float(sizes[lot].mean()) / lot for lot in expected], low=[float(sizes[lot].min()) / lot for lot in expected],
-                          high=[float(sizes[lot].max()) / lot for lot in expected], method="dpsgd", points=True)], xlog=True),
-            Panel(f"parts of {PHYSICAL} records in memory", "expected lot qn", "parts of a lot",
-                  [Series("mean, least and most", expected, [float(p.mean()) for p in parts.values()], low=[float(p.min()) for p in parts.values()],
-                          high=[float(p.max()) for p in parts.values()], method="captured", points=True)], xlog=True, ylog=True),
-            Panel("noise divided by the real size: what it tells", "real size of the lot", "information per step, nats", lines, xlog=True, ylog=True),
+            Panel(
+                "size of Poisson lots",
+                "expected lot qn",
+                "real size / expected",
+                [
+                    Series(
+                        "mean, least and most",
+                        expected,
+                        [float(sizes[lot].mean()) / lot for lot in expected],
+                        low=[float(sizes[lot].min()) / lot for lot in expected],
+                        high=[float(sizes[lot].max()) / lot for lot in expected],
+                        method="dpsgd",
+                        points=True,
+                    )
+                ],
+                xlog=True,
+            ),
+            Panel(
+                f"parts of {PHYSICAL} records in memory",
+                "expected lot qn",
+                "parts of a lot",
+                [
+                    Series(
+                        "mean, least and most",
+                        expected,
+                        [float(p.mean()) for p in parts.values()],
+                        low=[float(p.min()) for p in parts.values()],
+                        high=[float(p.max()) for p in parts.values()],
+                        method="captured",
+                        points=True,
+                    )
+                ],
+                xlog=True,
+                ylog=True,
+            ),
+            Panel(
+                "noise divided by the real size: what it tells",
+                "real size of the lot",
+                "information per step, nats",
+                lines,
+                xlog=True,
+                ylog=True,
+            ),
         ],
         findings=[
-            Finding("I don't know my batch size: very large → memory error", "003:782", bench.judged(off < 0.25),
-                    f"sizes vary by √(qn(1−q)) (within {100 * off:.0f} %); a lot is processed in parts of a fixed size, so memory does not"),
-            Finding("divide by |B|", "003:788", False,
-                    f"the noise then tells |B| itself: {float(209_514 / 2 * ((250 / 251) ** 2 - 1 - 2 * np.log(250 / 251))):.2f} nats a step for MNIST_Net at 250 records; "
-                    "divided by the expected size it tells nothing"),
+            Finding(
+                "I don't know my batch size: very large → memory error",
+                "003:782",
+                bench.judged(off < 0.25),
+                f"sizes vary by √(qn(1−q)) (within {100 * off:.0f} %); a lot is processed in parts of a fixed size, "
+                "so memory does not",
+            ),
+            Finding(
+                "divide by |B|",
+                "003:788",
+                False,
+                "the noise then tells |B| itself: "
+                f"{float(209_514 / 2 * ((250 / 251) ** 2 - 1 - 2 * np.log(250 / 251))):.2f} nats a step for MNIST_Net "
+                "at 250 records; "
+                "divided by the expected size it tells nothing",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

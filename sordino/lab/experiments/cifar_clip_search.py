@@ -7,13 +7,14 @@ reduced    CIFAR
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.sweep import Sweep
 from sordino.lab.thesis import BEST, CIFAR, cifar, label
+from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
 
 RATES = {label("DP-SGD", rate): rate for rate in (1.0, 0.1, 0.01)}
@@ -34,14 +35,23 @@ def plan(bench: Workbench, way: str, value: float) -> Plan:
 SWEEP = Sweep("clip bound C", values, plan, tuple(RATES), "CIFAR-10")
 
 
+def _least(row: Mapping[float, Trained]) -> float:
+    """The bound with the least loss."""
+    return min(row, key=lambda value: mean(row[value], "test_loss"))
+
+
 def run(bench: Workbench) -> Outcome:
     """Final accuracy against C, a curve for each rate."""
     found = SWEEP.outcome(bench)
     grid = SWEEP.trained(bench)
-    best = {RATES[way]: min(row, key=lambda value, row=row: mean(row[value], "test_loss")) for way, row in grid.items()}
+    best = {RATES[way]: _least(row) for way, row in grid.items()}
     rows = [Compared(f"best C at lr {rate:g}, by loss", best[rate], BEST[rate], "T4.4, 001:543") for rate in best]
-    finding = Finding("lr 1 → C 1, 0.1 → 9.5, 0.01 → 10", "001:543", bench.judged(best[1.0] <= best[0.1] <= best[0.01]),
-                      ", ".join(f"lr {rate:g} → C {bound:g}" for rate, bound in best.items()))  # fmt: skip
+    finding = Finding(
+        "lr 1 → C 1, 0.1 → 9.5, 0.01 → 10",
+        "001:543",
+        bench.judged(best[1.0] <= best[0.1] <= best[0.01]),
+        ", ".join(f"lr {rate:g} → C {bound:g}" for rate, bound in best.items()),
+    )
     return Outcome(found.panels, rows, [finding], found.notes, found.commands, found.numbers)
 
 

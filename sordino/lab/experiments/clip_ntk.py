@@ -92,34 +92,58 @@ def run(bench: Workbench) -> Outcome:
             lines.append(Series(kind, at + 1, [losses[k] for k in at], method=method, variant=number))
         panels.append(Panel(f"{name}: loss", "steps", "loss", lines, xlog=True, ylog=True))
     found = {
-        kind: (min(least for _, least in both) > -1e-9, all(max(losses) <= losses[0] * 1.0001 for losses, _ in both),
-               all(losses[-1] < 0.02 * losses[0] for losses, _ in both))
+        kind: (
+            min(least for _, least in both) > -1e-9,
+            all(max(losses) <= losses[0] * 1.0001 for losses, _ in both),
+            all(losses[-1] < 0.02 * losses[0] for losses, _ in both),
+        )
         for kind, both in rows.items()
-    }  # fmt: skip
+    }
     names = list(TYPES)
-    least = [min(value for _, value in rows[kind]) for kind in names]
-    panels.append(Panel("least eigenvalue of the clipped kernel", "clipping", "least eigenvalue / largest entry",
-                        [Series("over both problems and the whole way", range(len(names)), least, method="exact", points=True)],
-                        xticks=("none", "local flat", "local layer", "glob. flat", "glob. layer")))  # fmt: skip
+    smallest = [min(value for _, value in rows[kind]) for kind in names]
+    panels.append(
+        Panel(
+            "least eigenvalue of the clipped kernel",
+            "clipping",
+            "least eigenvalue / largest entry",
+            [Series("over both problems and the whole way", range(len(names)), smallest, method="exact", points=True)],
+            xticks=("none", "local flat", "local layer", "glob. flat", "glob. layer"),
+        )
+    )
     columns = ("PSD kernel", "loss falls throughout", "to 0 loss")
     return Outcome(
         panels,
         findings=[
-            Finding(f"{kind}: {', '.join(('yes' if v else 'no') + ' ' + c for v, c in zip(said, columns, strict=True))}", f"004:{258 + k}",
-                    bench.judged(found[kind] == said),
-                    ", ".join(f"{c}: {'yes' if v else 'no'}" for v, c in zip(found[kind], columns, strict=True)))
+            Finding(
+                f"{kind}: {', '.join(('yes' if v else 'no') + ' ' + c for v, c in zip(said, columns, strict=True))}",
+                f"004:{258 + k}",
+                bench.judged(found[kind] == said),
+                ", ".join(f"{c}: {'yes' if v else 'no'}" for v, c in zip(found[kind], columns, strict=True)),
+            )
             for k, (kind, (_, _, said)) in enumerate(TYPES.items())
         ],
-        notes=["A row of the source is 'no' where some problem breaks it. Global clipping here never drops a record, since Z lies "
-               "above every gradient; below it, records are dropped and the loss need not reach 0.",
-               "Line 251 says that local flat clipping 'preserves positive eigenvalues'; the table of line 259 says it does not, and "
-               "the second problem agrees with the table."],
+        notes=[
+            "A row of the source is 'no' where some problem breaks it. Global clipping here never drops a record, "
+            "since Z lies "
+            "above every gradient; below it, records are dropped and the loss need not reach 0.",
+            "Line 251 says that local flat clipping 'preserves positive eigenvalues'; the table of line 259 says it "
+            "does not, and "
+            "the second problem agrees with the table.",
+        ],
         numbers={kind: {"psd": v[0], "falls": v[1], "zero": v[2]} for kind, v in found.items()},
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(
-    id="clip-ntk", source="004", figure="Table of clipping types", lines="224–264", title="Clipping, the tangent kernel and convergence",
+    id="clip-ntk",
+    source="004",
+    figure="Table of clipping types",
+    lines="224–264",
+    title="Clipping, the tangent kernel and convergence",
     shows="local clipping can break the kernel's positivity and even stop; global clipping does not",
-    setting="two constructed problems, R=0.1", reduced="nothing", nouns=("Flat", "Layerwise", "Global"), seconds=3, run=run,
-)  # fmt: skip
+    setting="two constructed problems, R=0.1",
+    reduced="nothing",
+    nouns=("Flat", "Layerwise", "Global"),
+    seconds=3,
+    run=run,
+)

@@ -48,23 +48,46 @@ def run(bench: Workbench) -> Outcome:
             Compared("Laplace itself, k=1000", laplace[-1], 13.73, "computed beforehand"),
         ],
         [
-            Finding("k steps are (kε, 0)-DP; we can do better", "003:438", laplace[-1] < basic[-1],
-                    f"at k=1000 kε is {basic[-1]:.0f}, exact composition of Laplace noise {laplace[-1]:.2f}"),
-            Finding("k steps of Laplace noise are (ε√(2k ln 1/δ), δ)-DP", "003:517", driftless[-1] >= laplace[-1],
-                    f"at k=1000 it promises {driftless[-1]:.2f}, and Laplace noise really costs {laplace[-1]:.2f}"),
-            Finding("the drift is k(e^ε−1)/(e^ε+1)", "003:501", abs(source[-1] - advanced[-1]) < 1e-9,
-                    f"the theorem has a factor ε more: {advanced[-1]:.2f} and not {source[-1]:.2f} at k=1000; the slip errs "
-                    "on the safe side"),
+            Finding(
+                "k steps are (kε, 0)-DP; we can do better",
+                "003:438",
+                laplace[-1] < basic[-1],
+                f"at k=1000 kε is {basic[-1]:.0f}, exact composition of Laplace noise {laplace[-1]:.2f}",
+            ),
+            Finding(
+                "k steps of Laplace noise are (ε√(2k ln 1/δ), δ)-DP",
+                "003:517",
+                driftless[-1] >= laplace[-1],
+                f"at k=1000 it promises {driftless[-1]:.2f}, and Laplace noise really costs {laplace[-1]:.2f}",
+            ),
+            Finding(
+                "the drift is k(e^ε−1)/(e^ε+1)",
+                "003:501",
+                abs(source[-1] - advanced[-1]) < 1e-9,
+                f"the theorem has a factor ε more: {advanced[-1]:.2f} and not {source[-1]:.2f} at k=1000; the slip "
+                "errs "
+                "on the safe side",
+            ),
         ],
-        ["The privacy loss of a release does not have mean 0, as lines 457 and 473 say: it has a small positive drift, which "
-         "k releases add up. Leaving it out gives a promise that is not kept."],
-    )  # fmt: skip
+        [
+            "The privacy loss of a release does not have mean 0, as lines 457 and 473 say: it has a small positive "
+            "drift, which "
+            "k releases add up. Leaving it out gives a promise that is not kept."
+        ],
+    )
 
 
 EXPERIMENT = Experiment(
-    id="composition", source="003", figure="Advanced composition, graph of line 505", lines="432–517",
+    id="composition",
+    source="003",
+    figure="Advanced composition, graph of line 505",
+    lines="432–517",
     title="Basic, advanced and exact composition",
-    shows="advanced composition beats kε, exact composition beats both, and the printed formula without drift is no bound",
-    setting="ε=0.1, δ'=1e-3, k to 1000", reduced="nothing",
-    nouns=("advanced_kov", "optimal", "PLD", "Laplace"), seconds=3, run=run,
-)  # fmt: skip
+    shows="advanced composition beats kε, exact composition beats both, and the printed formula without drift is no "
+    "bound",
+    setting="ε=0.1, δ'=1e-3, k to 1000",
+    reduced="nothing",
+    nouns=("advanced_kov", "optimal", "PLD", "Laplace"),
+    seconds=3,
+    run=run,
+)

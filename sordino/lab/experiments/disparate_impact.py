@@ -7,6 +7,8 @@ reduced    10,000 records, 6 epochs, 2 seeds
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sordino.lab.curves import mean, no_guarantee
@@ -21,7 +23,7 @@ CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 def plans(bench: Workbench) -> list[Plan]:
     """Without DP, and at two noises."""
-    base = {
+    base: dict[str, Any] = {
         "recipe": "fashion-logistic",
         "batch": 256,
         "records": bench.pick(None, 10_000, None, None),
@@ -33,7 +35,7 @@ def plans(bench: Workbench) -> list[Plan]:
         Plan(label="without DP", method="sgd", given={"non_private": True}, **base),
         Plan(label="σ = 0.7", method="dpsgd", variant=1, given={"noise_multiplier": 0.7}, **base),
         Plan(label="σ = 4", method="dpsgd", variant=2, given={"noise_multiplier": 4.0}, **base),
-    ]  # fmt: skip
+    ]
 
 
 def by_class(one: Trained) -> np.ndarray:
@@ -53,22 +55,55 @@ def run(bench: Workbench) -> Outcome:
     count = len(found[0])
     names = CLASSES[:count] if count == 10 else tuple(str(k) for k in range(count))
     drop = found[0] - found[-1]
-    lines = [Series(one.plan.label, range(count), values, method=one.plan.method, variant=one.plan.variant, points=True, hollow=one.hollow)
-             for one, values in zip(trained, found, strict=True)]  # fmt: skip
+    lines = [
+        Series(
+            one.plan.label,
+            range(count),
+            values,
+            method=one.plan.method,
+            variant=one.plan.variant,
+            points=True,
+            hollow=one.hollow,
+        )
+        for one, values in zip(trained, found, strict=True)
+    ]
     hard = found[0] < np.median(found[0])
     return Outcome(
-        [Panel("Fashion-MNIST, class by class", "class", "test accuracy, %", lines, xticks=tuple(name[:6] for name in names)),
-         Panel("lost between no DP and σ = 4", "class", "points of accuracy", [Series("", range(count), drop, method="dpsgd", points=True)],
-               xticks=tuple(name[:6] for name in names))],
+        [
+            Panel(
+                "Fashion-MNIST, class by class",
+                "class",
+                "test accuracy, %",
+                lines,
+                xticks=tuple(name[:6] for name in names),
+            ),
+            Panel(
+                "lost between no DP and σ = 4",
+                "class",
+                "points of accuracy",
+                [Series("", range(count), drop, method="dpsgd", points=True)],
+                xticks=tuple(name[:6] for name in names),
+            ),
+        ],
         findings=[
-            Finding("DP-SGD is less accurate than non-DP approaches", "004:319", bench.judged(mean(trained[0]) > mean(trained[-1])),
-                    f"{mean(trained[0]):.1f} % without DP, {mean(trained[1]):.1f} % at σ = 0.7, {mean(trained[-1]):.1f} % at σ = 4"),
-            Finding("differential privacy has disparate impact", "004:381", bench.judged(float(drop[hard].mean()) > float(drop[~hard].mean())) if hard.any() else None,
-                    f"harder classes lose {float(drop[hard].mean()) if hard.any() else 0:.1f} points, easier ones {float(drop[~hard].mean()):.1f}"),
+            Finding(
+                "DP-SGD is less accurate than non-DP approaches",
+                "004:319",
+                bench.judged(mean(trained[0]) > mean(trained[-1])),
+                f"{mean(trained[0]):.1f} % without DP, {mean(trained[1]):.1f} % at σ = 0.7, {mean(trained[-1]):.1f} % "
+                "at σ = 4",
+            ),
+            Finding(
+                "differential privacy has disparate impact",
+                "004:381",
+                bench.judged(float(drop[hard].mean()) > float(drop[~hard].mean())) if hard.any() else None,
+                f"harder classes lose {float(drop[hard].mean()) if hard.any() else 0:.1f} points, easier ones "
+                f"{float(drop[~hard].mean()):.1f}",
+            ),
         ],
         notes=no_guarantee(trained),
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -20,12 +20,42 @@ def plans(bench: Workbench) -> list[Plan]:
     passes = bench.pick(1, 30, 60, 100)
     base = {"optimizer": "sgd", "learning_rate": 1.0, "epsilon": EPSILON, "model": "mlp"}
     return [
-        Plan(label="DP-SGD, lots of 100", method="dpsgd", recipe="spiral", batch=100, records=2_000, epochs=passes, seeds=bench.pick(1, 2, 3, 5), evaluations=5, given=base),
-        Plan(label="full batch, Gaussian noise", method="moments", recipe="spiral", batch=2_000, records=2_000, epochs=passes, seeds=bench.pick(1, 2, 3, 5),
-             evaluations=5, variant=1, given={**base, "sampler": "full"}),
-        Plan(label="full batch, Laplace noise", method="laplace", recipe="spiral", batch=2_000, records=2_000, epochs=passes, seeds=bench.pick(1, 2, 3, 5),
-             evaluations=5, variant=2, given={**base, "method": "dp-gd-laplace"}),
-    ]  # fmt: skip
+        Plan(
+            label="DP-SGD, lots of 100",
+            method="dpsgd",
+            recipe="spiral",
+            batch=100,
+            records=2_000,
+            epochs=passes,
+            seeds=bench.pick(1, 2, 3, 5),
+            evaluations=5,
+            given=base,
+        ),
+        Plan(
+            label="full batch, Gaussian noise",
+            method="moments",
+            recipe="spiral",
+            batch=2_000,
+            records=2_000,
+            epochs=passes,
+            seeds=bench.pick(1, 2, 3, 5),
+            evaluations=5,
+            variant=1,
+            given={**base, "sampler": "full"},
+        ),
+        Plan(
+            label="full batch, Laplace noise",
+            method="laplace",
+            recipe="spiral",
+            batch=2_000,
+            records=2_000,
+            epochs=passes,
+            seeds=bench.pick(1, 2, 3, 5),
+            evaluations=5,
+            variant=2,
+            given={**base, "method": "dp-gd-laplace"},
+        ),
+    ]
 
 
 def run(bench: Workbench) -> Outcome:
@@ -34,13 +64,24 @@ def run(bench: Workbench) -> Outcome:
     return Outcome(
         learning(trained, "ε = 3, equal work"),
         findings=[
-            higher(bench, trained[1], trained[2], "Gaussian noise for vectors (how about with Gaussian noise and vectors?)", "003:519",
-                   why="Laplace noise needs a bound in L1, √d times as far"),
-            Finding("full batch leaks more, a stochastic gradient only glances", "003:564", bench.judged(mean(trained[0]) > mean(trained[1])),
-                    f"{mean(trained[0]):.1f} % with lots, {mean(trained[1]):.1f} % with all records in every step, at ε = 3 and {trained[0].runs[0].rows[-1]['epoch']:.0f} passes"),
+            higher(
+                bench,
+                trained[1],
+                trained[2],
+                "Gaussian noise for vectors (how about with Gaussian noise and vectors?)",
+                "003:519",
+                why="Laplace noise needs a bound in L1, √d times as far",
+            ),
+            Finding(
+                "full batch leaks more, a stochastic gradient only glances",
+                "003:564",
+                bench.judged(mean(trained[0]) > mean(trained[1])),
+                f"{mean(trained[0]):.1f} % with lots, {mean(trained[1]):.1f} % with all records in every step, at ε = "
+                f"3 and {trained[0].runs[0].rows[-1]['epoch']:.0f} passes",
+            ),
         ],
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

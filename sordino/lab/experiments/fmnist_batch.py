@@ -13,7 +13,7 @@ from sordino.lab.plan import Plan
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
 
-VALUES = (64, 256, 1024, 4096)
+VALUES = (64.0, 256.0, 1024.0, 4096.0)
 
 
 def plans(bench: Workbench) -> list[Plan]:

@@ -38,17 +38,38 @@ def run(bench: Workbench) -> Outcome:
     slack = 4 * 0.5 / np.sqrt(rounds)
     kept = bool(np.all(np.asarray(laplace) <= bound + slack) and np.all(np.asarray(response) <= bound + slack))
     return Outcome(
-        [Panel("the game: which of two datasets was it?", "ε", "rounds won",
-               [Series("no attacker wins more: e^ε/(1 + e^ε)", epsilons, bound, method="theory", variant=1),
-                Series("best attacker of Laplace noise", epsilons, laplace, method="laplace", points=True),
-                Series("best attacker of randomised response", epsilons, response, method="exact", variant=1, points=True),
-                Series("guessing", [epsilons[0], epsilons[-1]], [0.5, 0.5], method="none", variant=3)], ylim=(0.45, 1.02))],
-        findings=[
-            Finding("the attacker's probability to guess right is bounded by e^ε", "001:249", bench.judged(kept),
-                    "true, and empty for ε ≥ 0 as a bound on a probability; the bound that says something is e^ε/(1 + e^ε), "
-                    "which randomised response attains"),
+        [
+            Panel(
+                "the game: which of two datasets was it?",
+                "ε",
+                "rounds won",
+                [
+                    Series("no attacker wins more: e^ε/(1 + e^ε)", epsilons, bound, method="theory", variant=1),
+                    Series("best attacker of Laplace noise", epsilons, laplace, method="laplace", points=True),
+                    Series(
+                        "best attacker of randomised response",
+                        epsilons,
+                        response,
+                        method="exact",
+                        variant=1,
+                        points=True,
+                    ),
+                    Series("guessing", [epsilons[0], epsilons[-1]], [0.5, 0.5], method="none", variant=3),
+                ],
+                ylim=(0.45, 1.02),
+            )
         ],
-    )  # fmt: skip
+        findings=[
+            Finding(
+                "the attacker's probability to guess right is bounded by e^ε",
+                "001:249",
+                bench.judged(kept),
+                "true, and empty for ε ≥ 0 as a bound on a probability; the bound that says something is e^ε/(1 + "
+                "e^ε), "
+                "which randomised response attains",
+            ),
+        ],
+    )
 
 
 EXPERIMENT = Experiment(

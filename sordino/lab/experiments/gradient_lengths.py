@@ -7,6 +7,8 @@ reduced    CIFAR
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sordino.lab.experiment import Experiment, Finding, Outcome
@@ -16,7 +18,11 @@ from sordino.lab.thesis import CIFAR, cifar
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Boxes, Panel
 
-WAYS = {"topk": {"sampler": "sorted-top-k"}, "no sorting": {}, "quantilesort": {"sampler": "sorted-quantile"}}
+WAYS: dict[str, dict[str, Any]] = {
+    "topk": {"sampler": "sorted-top-k"},
+    "no sorting": {},
+    "quantilesort": {"sampler": "sorted-quantile"},
+}
 METHODS = {"topk": "sorted", "no sorting": "sgd", "quantilesort": "quantile-sorted"}
 
 
@@ -34,21 +40,45 @@ def run(bench: Workbench) -> Outcome:
         last = boxes[-lots:] if len(boxes) >= lots else boxes
         every = boxes[:: max(1, len(boxes) // 60)]
         at = np.arange(len(boxes))[:: max(1, len(boxes) // 60)] / lots
-        panels.append(Panel(f"SGD, {name}", "epochs", "gradient length",
-                            boxes=[Boxes("minimum, quartiles, maximum of a lot", at, [tuple(row) for row in every], METHODS[name], hollow="no noise")]))  # fmt: skip
+        panels.append(
+            Panel(
+                f"SGD, {name}",
+                "epochs",
+                "gradient length",
+                boxes=[
+                    Boxes(
+                        "minimum, quartiles, maximum of a lot",
+                        at,
+                        [tuple(row) for row in every],
+                        METHODS[name],
+                        hollow="no noise",
+                    )
+                ],
+            )
+        )
         width[name] = float(np.nanmean((last[:, 3] - last[:, 1]) / np.maximum(last[:, 2], 1e-12)))
         fall[name] = float(last[0, 2] / max(last[-1, 2], 1e-12))
         grown[name] = float(np.nanmean(boxes[-lots:, 4]) / max(np.nanmean(boxes[:lots, 4]), 1e-12))
     return Outcome(
         panels,
         findings=[
-            Finding("sorting gives a smooth course, and boxes that are very small", "001:753", bench.judged(width["topk"] < width["no sorting"]),
-                    f"quartile range over median in the last epoch: {width['topk']:.2f} sorted, {width['no sorting']:.2f} not, {width['quantilesort']:.2f} by quantiles; "
-                    f"the median falls by a factor of {fall['topk']:.1f} through the sorted epoch"),
-            Finding("lengths grow with every epoch", "001:753", bench.judged(grown["topk"] > 1), f"the longest grow {grown['topk']:.2f}-fold over the run when sorted"),
+            Finding(
+                "sorting gives a smooth course, and boxes that are very small",
+                "001:753",
+                bench.judged(width["topk"] < width["no sorting"]),
+                f"quartile range over median in the last epoch: {width['topk']:.2f} sorted, {width['no sorting']:.2f} "
+                f"not, {width['quantilesort']:.2f} by quantiles; "
+                f"the median falls by a factor of {fall['topk']:.1f} through the sorted epoch",
+            ),
+            Finding(
+                "lengths grow with every epoch",
+                "001:753",
+                bench.judged(grown["topk"] > 1),
+                f"the longest grow {grown['topk']:.2f}-fold over the run when sorted",
+            ),
         ],
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -21,15 +21,32 @@ def run(bench: Workbench) -> Outcome:
     rates = (0.01, 0.1, 1.0)
     made = [Epochs(Cosine(rate, 0.0, EPOCHS), BATCHES) for rate in rates]
     return Outcome(
-        [Panel("lr₀ · ½(1 + cos(πE/30))", "epoch E", "learning rate",
-               [Series(f"lr₀ = {rate:g}", at, [one(e * BATCHES) for e in at], method="dpsgd", variant=k)
-                for k, (rate, one) in enumerate(zip(rates, made, strict=True))])],
+        [
+            Panel(
+                "lr₀ · ½(1 + cos(πE/30))",
+                "epoch E",
+                "learning rate",
+                [
+                    Series(f"lr₀ = {rate:g}", at, [one(e * BATCHES) for e in at], method="dpsgd", variant=k)
+                    for k, (rate, one) in enumerate(zip(rates, made, strict=True))
+                ],
+            )
+        ],
         notes=["The source gives no number for it: the figure is the formula."],
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(
-    id="lr-cosine", source="001", figure="FA.1", lines="316, 1321", title="The cosine learning rate",
-    shows="a rate that falls to 0 over the run, by epochs", setting="30 epochs", reduced="nothing",
-    nouns=("Cosine", "Epochs"), terms="adaptive Learningrate", seconds=0.2, run=run,
-)  # fmt: skip
+    id="lr-cosine",
+    source="001",
+    figure="FA.1",
+    lines="316, 1321",
+    title="The cosine learning rate",
+    shows="a rate that falls to 0 over the run, by epochs",
+    setting="30 epochs",
+    reduced="nothing",
+    nouns=("Cosine", "Epochs"),
+    terms="adaptive Learningrate",
+    seconds=0.2,
+    run=run,
+)

@@ -51,29 +51,55 @@ def run(bench: Workbench) -> Outcome:
     at_rule = error(rng, n, epsilon, rule, repeats)
     lines = []
     for k, e in enumerate(by_size):
-        lines += [Series(f"measured, ε = {e:g}", sizes, by_size[e], method="laplace", variant=k, points=True),
-                  Series(f"σ²/n + 4σ²/nε, ε = {e:g}", sizes, bound_of[e], method="theory", variant=k),
-                  Series(f"with the proved constant 9/4, ε = {e:g}", sizes, ours_of[e], method="exact", variant=k)]  # fmt: skip
+        lines += [
+            Series(f"measured, ε = {e:g}", sizes, by_size[e], method="laplace", variant=k, points=True),
+            Series(f"σ²/n + 4σ²/nε, ε = {e:g}", sizes, bound_of[e], method="theory", variant=k),
+            Series(f"with the proved constant 9/4, ε = {e:g}", sizes, ours_of[e], method="exact", variant=k),
+        ]
     return Outcome(
         [
-            Panel(f"error against the clip, n = {n}, ε = {epsilon:g}", "clip τ / σ", "mean squared error",
-                  [Series("measured", bounds, by_bound, method="laplace"),
-                   Series("τ = σ√(nε)/2", [rule], [at_rule], method="theory", variant=3, points=True)], xlog=True, ylog=True),
+            Panel(
+                f"error against the clip, n = {n}, ε = {epsilon:g}",
+                "clip τ / σ",
+                "mean squared error",
+                [
+                    Series("measured", bounds, by_bound, method="laplace"),
+                    Series("τ = σ√(nε)/2", [rule], [at_rule], method="theory", variant=3, points=True),
+                ],
+                xlog=True,
+                ylog=True,
+            ),
             Panel("error at the theorem's clip", "records n", "mean squared error", lines, xlog=True, ylog=True),
         ],
         findings=[
-            Finding("with τ = σ√(nε)/2 the error is at most σ²/n + 4σ²/(nε)", "003:221", bench.judged(kept),
-                    "measured errors lie below it for every n and ε tried"),
-            Finding("τ = σ√(nε)/2 is the choice", "003:219", bench.judged(at_rule < 2 * min(by_bound)),
-                    f"on this data τ = {best:.1f} has an error of {min(by_bound):.4f}, the rule's τ = {rule:.1f} one of {at_rule:.4f}: "
-                    "it is the best for the worst data, not for this"),
+            Finding(
+                "with τ = σ√(nε)/2 the error is at most σ²/n + 4σ²/(nε)",
+                "003:221",
+                bench.judged(kept),
+                "measured errors lie below it for every n and ε tried",
+            ),
+            Finding(
+                "τ = σ√(nε)/2 is the choice",
+                "003:219",
+                bench.judged(at_rule < 2 * min(by_bound)),
+                f"on this data τ = {best:.1f} has an error of {min(by_bound):.4f}, the rule's τ = {rule:.1f} one of "
+                f"{at_rule:.4f}: "
+                "it is the best for the worst data, not for this",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(
-    id="mean-clipped", source="003", figure="Unbounded mean estimation", lines="129–221",
+    id="mean-clipped",
+    source="003",
+    figure="Unbounded mean estimation",
+    lines="129–221",
     title="The private mean of unbounded numbers",
     shows="a small clip biases, a large one needs noise; τ = σ√(nε)/2 keeps the error at O(σ²/nε)",
-    setting="E x² ≤ σ², Laplace noise", reduced="fewer repetitions", nouns=("scalar_mean", "Mean", "Laplace"), seconds=4, run=run,
-)  # fmt: skip
+    setting="E x² ≤ σ², Laplace noise",
+    reduced="fewer repetitions",
+    nouns=("scalar_mean", "Mean", "Laplace"),
+    seconds=4,
+    run=run,
+)

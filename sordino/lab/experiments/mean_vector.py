@@ -45,21 +45,46 @@ def run(bench: Workbench) -> Outcome:
         bound.append(vector_error(1.0, N, d, EPSILON, DELTA))
     slope = math.log(lecture[-1] / lecture[0]) / math.log(dims[-1] / dims[0])
     return Outcome(
-        [Panel(f"n = {N}, ε = {EPSILON:g}, δ = 1e-5, E‖x‖² = 1", "dimension d", "mean of ‖error‖²",
-               [Series("measured, the lecture's noise", dims, lecture, method="gaussian", points=True),
-                Series("measured, analytic noise", dims, exact, method="exact", variant=1, points=True),
-                Series("σ²/n + σ²√d(4 ln²(2/δ) + 1/16)/nε", dims, bound, method="theory", variant=1),
-                Series("without privacy, σ²/n", dims, [1 / N] * len(dims), method="none", variant=2)], xlog=True, ylog=True)],
-        findings=[
-            Finding("the error grows as √d", "003:247", bench.judged(0.35 < slope < 0.65), f"measured exponent {slope:.2f}"),
-            Finding("the error is O(σ²/n + σ²√d ln(1/δ)/(nε))", "003:247", bench.judged(all(m <= b * s for m, b, s in zip(lecture, bound, slack, strict=True))),
-                    "below the proved form; with the lecture's own ρ its factor is ln²(2/δ), not ln(1/δ), with analytic noise ln(1/δ) is right"),
+        [
+            Panel(
+                f"n = {N}, ε = {EPSILON:g}, δ = 1e-5, E‖x‖² = 1",
+                "dimension d",
+                "mean of ‖error‖²",
+                [
+                    Series("measured, the lecture's noise", dims, lecture, method="gaussian", points=True),
+                    Series("measured, analytic noise", dims, exact, method="exact", variant=1, points=True),
+                    Series("σ²/n + σ²√d(4 ln²(2/δ) + 1/16)/nε", dims, bound, method="theory", variant=1),
+                    Series("without privacy, σ²/n", dims, [1 / N] * len(dims), method="none", variant=2),
+                ],
+                xlog=True,
+                ylog=True,
+            )
         ],
-    )  # fmt: skip
+        findings=[
+            Finding(
+                "the error grows as √d", "003:247", bench.judged(0.35 < slope < 0.65), f"measured exponent {slope:.2f}"
+            ),
+            Finding(
+                "the error is O(σ²/n + σ²√d ln(1/δ)/(nε))",
+                "003:247",
+                bench.judged(all(m <= b * s for m, b, s in zip(lecture, bound, slack, strict=True))),
+                "below the proved form; with the lecture's own ρ its factor is ln²(2/δ), not ln(1/δ), with analytic "
+                "noise ln(1/δ) is right",
+            ),
+        ],
+    )
 
 
 EXPERIMENT = Experiment(
-    id="mean-vector", source="003", figure="Utility of private mean, vectors", lines="223–247",
-    title="The private mean of vectors", shows="privacy costs a factor of √d in the error",
-    setting="E‖x‖² ≤ σ², Gaussian noise", reduced="fewer repetitions", nouns=("vector_mean", "Gaussian"), seconds=3, run=run,
-)  # fmt: skip
+    id="mean-vector",
+    source="003",
+    figure="Utility of private mean, vectors",
+    lines="223–247",
+    title="The private mean of vectors",
+    shows="privacy costs a factor of √d in the error",
+    setting="E‖x‖² ≤ σ², Gaussian noise",
+    reduced="fewer repetitions",
+    nouns=("vector_mean", "Gaussian"),
+    seconds=3,
+    run=run,
+)

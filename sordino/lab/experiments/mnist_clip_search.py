@@ -36,9 +36,14 @@ def judge(bench: Workbench, grid: Grid) -> list[Finding]:
     """The source's choice."""
     found = {value: mean(one) for value, one in grid["DP-SGD"].items()}
     best = max(found, key=lambda value: found[value])
-    return [Finding("at learning rate 0.1, C = 7.5 has the best possible values", "001:449",
-                    bench.judged(found.get(7.5, 0.0) >= found[best] - 0.5) if bench.tells else None,
-                    f"best here: C = {best:g} with {found[best]:.1f} %; C = 7.5 has {found.get(7.5, 0.0):.1f} %")]  # fmt: skip
+    return [
+        Finding(
+            "at learning rate 0.1, C = 7.5 has the best possible values",
+            "001:449",
+            bench.judged(found.get(7.5, 0.0) >= found[best] - 0.5) if bench.tells else None,
+            f"best here: C = {best:g} with {found[best]:.1f} %; C = 7.5 has {found.get(7.5, 0.0):.1f} %",
+        )
+    ]
 
 
 def run(bench: Workbench) -> Outcome:

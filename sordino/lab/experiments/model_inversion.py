@@ -1,4 +1,4 @@
-"""Model inversion before and after DP: what it finds is a class's average, and a record that was planted leaves no trace with DP.
+"""Model inversion before and after DP: it finds a class's average; a planted record leaves no trace with DP.
 
 source     002, Relation with our project, lines 187–193
 setting    gradient ascent on the input for each class, on a network trained with and without DP
@@ -84,18 +84,38 @@ def run(bench: Workbench) -> Outcome:
     side = range(x.shape[-1])
     average, record, before, after = pictures.values()
     return Outcome(
-        [Panel(name, "pixel", "pixel", field=Field(side, side, [row.tolist() for row in picture], image=True)) for name, picture in pictures.items()],
-        findings=[
-            Finding("model inversion reconstructs an average representation of each class", "002:191", bench.judged(alike(before, average) > 0.3),
-                    f"correlation with the class's average {alike(before, average):.2f} without privacy and {alike(after, average):.2f} with DP"),
-            Finding("DP in its canonical form cannot protect from model inversion", "002:191", bench.judged(alike(after, average) > 0.3),
-                    "the average is still found, and DP does not promise otherwise: it is not about a record"),
-            Finding("can similar approaches break DP?", "002:193", bench.judged(abs(alike(after, record)) > 0.2),
-                    f"a record planted in the class correlates {alike(before, record):.2f} with what is found without privacy and {alike(after, record):.2f} with DP"),
+        [
+            Panel(name, "pixel", "pixel", field=Field(side, side, [row.tolist() for row in picture], image=True))
+            for name, picture in pictures.items()
         ],
-        notes=["What DP bounds is how well a single record can be reconstructed, or its presence told: see tradeoff-curves."],
+        findings=[
+            Finding(
+                "model inversion reconstructs an average representation of each class",
+                "002:191",
+                bench.judged(alike(before, average) > 0.3),
+                f"correlation with the class's average {alike(before, average):.2f} without privacy and "
+                f"{alike(after, average):.2f} with DP",
+            ),
+            Finding(
+                "DP in its canonical form cannot protect from model inversion",
+                "002:191",
+                bench.judged(alike(after, average) > 0.3),
+                "the average is still found, and DP does not promise otherwise: it is not about a record",
+            ),
+            Finding(
+                "can similar approaches break DP?",
+                "002:193",
+                bench.judged(abs(alike(after, record)) > 0.2),
+                f"a record planted in the class correlates {alike(before, record):.2f} with what is found without "
+                f"privacy and {alike(after, record):.2f} with DP",
+            ),
+        ],
+        notes=[
+            "What DP bounds is how well a single record can be reconstructed, or its presence told: see "
+            "tradeoff-curves."
+        ],
         numbers={"epsilon": epsilon},
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -20,11 +20,20 @@ def plans(bench: Workbench) -> list[Plan]:
     records, iterations = bench.pick(60_000, 4_000, 60_000, 60_000), bench.pick(3, 200, 500, 500)
     some = NOISES if bench.tells else NOISES[:2]
     return [
-        Plan(label=f"σ = {noise:g}", method="dpsgd" if noise else "sgd", recipe="wd-mnist", batch=64, records=records if records < 60_000 else None,
-             epochs=iterations * 64 / records, seeds=bench.pick(1, 1, 2, 3), evaluations=bench.pick(1, 3, 10, 10), variant=k,
-             given={"noise_multiplier": noise, "bound": 1.0})
+        Plan(
+            label=f"σ = {noise:g}",
+            method="dpsgd" if noise else "sgd",
+            recipe="wd-mnist",
+            batch=64,
+            records=records if records < 60_000 else None,
+            epochs=iterations * 64 / records,
+            seeds=bench.pick(1, 1, 2, 3),
+            evaluations=bench.pick(1, 3, 10, 10),
+            variant=k,
+            given={"noise_multiplier": noise, "bound": 1.0},
+        )
         for k, noise in enumerate(some)
-    ]  # fmt: skip
+    ]
 
 
 def run(bench: Workbench) -> Outcome:
@@ -33,11 +42,17 @@ def run(bench: Workbench) -> Outcome:
     losses = [mean(one, "test_loss") for one in trained]
     return Outcome(
         learning(trained, "CNN on MNIST"),
-        findings=[Finding("convergence of DP-SGD with different noise scales", "004:270", bench.judged(losses[-1] > losses[0]),
-                          ", ".join(f"{one.plan.label}: {mean(one):.1f} %" for one in trained))],
+        findings=[
+            Finding(
+                "convergence of DP-SGD with different noise scales",
+                "004:270",
+                bench.judged(losses[-1] > losses[0]),
+                ", ".join(f"{one.plan.label}: {mean(one):.1f} %" for one in trained),
+            )
+        ],
         notes=["The slide prints no numbers, and neither lot nor bound: lots of 64 and C = 1 here."],
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -43,9 +43,11 @@ def ahead(centres: Array) -> tuple[Array, Array, Array]:
 def run(bench: Workbench) -> Outcome:
     """The clip circle, then the look ahead."""
     angle = np.linspace(0, 2 * np.pi, 80)
-    left = [Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1),
-            Series("gradients", OTHERS[:, 0], OTHERS[:, 1], method="none", points=True),
-            Series("clipped", clip(OTHERS)[:, 0], clip(OTHERS)[:, 1], method="none", variant=1, points=True)]  # fmt: skip
+    left = [
+        Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1),
+        Series("gradients", OTHERS[:, 0], OTHERS[:, 1], method="none", points=True),
+        Series("clipped", clip(OTHERS)[:, 0], clip(OTHERS)[:, 1], method="none", variant=1, points=True),
+    ]
     right = [Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1)]
     means, moved = [], []
     for k, (name, (extra, method)) in enumerate(CHALLENGES.items()):
@@ -71,13 +73,24 @@ def run(bench: Workbench) -> Outcome:
         )
     gap = float(np.linalg.norm(means[0] - means[1]))
     return Outcome(
-        [Panel("DPSGD: four gradients, one of them unknown", "first parameter", "second parameter", left),
-         Panel("ProjectedDPSGD: a look ahead, ρ = 2", "first parameter", "second parameter", right)],
-        findings=[Finding("the influence of each single record is limited by C", "001:279", gap <= 2 / 4 + 1e-12,
-                          f"the two means lie {gap:.3f} apart, at most 2C/4 = 0.5"),],
-        notes=["The virtual point depends on the challenge element, so the second gradients of all others do too: their difference "
-               f"is {float(np.linalg.norm(moved[0] - moved[1])):.3f} here and nothing bounds it by C/4."],
-    )  # fmt: skip
+        [
+            Panel("DPSGD: four gradients, one of them unknown", "first parameter", "second parameter", left),
+            Panel("ProjectedDPSGD: a look ahead, ρ = 2", "first parameter", "second parameter", right),
+        ],
+        findings=[
+            Finding(
+                "the influence of each single record is limited by C",
+                "001:279",
+                gap <= 2 / 4 + 1e-12,
+                f"the two means lie {gap:.3f} apart, at most 2C/4 = 0.5",
+            ),
+        ],
+        notes=[
+            "The virtual point depends on the challenge element, so the second gradients of all others do too: their "
+            "difference "
+            f"is {float(np.linalg.norm(moved[0] - moved[1])):.3f} here and nothing bounds it by C/4."
+        ],
+    )
 
 
 EXPERIMENT = Experiment(

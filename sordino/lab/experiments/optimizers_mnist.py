@@ -41,11 +41,23 @@ def run(bench: Workbench) -> Outcome:
     return Outcome(
         learning(trained, "MNIST, C = 1, σ = 1.1"),
         findings=[
-            Finding("it is ok to use AdamW, by post-processing", "003:771", len(spent) == 1, f"one ε = {max(spent):.2f} for all of them"),
-            higher(bench, trained[-1], trained[0], "AdamW is likely the best default optimizer", "003:674", why="rates not tuned"),
+            Finding(
+                "it is ok to use AdamW, by post-processing",
+                "003:771",
+                len(spent) == 1,
+                f"one ε = {max(spent):.2f} for all of them",
+            ),
+            higher(
+                bench,
+                trained[-1],
+                trained[0],
+                "AdamW is likely the best default optimizer",
+                "003:674",
+                why="rates not tuned",
+            ),
         ],
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -57,24 +57,46 @@ def run(bench: Workbench) -> Outcome:
             path = descend(START, loss_fn, x, y, ask, rate, steps, optimizer=make, seed=0, delta=DELTA)
             if private and isinstance(path.claim, Guarantee):
                 epsilon = path.claim.epsilon
-            lines.append(Series(name, path.points[:, 0], path.points[:, 1], method=method, variant=number,
-                                hollow="" if private else "no noise"))  # fmt: skip
+            lines.append(
+                Series(
+                    name,
+                    path.points[:, 0],
+                    path.points[:, 1],
+                    method=method,
+                    variant=number,
+                    hollow="" if private else "no noise",
+                )
+            )
             ends[name, private] = _steps_to(path.points)
         said = f"{title}: ε = {epsilon:.1f} for each path" if private and epsilon else title
         panels.append(Panel(said, "first parameter", "second parameter", lines, field=field))
     return Outcome(
         panels,
         findings=[
-            Finding("momentum converges faster than vanilla gradient descent", "003:613",
-                    bench.judged(ends["momentum", False] < ends["gradient descent", False]),
-                    f"within 0.5 of the minimum after {ends['momentum', False]} steps against {ends['gradient descent', False]}"),
-            Finding("AdaGrad is more consistent but slower than momentum", "003:637", bench.judged(ends["AdaGrad", False] > ends["momentum", False]),
-                    f"{ends['AdaGrad', False]} steps against {ends['momentum', False]}, on our valley at our rates, of which it depends"),
-            Finding("we can plug our private gradients into any optimizer", "003:83", bench.judged(epsilon is not None),
-                    f"the same ε = {epsilon or 0:.2f} for all four: what an optimizer does with released gradients is post-processing"),
+            Finding(
+                "momentum converges faster than vanilla gradient descent",
+                "003:613",
+                bench.judged(ends["momentum", False] < ends["gradient descent", False]),
+                f"within 0.5 of the minimum after {ends['momentum', False]} steps against "
+                f"{ends['gradient descent', False]}",
+            ),
+            Finding(
+                "AdaGrad is more consistent but slower than momentum",
+                "003:637",
+                bench.judged(ends["AdaGrad", False] > ends["momentum", False]),
+                f"{ends['AdaGrad', False]} steps against {ends['momentum', False]}, on our valley at our rates, of "
+                "which it depends",
+            ),
+            Finding(
+                "we can plug our private gradients into any optimizer",
+                "003:83",
+                bench.judged(epsilon is not None),
+                f"the same ε = {epsilon or 0:.2f} for all four: what an optimizer does with released gradients is "
+                "post-processing",
+            ),
         ],
         numbers={"steps": {f"{name}, {'private' if p else 'plain'}": count for (name, p), count in ends.items()}},
-    )  # fmt: skip
+    )
 
 
 def _steps_to(points: Tensor) -> int:
@@ -85,8 +107,15 @@ def _steps_to(points: Tensor) -> int:
 
 
 EXPERIMENT = Experiment(
-    id="optimizers-path", source="003", figure="Momentum, AdaGrad, Adam: contour maps", lines="592–672",
+    id="optimizers-path",
+    source="003",
+    figure="Momentum, AdaGrad, Adam: contour maps",
+    lines="592–672",
     title="Optimizers on one contour, with and without privacy",
     shows="any optimizer can follow private gradients, and the noise blurs what distinguishes them",
-    setting="a long flat valley", reduced="nothing", nouns=("Private", "NoisySum", "Flat"), seconds=5, run=run,
-)  # fmt: skip
+    setting="a long flat valley",
+    reduced="nothing",
+    nouns=("Private", "NoisySum", "Flat"),
+    seconds=5,
+    run=run,
+)

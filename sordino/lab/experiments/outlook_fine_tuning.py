@@ -8,9 +8,8 @@ reduced    4,000 generated digits with wavelet features in place of a pretrained
 from __future__ import annotations
 
 from sordino.lab.curves import against, higher, learning, no_guarantee
-from sordino.lab.experiment import Experiment, Finding, Outcome
+from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.plan import Plan
-
 from sordino.lab.workbench import Workbench
 
 

@@ -7,8 +7,11 @@ reduced    3,000 records, 10 epochs of logistic regression
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from sordino import data
@@ -38,19 +41,34 @@ def run(bench: Workbench) -> Outcome:
                 residual = F.softmax(x[lot] @ weight.T + bias, 1) - F.one_hot(y[lot], 10)
                 weight -= 0.05 * residual.T @ x[lot] / len(lot)
                 bias -= 0.05 * residual.mean(0)
-        shared = [100 * len(a & b) / max(1, len(a)) for a, b in zip(tops, tops[1:], strict=False)]
+        shared = [100 * len(a & b) / max(1, len(a)) for a, b in pairwise(tops)]
         overlap[name] = float(np.mean(shared))
         lines.append(Series(name, range(2, epochs + 1), shared, method=method, variant=k, hollow="no noise"))
     lines.append(Series("by chance", [2, epochs], [10, 10], method="theory", variant=3))
     return Outcome(
-        [Panel("longest tenth of the gradients, from epoch to epoch", "epoch", "shared with the epoch before, %", lines, ylim=(0, 100))],
-        findings=[Finding("if records keep their place in the order, it need be made less often", "001:835", bench.judged(overlap["sorted lots"] > 30),
-                          f"{overlap['sorted lots']:.0f} % of the longest tenth were there an epoch before, with random lots {overlap['random lots']:.0f} %; 10 % by chance")],
+        [
+            Panel(
+                "longest tenth of the gradients, from epoch to epoch",
+                "epoch",
+                "shared with the epoch before, %",
+                lines,
+                ylim=(0, 100),
+            )
+        ],
+        findings=[
+            Finding(
+                "if records keep their place in the order, it need be made less often",
+                "001:835",
+                bench.judged(overlap["sorted lots"] > 30),
+                f"{overlap['sorted lots']:.0f} % of the longest tenth were there an epoch before, with random lots "
+                f"{overlap['random lots']:.0f} %; 10 % by chance",
+            )
+        ],
         notes=["Ranking less often is `refresh=k`; it costs less time and is not private either."],
-    )  # fmt: skip
+    )
 
 
-def _lengths(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> np.ndarray:
+def _lengths(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> NDArray[np.float64]:
     """‖p − e_y‖ · √(‖x‖² + 1)."""
     residual = F.softmax(x @ weight.T + bias, 1) - F.one_hot(y, 10)
     return np.asarray((residual.norm(dim=1) * torch.sqrt(x.square().sum(1) + 1)).numpy())

@@ -7,10 +7,11 @@ reduced    CIFAR
 
 from __future__ import annotations
 
-from sordino.lab.curves import against, higher, learning, no_guarantee
+from dataclasses import replace
+
+from sordino.lab.curves import against, learning, no_guarantee
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from dataclasses import replace
 from sordino.lab.thesis import CIFAR, cifar
 from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
@@ -44,7 +45,8 @@ def run(bench: Workbench) -> Outcome:
                 "a rate that is small at first could keep the loss from rising too much",
                 "001:833",
                 bench.judged(most(trained[1]) < most(trained[0])),
-                f"largest test loss on the way: {most(trained[0]):.2f} by the cosine, {most(trained[1]):.2f} rising and falling",
+                f"largest test loss on the way: {most(trained[0]):.2f} by the cosine, {most(trained[1]):.2f} rising "
+                "and falling",
             )
         ],
         [*[], *no_guarantee(trained)],

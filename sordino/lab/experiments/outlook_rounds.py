@@ -7,10 +7,11 @@ reduced    CIFAR
 
 from __future__ import annotations
 
-from sordino.lab.curves import against, higher, learning, no_guarantee
-from sordino.lab.experiment import Experiment, Finding, Outcome
-from sordino.lab.plan import Plan
 from dataclasses import replace
+
+from sordino.lab.curves import against, higher, learning, no_guarantee
+from sordino.lab.experiment import Experiment, Outcome
+from sordino.lab.plan import Plan
 from sordino.lab.thesis import CIFAR, cifar
 from sordino.lab.workbench import Workbench
 

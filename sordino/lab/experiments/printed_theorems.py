@@ -32,20 +32,44 @@ def run(bench: Workbench) -> Outcome:
     first = certified[0]
     below = [t for t, m, c in zip(steps, moments, certified, strict=True) if m < c]
     return Outcome(
-        [Panel("q = 0.01, σ = 1.1, δ = 1e-5", "steps T", "ε",
-               [Series("certified (PLD)", steps, certified, method="pld"),
-                Series("qTε, sequential and sampling: no bound", steps, simple, method="basic", variant=1),
-                Series("qε√(T ln 1/δ), strong: no bound", steps, strong, method="printed", variant=2),
-                Series("qε√T, moments: no bound", steps, moments, method="moments", variant=3)], xlog=True, ylog=True)],
-        findings=[
-            Finding("querying a fraction q makes an (ε, δ) mechanism (qε, qδ)", "004:192", RATE * one >= true_one,
-                    f"qε = {RATE * one:.3f}; the true amplification of ε = {one:.2f} is {true_one:.3f}"),
-            Finding("(qTε, qTδ): this privacy bound is guaranteed to hold true, and very loose", "004:208", false_at_small(simple, certified),
-                    f"at T = 1 it says {simple[0]:.3f} and {first:.3f} is certified at the same δ; it is built on qε, which is no bound"),
-            Finding("the moments accountant gives (qε√T, δ)", "004:222", not below,
-                    f"below the certified ε for {len(below)} of {len(steps)} T tried, up to T = {max(below, default=0)}: an order of growth, not a bound"),
+        [
+            Panel(
+                "q = 0.01, σ = 1.1, δ = 1e-5",
+                "steps T",
+                "ε",
+                [
+                    Series("certified (PLD)", steps, certified, method="pld"),
+                    Series("qTε, sequential and sampling: no bound", steps, simple, method="basic", variant=1),
+                    Series("qε√(T ln 1/δ), strong: no bound", steps, strong, method="printed", variant=2),
+                    Series("qε√T, moments: no bound", steps, moments, method="moments", variant=3),
+                ],
+                xlog=True,
+                ylog=True,
+            )
         ],
-    )  # fmt: skip
+        findings=[
+            Finding(
+                "querying a fraction q makes an (ε, δ) mechanism (qε, qδ)",
+                "004:192",
+                RATE * one >= true_one,
+                f"qε = {RATE * one:.3f}; the true amplification of ε = {one:.2f} is {true_one:.3f}",
+            ),
+            Finding(
+                "(qTε, qTδ): this privacy bound is guaranteed to hold true, and very loose",
+                "004:208",
+                false_at_small(simple, certified),
+                f"at T = 1 it says {simple[0]:.3f} and {first:.3f} is certified at the same δ; it is built on qε, "
+                "which is no bound",
+            ),
+            Finding(
+                "the moments accountant gives (qε√T, δ)",
+                "004:222",
+                not below,
+                f"below the certified ε for {len(below)} of {len(steps)} T tried, up to T = {max(below, default=0)}: "
+                "an order of growth, not a bound",
+            ),
+        ],
+    )
 
 
 def false_at_small(printed: list[float], certified: list[float]) -> bool:
@@ -54,7 +78,15 @@ def false_at_small(printed: list[float], certified: list[float]) -> bool:
 
 
 EXPERIMENT = Experiment(
-    id="printed-theorems", source="004", figure="Theorems 4.2–4.5", lines="186–222", title="The slides' theorems beside the certified ε",
+    id="printed-theorems",
+    source="004",
+    figure="Theorems 4.2–4.5",
+    lines="186–222",
+    title="The slides' theorems beside the certified ε",
     shows="qε is no bound, and formulas built on it are orders of growth and not guarantees",
-    setting="q=.01, σ=1.1, δ=1e-5", reduced="nothing", nouns=("PLD", "amplified"), seconds=2, run=run,
-)  # fmt: skip
+    setting="q=.01, σ=1.1, δ=1e-5",
+    reduced="nothing",
+    nouns=("PLD", "amplified"),
+    seconds=2,
+    run=run,
+)

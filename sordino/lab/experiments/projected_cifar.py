@@ -32,7 +32,8 @@ def run(bench: Workbench) -> Outcome:
             ("DP-SGD", "projected", 1.0, "ProjectedDPSGD gives slightly worse results in nearly all cases", "001:1069"),
         ],
         [
-            "The source's ε = 1.729 is that of DP-SGD; its lookahead has none. NoisyLookahead is the form with a guarantee.",
+            "The source's ε = 1.729 is that of DP-SGD; its lookahead has none. NoisyLookahead is the form with a "
+            "guarantee.",
         ],
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.algorithms.dpsgd import NoisySum
+from sordino.algorithms.dpsgd import NoisySum, Query
 from sordino.algorithms.projected import Projected
 from sordino.door.noise import Gaussian
 from sordino.lab.descent import descend
@@ -42,7 +42,7 @@ def run(bench: Workbench) -> Outcome:
     steps = bench.pick(4, STEPS, STEPS, STEPS)
     seeds = bench.pick(1, 4, 10, 20)
     inf = float("inf")
-    ways = {
+    ways: dict[str, tuple[Query, str, str]] = {
         "SGD": (NoisySum(Flat(inf), Gaussian(0.0)), "sgd", "no noise"),
         "ProjectedSGD": (Projected(Flat(inf), Gaussian(0.0), RATE), "none", "no noise"),
         "DP-SGD": (NoisySum(Flat(1.0), Gaussian(2.0)), "dpsgd", ""),
@@ -71,14 +71,23 @@ def run(bench: Workbench) -> Outcome:
             Panel("from above", "θ₁", "θ₂", above, field=Field(u, v, z)),
         ],
         [
-            Compared(f"steps of {name}", mean[said], said_there, "001:931", spread=float(np.std(counts[said])), unit="steps")
+            Compared(
+                f"steps of {name}", mean[said], said_there, "001:931", spread=float(np.std(counts[said])), unit="steps"
+            )
             for name, said, said_there in (("ProjectedDPSGD", "ProjectedDPSGD", 23), ("DP-SGD", "DP-SGD", 27))
         ],
-        [Finding("ProjectedDPSGD needs fewer steps than DPSGD", "001:931", bench.judged(mean["ProjectedDPSGD"] < mean["DP-SGD"]),
-                 f"{mean['ProjectedDPSGD']:.1f} against {mean['DP-SGD']:.1f} steps to within {NEAR} of the minimum on our surface, {seeds} seeds")],
+        [
+            Finding(
+                "ProjectedDPSGD needs fewer steps than DPSGD",
+                "001:931",
+                bench.judged(mean["ProjectedDPSGD"] < mean["DP-SGD"]),
+                f"{mean['ProjectedDPSGD']:.1f} against {mean['DP-SGD']:.1f} steps to within {NEAR} of the minimum on "
+                f"our surface, {seeds} seeds",
+            )
+        ],
         ["The source does not give its surface; the counts depend on it, on the rate and on the noise."],
         numbers={"steps": counts},
-    )  # fmt: skip
+    )
 
 
 def _arrived(points: Tensor) -> int:
@@ -88,7 +97,16 @@ def _arrived(points: Tensor) -> int:
 
 
 EXPERIMENT = Experiment(
-    id="projected-landscape", source="001", figure="F5.2, FA.6", lines="927–942, 1358", title="Four methods around a hill",
-    shows="a step that looks ahead keeps closer to the foot of a hill", setting="a constructed surface",
-    reduced="nothing", nouns=("Projected", "NoisySum"), terms="ProjectedDPSGD", seconds=4, run=run,
-)  # fmt: skip
+    id="projected-landscape",
+    source="001",
+    figure="F5.2, FA.6",
+    lines="927–942, 1358",
+    title="Four methods around a hill",
+    shows="a step that looks ahead keeps closer to the foot of a hill",
+    setting="a constructed surface",
+    reduced="nothing",
+    nouns=("Projected", "NoisySum"),
+    terms="ProjectedDPSGD",
+    seconds=4,
+    run=run,
+)

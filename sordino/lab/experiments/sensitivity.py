@@ -48,28 +48,68 @@ def run(bench: Workbench) -> Outcome:
     sizes = (2, 3, 5, 9, 15, 25)
     return Outcome(
         [
-            Panel(f"queries on {n} ages in [0, 100]", "query", "sensitivity, in the answer's unit",
-                  [Series("global: over all datasets of this size", range(len(names)), worst, method="classical", points=True),
-                   Series("local: of these ages", range(len(names)), here, method="exact", variant=1, points=True)],
-                  xticks=tuple(names), ylog=True),
-            Panel("against the number of records", "records n", "global sensitivity",
-                  [Series(name, sizes, [global_(QUERIES[name], k) for k in sizes], method=m, variant=v)
-                   for name, m, v in (("mean", "exact", 0), ("median", "classical", 1), ("sum", "moments", 2))], xlog=True, ylog=True),
+            Panel(
+                f"queries on {n} ages in [0, 100]",
+                "query",
+                "sensitivity, in the answer's unit",
+                [
+                    Series(
+                        "global: over all datasets of this size",
+                        range(len(names)),
+                        worst,
+                        method="classical",
+                        points=True,
+                    ),
+                    Series("local: of these ages", range(len(names)), here, method="exact", variant=1, points=True),
+                ],
+                xticks=tuple(names),
+                ylog=True,
+            ),
+            Panel(
+                "against the number of records",
+                "records n",
+                "global sensitivity",
+                [
+                    Series(name, sizes, [global_(QUERIES[name], k) for k in sizes], method=m, variant=v)
+                    for name, m, v in (("mean", "exact", 0), ("median", "classical", 1), ("sum", "moments", 2))
+                ],
+                xlog=True,
+                ylog=True,
+            ),
         ],
         findings=[
-            Finding("global sensitivity is independent of the particular dataset", "004:94", all(w >= h for w, h in zip(worst, here, strict=True)),
-                    "it is at least the local one for every query"),
-            Finding("local sensitivity is that of a fixed dataset", "004:106", here[4] < worst[4] / 5,
-                    f"the median of these ages moves by at most {here[4]:g} years, that of some dataset by {worst[4]:g}"),
+            Finding(
+                "global sensitivity is independent of the particular dataset",
+                "004:94",
+                all(w >= h for w, h in zip(worst, here, strict=True)),
+                "it is at least the local one for every query",
+            ),
+            Finding(
+                "local sensitivity is that of a fixed dataset",
+                "004:106",
+                here[4] < worst[4] / 5,
+                f"the median of these ages moves by at most {here[4]:g} years, that of some dataset by {worst[4]:g}",
+            ),
         ],
-        notes=["Noise in proportion to local sensitivity is not private: the amount of noise tells about the data. Noise must "
-               "be scaled to the global one, or to a smooth bound on the local one."],
+        notes=[
+            "Noise in proportion to local sensitivity is not private: the amount of noise tells about the data. Noise "
+            "must "
+            "be scaled to the global one, or to a smooth bound on the local one."
+        ],
         numbers={"queries": names, "local": here, "global": worst},
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(
-    id="sensitivity", source="004", figure="Definitions 2.1, 2.2", lines="86–114", title="Global and local sensitivity",
+    id="sensitivity",
+    source="004",
+    figure="Definitions 2.1, 2.2",
+    lines="86–114",
+    title="Global and local sensitivity",
     shows="the median moves little on real ages and by half the range on the worst; a sum moves by the range on all",
-    setting="example queries", reduced="nothing", nouns=("ClippedSum", "Sensitivity"), seconds=0.5, run=run,
-)  # fmt: skip
+    setting="example queries",
+    reduced="nothing",
+    nouns=("ClippedSum", "Sensitivity"),
+    seconds=0.5,
+    run=run,
+)

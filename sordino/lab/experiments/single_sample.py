@@ -49,20 +49,38 @@ def run(bench: Workbench) -> Outcome:
     ratio = max(c / o for c, o in zip(certified, order, strict=True))
     return Outcome(
         [
-            Panel(f"k rounds of one record among {N}, Lap(2τ/1)", "rounds k", "ε at δ = 1e-5",
-                  [Series("certified (PLD)", rounds, certified, method="pld"),
-                   Series("(ε/n)√(k ln 1/δ), the order of line 759: no bound", rounds, order, method="printed", variant=2),
-                   Series("amplified, added up", rounds, basic, method="basic", variant=1)], xlog=True, ylog=True),
+            Panel(
+                f"k rounds of one record among {N}, Lap(2τ/1)",
+                "rounds k",
+                "ε at δ = 1e-5",
+                [
+                    Series("certified (PLD)", rounds, certified, method="pld"),
+                    Series(
+                        "(ε/n)√(k ln 1/δ), the order of line 759: no bound", rounds, order, method="printed", variant=2
+                    ),
+                    Series("amplified, added up", rounds, basic, method="basic", variant=1),
+                ],
+                xlog=True,
+                ylog=True,
+            ),
             Panel("learning a mean of 0.7", "steps", "mean squared error", lines, xlog=True, ylog=True),
         ],
         findings=[
-            Finding("k rounds satisfy (O(ε/n √(k ln 1/δ)), δ)-DP", "003:759", all(c <= 4 * o or c <= b for c, o, b in zip(certified, order, basic, strict=True)),
-                    f"the certified ε is at most {ratio:.1f} times the formula, which is an order and not a bound"),
-            Finding("no improvement due to n: batch size is one more hyperparameter", "003:765",
-                    bench.judged(errors["lots of 50"][-1] < errors["one record a step"][-1]),
-                    f"error {errors['one record a step'][-1]:.3f} one record at a time, {errors['lots of 50'][-1]:.4f} with lots of 50"),
+            Finding(
+                "k rounds satisfy (O(ε/n √(k ln 1/δ)), δ)-DP",
+                "003:759",
+                all(c <= 4 * o or c <= b for c, o, b in zip(certified, order, basic, strict=True)),
+                f"the certified ε is at most {ratio:.1f} times the formula, which is an order and not a bound",
+            ),
+            Finding(
+                "no improvement due to n: batch size is one more hyperparameter",
+                "003:765",
+                bench.judged(errors["lots of 50"][-1] < errors["one record a step"][-1]),
+                f"error {errors['one record a step'][-1]:.3f} one record at a time, {errors['lots of 50'][-1]:.4f} "
+                "with lots of 50",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

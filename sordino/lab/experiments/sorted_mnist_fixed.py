@@ -44,7 +44,8 @@ EXPERIMENT = Experiment(
     figure="T4.1, F4.1",
     lines="404–425",
     title="Sorted lots on MNIST, fixed bound",
-    shows="sorted lots are no worse at small rates and better at lr 1; they have no guarantee, though ε = 1.769 is printed beside them",
+    shows="sorted lots are no worse at small rates and better at lr 1; they have no guarantee, though ε = 1.769 is "
+    "printed beside them",
     setting="MNIST_Net, C=1, lr .01/.1/1, topk, B=250, σ=1.1, 30 epochs",
     reduced=MNIST,
     nouns=("Sorted", "Flat", "Poisson"),

@@ -34,7 +34,8 @@ def run(bench: Workbench) -> Outcome:
             ("sorted, median", "DP-SGD", 0.01, "SortedDPSGD's loss falls below DPSGD's at lr 0.01", "001:436"),
         ],
         [
-            "A cap of 1e9 stands for none. The noise grows with the bound, so nothing keeps a run from diverging: the source's ends as NaN at lr 1.",
+            "A cap of 1e9 stands for none. The noise grows with the bound, so nothing keeps a run from diverging: the "
+            "source's ends as NaN at lr 1.",
         ],
     )
 

@@ -7,10 +7,10 @@ reduced    CIFAR
 
 from __future__ import annotations
 
+from sordino.accounting import chance_of_acceptance
 from sordino.lab.curves import against, higher, learning, no_guarantee
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.accounting import chance_of_acceptance
 from sordino.lab.thesis import CIFAR, cifar
 from sordino.lab.workbench import Workbench
 
@@ -39,12 +39,14 @@ def run(bench: Workbench) -> Outcome:
                 "batches by rejection sampling need clearly more steps",
                 "001:820",
                 False,
-                f"the chance that a random batch of 250 has a median above the 0.75-quantile is {chance_of_acceptance(250, 0.75):.1e}: not more steps, but none",
+                "the chance that a random batch of 250 has a median above the 0.75-quantile is "
+                f"{chance_of_acceptance(250, 0.75):.1e}: not more steps, but none",
             ),
         ],
         [
             *[
-                "Thresholding whole Poisson batches as sketched in §4.5 costs 2ε₁ + ε₀ for each step: thousands in all; docs/sorted.md has the numbers."
+                "Thresholding whole Poisson batches as sketched in §4.5 costs 2ε₁ + ε₀ for each step: thousands in "
+                "all; docs/sorted.md has the numbers."
             ],
             *no_guarantee(trained),
         ],
@@ -58,7 +60,8 @@ EXPERIMENT = Experiment(
     figure="§4.5",
     lines="797–824",
     title="Sorting with a guarantee, at equal ε",
-    shows="records with long gradients may take part more often, if they are charged for it; at equal ε that buys nothing here",
+    shows="records with long gradients may take part more often, if they are charged for it; at equal ε that buys "
+    "nothing here",
     setting="the DP form against DP-SGD at equal total ε = 3",
     reduced=CIFAR,
     nouns=("Threshold", "rejection"),

@@ -1,11 +1,13 @@
 """Sorted plain SGD up to its crash: lengths, dominant classes and cosines; class shares of random lots.
 
 source     001, F4.9–F4.12, lines 594–642
-setting    SGD with topk, lr .01/.1/1: lengths, dominant class and cosine up to the NaN; class shares at random; class-diverse
+setting    SGD with topk, lr .01/.1/1: lengths, dominant class and cosine up to the NaN; class shares at random
 reduced    CIFAR
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +27,7 @@ WAYS = {
 
 def plans(bench: Workbench) -> list[Plan]:
     """Sorted at three rates, class-diverse at two, random at one."""
-    looks = {"diagnose": "cosines,lengths,classes", "non_private": True}
+    looks: dict[str, Any] = {"diagnose": "cosines,lengths,classes", "non_private": True}
     some = RATES if bench.tells else RATES[:1]
     found = [cifar(bench, "sorted", rate, 1.0, **looks) for rate in some]
     found += [cifar(bench, "class-diverse", rate, 1.0, **looks) for rate in some[1:]]
@@ -39,12 +41,20 @@ def run(bench: Workbench) -> Outcome:
     for one in trained:
         series = one.series("test_loss")
         name = "random" if one.plan.method == "dpsgd" else one.plan.label
-        curves.append(Series(name + (": not finite" if one.diverged else ""), series.x, series.y, method="sgd" if name == "random" else one.plan.method,
-                             variant=one.plan.variant, hollow="no noise"))  # fmt: skip
+        curves.append(
+            Series(
+                name + (": not finite" if one.diverged else ""),
+                series.x,
+                series.y,
+                method="sgd" if name == "random" else one.plan.method,
+                variant=one.plan.variant,
+                hollow="no noise",
+            )
+        )
         boxes, classes = steps_of(one, "lengths")[0], steps_of(one, "classes")[0]
         ended[name] = one.diverged
-        style = {"method": curves[-1].method, "variant": one.plan.variant, "hollow": "no noise"}
-        lengths.append(Series(name, range(1, len(boxes) + 1), boxes[:, 2] if len(boxes) else [], **style))  # type: ignore[arg-type]
+        style: dict[str, Any] = {"method": curves[-1].method, "variant": one.plan.variant, "hollow": "no noise"}
+        lengths.append(Series(name, range(1, len(boxes) + 1), boxes[:, 2] if len(boxes) else [], **style))
         share = classes[:, 1] if len(classes) else np.zeros(0)
         shares.append(
             (
@@ -52,7 +62,7 @@ def run(bench: Workbench) -> Outcome:
                 Series(name, range(1, len(share) + 1), 100 * share, **style),
                 float(np.nanmean(share)) if len(share) else 0.0,
             )
-        )  # type: ignore[arg-type]
+        )
     by_name = {name: mean for name, _, mean in shares}
     top = by_name.get("sorted, lr 0.1", by_name.get("sorted, lr 0.01", 0.0))
     crashed = [name for name, why in ended.items() if why]
@@ -64,16 +74,30 @@ def run(bench: Workbench) -> Outcome:
             Panel("share of the dominant class", "lots", "share of the lot, %", [line for _, line, _ in shares]),
         ],
         findings=[
-            Finding("sorted SGD crashes at lr 0.1 on CIFAR-10 with a NaN", "001:600", None if bench.size.value in ("tiny", "quick") else bool(crashed),
-                    f"not finite here: {', '.join(crashed) or 'none'}; the small network of this size is harder to break than the convolutional one"),
-            Finding("batches are mostly filled with one class", "001:620", bench.judged(top > 1.5 * by_name.get("random", 1.0)),
-                    f"the dominant class has {100 * top:.0f} % of a sorted lot and {100 * by_name.get('random', 0.0):.0f} % of a random one"),
-            Finding("class-diverse SGD still crashes at 1.0 and 0.1", "001:635", None if bench.size.value in ("tiny", "quick") else bool(diverse),
-                    f"not finite here: {', '.join(diverse) or 'none'}"),
+            Finding(
+                "sorted SGD crashes at lr 0.1 on CIFAR-10 with a NaN",
+                "001:600",
+                None if bench.size.value in ("tiny", "quick") else bool(crashed),
+                f"not finite here: {', '.join(crashed) or 'none'}; the small network of this size is harder to break "
+                "than the convolutional one",
+            ),
+            Finding(
+                "batches are mostly filled with one class",
+                "001:620",
+                bench.judged(top > 1.5 * by_name.get("random", 1.0)),
+                f"the dominant class has {100 * top:.0f} % of a sorted lot and {100 * by_name.get('random', 0.0):.0f} "
+                "% of a random one",
+            ),
+            Finding(
+                "class-diverse SGD still crashes at 1.0 and 0.1",
+                "001:635",
+                None if bench.size.value in ("tiny", "quick") else bool(diverse),
+                f"not finite here: {', '.join(diverse) or 'none'}",
+            ),
         ],
         commands=bench.commands(plans(bench)),
         numbers={"ended": ended, "dominant": by_name},
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(
@@ -82,8 +106,10 @@ EXPERIMENT = Experiment(
     figure="F4.9–F4.12",
     lines="594–642",
     title="How sorted SGD crashes",
-    shows="lots of the longest gradients are lots of one class; each pulls the network away from the others until the loss is not finite",
-    setting="SGD with topk, lr .01/.1/1: lengths, dominant class and cosine up to the NaN; class shares at random; class-diverse",
+    shows="lots of the longest gradients are lots of one class; each pulls the network away from the others until the "
+    "loss is not finite",
+    setting="SGD with topk, lr .01/.1/1: lengths, dominant class and cosine up to the NaN; class shares at random; "
+    "class-diverse",
     reduced=CIFAR,
     nouns=("Sorted", "dominant_class"),
     terms="Programmabstürze, dominante Klasse, NaN-Fehler",

@@ -61,8 +61,11 @@ def run(bench: Workbench) -> Outcome:
         data = TensorDataset(
             torch.rand(lots * BATCH, 1, 28, 28, generator=rng), torch.randint(0, 10, (lots * BATCH,), generator=rng)
         )
-        ways: tuple[Sampler, ...] = (Sorted.top_k(BATCH), Sorted.top_k(BATCH, pool=4),
-                                     Threshold(1.0, low=0.5 / lots, high=min(1.0, 2 / lots), refresh=lots))  # fmt: skip
+        ways: tuple[Sampler, ...] = (
+            Sorted.top_k(BATCH),
+            Sorted.top_k(BATCH, pool=4),
+            Threshold(1.0, low=0.5 / lots, high=min(1.0, 2 / lots), refresh=lots),
+        )
         one_pass(data, Poisson(1 / lots), min(2, lots))
         plain = one_pass(data, Poisson(1 / lots), lots)
         for name, way in zip(ratios, ways, strict=True):
@@ -71,16 +74,35 @@ def run(bench: Workbench) -> Outcome:
     growth = (exact[-1] - 1) / counts[-1]
     methods = ("sorted", "similar-length", "threshold")
     return Outcome(
-        [Panel("a pass of MNIST_Net with sorting, over one without", "lots in a pass", "times a DP-SGD pass",
-               [Series(name, counts, row, method=method, variant=k) for k, ((name, row), method) in enumerate(zip(ratios.items(), methods, strict=True))],
-               ylog=True)],
+        [
+            Panel(
+                "a pass of MNIST_Net with sorting, over one without",
+                "lots in a pass",
+                "times a DP-SGD pass",
+                [
+                    Series(name, counts, row, method=method, variant=k)
+                    for k, ((name, row), method) in enumerate(zip(ratios.items(), methods, strict=True))
+                ],
+                ylog=True,
+            )
+        ],
         [Compared("exact ranking, 250 lots (extrapolated)", 1 + growth * 250, 62.5, "001:505, middle of 50 to 75")],
-        [Finding("the time of an epoch rose by a factor of 50 to 75", "001:505", bench.judged(30 < 1 + growth * 250 < 110),
-                 f"{exact[-1]:.1f} times at {counts[-1]} lots, growing by {growth:.2f} for each lot: about {1 + growth * 250:.0f} at 250")],
-        ["A pool of candidates, or coins that a record's own length weighs, cost a few passes whatever the number of lots. "
-         "Of these only the coins (Threshold) have a guarantee."],
+        [
+            Finding(
+                "the time of an epoch rose by a factor of 50 to 75",
+                "001:505",
+                bench.judged(30 < 1 + growth * 250 < 110),
+                f"{exact[-1]:.1f} times at {counts[-1]} lots, growing by {growth:.2f} for each lot: about "
+                f"{1 + growth * 250:.0f} at 250",
+            )
+        ],
+        [
+            "A pool of candidates, or coins that a record's own length weighs, cost a few passes whatever the number "
+            "of lots. "
+            "Of these only the coins (Threshold) have a guarantee."
+        ],
         numbers={"lots": list(counts), **ratios},
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

@@ -46,28 +46,64 @@ def run(bench: Workbench) -> Outcome:
     at = bench.pick((1.0,), (0.25, 1.0, 4.0, 8.0), (0.25, 1.0, 4.0, 8.0), (0.1, 0.25, 1.0, 4.0, 8.0))
     return Outcome(
         [
-            Panel("ε = ½ q√T, δ = 1e-5", "steps T", "σε / (q√(T ln 1/δ))",
-                  [Series(f"q = {q:g}", steps, row, method="pld", variant=k) for k, (q, row) in enumerate(zip(rates, small, strict=True))],
-                  xlog=True, ylim=(0, 1.6)),
-            Panel("q = 0.01, T = 10,000, ε = 0.5", "δ", "σε / (q√(T ln 1/δ))",
-                  [Series("", deltas, by_delta, method="pld")], xlog=True, ylim=(0, 1.6)),
-            Panel(f"large ε: q = {rates[-1]:g}, T = {steps[-1]:,}", "ε", "σε / (q√(T ln 1/δ))",
-                  [Series("", at, beyond, method="pld")], xlog=True, ylim=(0, 1.6)),
+            Panel(
+                "ε = ½ q√T, δ = 1e-5",
+                "steps T",
+                "σε / (q√(T ln 1/δ))",
+                [
+                    Series(f"q = {q:g}", steps, row, method="pld", variant=k)
+                    for k, (q, row) in enumerate(zip(rates, small, strict=True))
+                ],
+                xlog=True,
+                ylim=(0, 1.6),
+            ),
+            Panel(
+                "q = 0.01, T = 10,000, ε = 0.5",
+                "δ",
+                "σε / (q√(T ln 1/δ))",
+                [Series("", deltas, by_delta, method="pld")],
+                xlog=True,
+                ylim=(0, 1.6),
+            ),
+            Panel(
+                f"large ε: q = {rates[-1]:g}, T = {steps[-1]:,}",
+                "ε",
+                "σε / (q√(T ln 1/δ))",
+                [Series("", at, beyond, method="pld")],
+                xlog=True,
+                ylim=(0, 1.6),
+            ),
         ],
         findings=[
-            Finding("σ ≥ c₂ q√(T ln 1/δ)/ε suffices for a constant c₂", "002:90", bench.judged(max(found) <= LARGEST),
-                    f"the smallest σ that is enough needs c₂ of {min(found):.2f} to {max(found):.2f} over q and T, never above √2"),
-            Finding("σ increases linearly with the lot size, the other parameters constant", "002:96",
-                    bench.judged(max(linear) / min(linear) < 1.1),
-                    f"σ/q at ε = 1 and T = 10,000 differs by a factor of {max(linear) / min(linear):.3f} over three rates"),
+            Finding(
+                "σ ≥ c₂ q√(T ln 1/δ)/ε suffices for a constant c₂",
+                "002:90",
+                bench.judged(max(found) <= LARGEST),
+                f"the smallest σ that is enough needs c₂ of {min(found):.2f} to {max(found):.2f} over q and T, never "
+                "above √2",
+            ),
+            Finding(
+                "σ increases linearly with the lot size, the other parameters constant",
+                "002:96",
+                bench.judged(max(linear) / min(linear) < 1.1),
+                f"σ/q at ε = 1 and T = 10,000 differs by a factor of {max(linear) / min(linear):.3f} over three rates",
+            ),
         ],
         notes=["For large ε the constant rises above √2: the theorem's condition ε < c₁q²T is needed."],
         numbers={"least": min(found), "most": max(found), "by_delta": by_delta},
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(
-    id="theorem-one", source="002", figure="Theorem 1", lines="88–96", title="Theorem 1's scaling of the noise",
-    shows="σε/(q√(T ln 1/δ)) stays near 1 for small ε: never above √2", setting="σ calibrated by PLD",
-    reduced="fewer settings of q, T and δ", nouns=("calibrate", "PLD"), seconds=6, run=run,
-)  # fmt: skip
+    id="theorem-one",
+    source="002",
+    figure="Theorem 1",
+    lines="88–96",
+    title="Theorem 1's scaling of the noise",
+    shows="σε/(q√(T ln 1/δ)) stays near 1 for small ε: never above √2",
+    setting="σ calibrated by PLD",
+    reduced="fewer settings of q, T and δ",
+    nouns=("calibrate", "PLD"),
+    seconds=6,
+    run=run,
+)

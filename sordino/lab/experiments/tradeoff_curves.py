@@ -60,32 +60,57 @@ def run(bench: Workbench) -> Outcome:
     spread = 2.6 * np.sqrt(0.25 / trials)  # 99 % of a share, at most
     attack = [
         Series("best attack that the claim allows", alpha, gaussian_tradeoff(limit, alpha), method="gaussian"),
-        Series(f"the attack, {2 * trials} releases", false_alarm, missed, low=missed - spread, high=np.minimum(1, missed + spread),
-               method="attack", points=True),
+        Series(
+            f"the attack, {2 * trials} releases",
+            false_alarm,
+            missed,
+            low=missed - spread,
+            high=np.minimum(1, missed + spread),
+            method="attack",
+            points=True,
+        ),
         Series("guessing", [0, 1], [1, 0], method="none", variant=3),
-    ]  # fmt: skip
+    ]
     worst = float((allowed - missed).max())
     return Outcome(
         [
             Panel("what ε, δ allow an attacker", "type I error α (false alarm)", "type II error β (missed)", curves),
-            Panel(f"membership inference on a step of DP gradient descent, μ = {limit:.2f}", "type I error α (false alarm)",
-                  "type II error β (missed)", attack),
+            Panel(
+                f"membership inference on a step of DP gradient descent, μ = {limit:.2f}",
+                "type I error α (false alarm)",
+                "type II error β (missed)",
+                attack,
+            ),
         ],
         findings=[
-            Finding("β + (1 − q + qe^ε)α ≥ 1 − δ", "003:743",
-                    bool(np.all(subsampled_tradeoff(1.0, 0.1, alpha) + 1e-9 >= gaussian_tradeoff(1.0, alpha))),
-                    "the sampled curve lies above the unsampled one everywhere"),
-            Finding("no attack is below the curve", "003:15", bench.judged(worst < 2 * spread),
-                    f"the attack's errors are below the curve by at most {max(0.0, worst):.3f}, within the error of {2 * trials} releases"),
+            Finding(
+                "β + (1 − q + qe^ε)α ≥ 1 − δ",
+                "003:743",
+                bool(np.all(subsampled_tradeoff(1.0, 0.1, alpha) + 1e-9 >= gaussian_tradeoff(1.0, alpha))),
+                "the sampled curve lies above the unsampled one everywhere",
+            ),
+            Finding(
+                "no attack is below the curve",
+                "003:15",
+                bench.judged(worst < 2 * spread),
+                f"the attack's errors are below the curve by at most {max(0.0, worst):.3f}, within the error of "
+                f"{2 * trials} releases",
+            ),
         ],
         numbers={"alpha": false_alarm.tolist(), "beta": missed.tolist(), "trials": trials},
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(
-    id="tradeoff-curves", source="003", figure="Membership inference definition of privacy", lines="15, 737–744",
+    id="tradeoff-curves",
+    source="003",
+    figure="Membership inference definition of privacy",
+    lines="15, 737–744",
     title="Trade-off curves, and a real attack beside them",
     shows="(ε, δ) is a curve that no attacker gets below; a real attack on DP gradient descent comes close to it",
-    setting="ε=1, δ=1e-5, q=0.1", reduced="fewer observations by the attack",
-    nouns=("gaussian_tradeoff", "subsampled_tradeoff", "tradeoff"), seconds=4, run=run,
-)  # fmt: skip
+    setting="ε=1, δ=1e-5, q=0.1",
+    reduced="fewer observations by the attack",
+    nouns=("gaussian_tradeoff", "subsampled_tradeoff", "tradeoff"),
+    seconds=4,
+    run=run,
+)

@@ -53,16 +53,36 @@ def run(bench: Workbench) -> Outcome:
     best = 100 * (public[-1][1].accuracy or 0)
     names = ("features", "scratch, DP", "scratch, no DP")
     return Outcome(
-        [Panel("CIFAR-10", "ε at δ = 1e-5", "test accuracy, %", lines, ylim=(0, 100)),
-         Panel("with and without DP", "training", "test accuracy, %",
-               [Series("private, ε = 3", [0, 1], [best, mean(scratch)], method="dpsgd", points=True),
-                Series("from scratch", [2], [mean(plain)], method="sgd", points=True, hollow="no noise")], xticks=names, ylim=(0, 100))],
-        findings=[Finding("transfer learning improves accuracy", "004:327", bench.judged(best > mean(scratch) + 10),
-                          f"{best:.1f} % on frozen ImageNet features at ε = 3, {mean(scratch):.1f} % from scratch at ε = 3, {mean(plain):.1f} % from scratch without DP")],
-        notes=["The slide compares without DP, and prints no numbers. The features' accuracies are those that `sordino recipes` lists: three seeds, all records.",
-               *no_guarantee(trained)],
+        [
+            Panel("CIFAR-10", "ε at δ = 1e-5", "test accuracy, %", lines, ylim=(0, 100)),
+            Panel(
+                "with and without DP",
+                "training",
+                "test accuracy, %",
+                [
+                    Series("private, ε = 3", [0, 1], [best, mean(scratch)], method="dpsgd", points=True),
+                    Series("from scratch", [2], [mean(plain)], method="sgd", points=True, hollow="no noise"),
+                ],
+                xticks=names,
+                ylim=(0, 100),
+            ),
+        ],
+        findings=[
+            Finding(
+                "transfer learning improves accuracy",
+                "004:327",
+                bench.judged(best > mean(scratch) + 10),
+                f"{best:.1f} % on frozen ImageNet features at ε = 3, {mean(scratch):.1f} % from scratch at ε = 3, "
+                f"{mean(plain):.1f} % from scratch without DP",
+            )
+        ],
+        notes=[
+            "The slide compares without DP, and prints no numbers. The features' accuracies are those that `sordino "
+            "recipes` lists: three seeds, all records.",
+            *no_guarantee(trained),
+        ],
         commands=[*bench.commands(plans(bench)), "sordino train cifar10-imagenet --epsilon 3"],
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

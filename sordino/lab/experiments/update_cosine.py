@@ -41,8 +41,18 @@ def run(bench: Workbench) -> Outcome:
             (("first third of the epochs", by[:, :third]), ("last third", by[:, -third:]))
         ):
             middle, spread = np.nanmean(part, axis=(0, 1)), np.nanstd(part, axis=(0, 1))
-            lines.append(Series(f"{name}", range(1, by.shape[2] + 1), middle, low=middle - spread, high=middle + spread,
-                                method=one.plan.method, variant=k, hollow=one.hollow))  # fmt: skip
+            lines.append(
+                Series(
+                    f"{name}",
+                    range(1, by.shape[2] + 1),
+                    middle,
+                    low=middle - spread,
+                    high=middle + spread,
+                    method=one.plan.method,
+                    variant=k,
+                    hollow=one.hollow,
+                )
+            )
             shape[one.plan.label, k] = middle
         panels.append(
             Panel(one.plan.label, "lot within the epoch", "cosine with the update before", lines, ylim=(-1, 1))
@@ -59,14 +69,23 @@ def run(bench: Workbench) -> Outcome:
     return Outcome(
         panels,
         findings=[
-            Finding("in later epochs a bathtub: alike at the ends of the epoch, contradicting in the middle", "001:580",
-                    bench.judged(ends > middle), f"cosine {ends:.2f} at the ends and {middle:.2f} in the middle; DP-SGD's is {plain:.2f} in size throughout"),
-            Finding("DPSGD's cosines are above 0 early at lr 0.01 and below at 0.1", "001:590",
-                    bench.judged(early.get("0.01", 0.0) > 0 > early.get("0.1", 0.0)), f"{early.get('0.01', 0.0):.3f} and {early.get('0.1', 0.0):.3f}"),
+            Finding(
+                "in later epochs a bathtub: alike at the ends of the epoch, contradicting in the middle",
+                "001:580",
+                bench.judged(ends > middle),
+                f"cosine {ends:.2f} at the ends and {middle:.2f} in the middle; DP-SGD's is {plain:.2f} in size "
+                "throughout",
+            ),
+            Finding(
+                "DPSGD's cosines are above 0 early at lr 0.01 and below at 0.1",
+                "001:590",
+                bench.judged(early.get("0.01", 0.0) > 0 > early.get("0.1", 0.0)),
+                f"{early.get('0.01', 0.0):.3f} and {early.get('0.1', 0.0):.3f}",
+            ),
         ],
         notes=no_guarantee(trained),
         commands=bench.commands(plans(bench)),
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment(

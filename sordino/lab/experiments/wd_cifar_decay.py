@@ -70,8 +70,10 @@ def run(bench: Workbench) -> Outcome:
         bench,
         judge,
         notes=[
-            "The source's curve for its method is flat up to the largest λ. Built exactly, g + λθ before the clip, the penalty "
-            "takes over the clipped gradient once λ‖θ‖ is above R and the network decays to nothing; a penalty that never "
+            "The source's curve for its method is flat up to the largest λ. Built exactly, g + λθ before the clip, "
+            "the penalty "
+            "takes over the clipped gradient once λ‖θ‖ is above R and the network decays to nothing; a penalty that "
+            "never "
             "reaches the per-sample gradients is flat (wd-mnist-ignored).",
         ],
     )

@@ -59,21 +59,37 @@ def run(bench: Workbench) -> Outcome:
             Compared("θ, L2 inside the clip", also, TARGET / (1 + DECAY), "000:159"),
         ],
         [
-            Finding("DP-SGD with decay converges to R/λ = 2 instead of θ* = 3.8", "000:171",
-                    bench.judged(abs(last - 2.0) < 1e-3), f"θ ends at {last:.4f}"),
-            Finding("inside the clip θ cannot stick unless it reaches a local minimum", "000:214",
-                    bench.judged(abs(float(stuck[-1]) - ridge) < 1e-3),
-                    f"records at −3 and 5 leave it at {float(stuck[-1]):.4f} for ever; the ridge minimum is {ridge:.4f}"),
+            Finding(
+                "DP-SGD with decay converges to R/λ = 2 instead of θ* = 3.8",
+                "000:171",
+                bench.judged(abs(last - 2.0) < 1e-3),
+                f"θ ends at {last:.4f}",
+            ),
+            Finding(
+                "inside the clip θ cannot stick unless it reaches a local minimum",
+                "000:214",
+                bench.judged(abs(float(stuck[-1]) - ridge) < 1e-3),
+                f"records at −3 and 5 leave it at {float(stuck[-1]):.4f} for ever; the ridge minimum is {ridge:.4f}",
+            ),
         ],
-        ["The clipped gradients of two records that disagree cancel wherever both are longer than R: the bias of clipping "
-         "stays with L2 inside it, so the source's sentence holds for identical records only."],
-    )  # fmt: skip
+        [
+            "The clipped gradients of two records that disagree cancel wherever both are longer than R: the bias of "
+            "clipping "
+            "stays with L2 inside it, so the source's sentence holds for identical records only."
+        ],
+    )
 
 
 EXPERIMENT = Experiment(
-    id="wd-fixed-point", source="000", figure="An extreme example", lines="141–171, 214",
+    id="wd-fixed-point",
+    source="000",
+    figure="An extreme example",
+    lines="141–171, 214",
     title="Weight decay outside and inside the clip, on one parameter",
     shows="decay outside the clip ends at R/λ wherever the data is; L2 inside it ends at the ridge minimum",
-    setting="½(θ−3.8)², R=1, λ=0.5, σ=0, θ₀=0", reduced="nothing", nouns=("L2", "Flat", "NoisySum"),
-    seconds=1.5, run=run,
-)  # fmt: skip
+    setting="½(θ−3.8)², R=1, λ=0.5, σ=0, θ₀=0",
+    reduced="nothing",
+    nouns=("L2", "Flat", "NoisySum"),
+    seconds=1.5,
+    run=run,
+)

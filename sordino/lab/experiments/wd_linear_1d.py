@@ -18,8 +18,15 @@ def run(bench: Workbench) -> Outcome:
 
 
 EXPERIMENT = Experiment(
-    id="wd-linear-1d", source="000", figure="Simple linear regression, (a)–(c)", lines="269–288",
-    title="Linear regression, one weight", shows="decay outside the clip pulls towards R/λ; L2 inside it goes to the ridge solution",
-    setting="y=10x+ε, (R,λ,lr) in three panels, σ=0.1", reduced="a 25th of the steps, each 25 times as long",
-    nouns=("L2", "Flat", "Poisson"), seconds=16, run=run,
-)  # fmt: skip
+    id="wd-linear-1d",
+    source="000",
+    figure="Simple linear regression, (a)–(c)",
+    lines="269–288",
+    title="Linear regression, one weight",
+    shows="decay outside the clip pulls towards R/λ; L2 inside it goes to the ridge solution",
+    setting="y=10x+ε, (R,λ,lr) in three panels, σ=0.1",
+    reduced="a 25th of the steps, each 25 times as long",
+    nouns=("L2", "Flat", "Poisson"),
+    seconds=16,
+    run=run,
+)

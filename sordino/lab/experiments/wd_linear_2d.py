@@ -18,7 +18,15 @@ def run(bench: Workbench) -> Outcome:
 
 
 EXPERIMENT = Experiment(
-    id="wd-linear-2d", source="000", figure="Multiple linear regression, (a)–(c)", lines="290–309",
-    title="Linear regression, two weights", shows="as with one weight", setting="w=[10,5], the same panels",
-    reduced="a 25th of the steps, each 25 times as long", nouns=("L2", "Flat", "Poisson"), seconds=16, run=run,
-)  # fmt: skip
+    id="wd-linear-2d",
+    source="000",
+    figure="Multiple linear regression, (a)–(c)",
+    lines="290–309",
+    title="Linear regression, two weights",
+    shows="as with one weight",
+    setting="w=[10,5], the same panels",
+    reduced="a 25th of the steps, each 25 times as long",
+    nouns=("L2", "Flat", "Poisson"),
+    seconds=16,
+    run=run,
+)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import MNIST, INSIDE, OUTSIDE, mnist
+from sordino.lab.slides import INSIDE, MNIST, OUTSIDE, mnist
 from sordino.lab.sweep import Grid, Sweep
 from sordino.lab.workbench import Workbench
 
@@ -70,8 +70,10 @@ def run(bench: Workbench) -> Outcome:
         bench,
         judge,
         notes=[
-            "The source's curve for its method is flat up to the largest λ. Built exactly, g + λθ before the clip, the penalty "
-            "takes over the clipped gradient once λ‖θ‖ is above R and the network decays to nothing; a penalty that never "
+            "The source's curve for its method is flat up to the largest λ. Built exactly, g + λθ before the clip, "
+            "the penalty "
+            "takes over the clipped gradient once λ‖θ‖ is above R and the network decays to nothing; a penalty that "
+            "never "
             "reaches the per-sample gradients is flat (wd-mnist-ignored).",
         ],
         published={f"{INSIDE}, λ = 5": (None, 97.39), f"{OUTSIDE}, λ = 1e-06": (None, 97.26)},

@@ -1,8 +1,8 @@
 """The flat λ-curve of the slides: beside decay outside the clip and exact L2 inside it, a penalty that hooks ignore.
 
 source     000, "MNIST: Weight decay λ", lines 359–384
-setting    as wd-mnist-decay; a third curve adds λ/2‖θ‖² to the loss under per-sample hooks, which never see it: it trains as
-           λ = 0 (measured: parameters after 20 steps identical for λ = 0 and λ = 5)
+setting    as wd-mnist-decay; a third curve adds λ/2‖θ‖² to the loss under per-sample hooks, which never see it: it
+           trains as λ = 0 (measured: parameters after 20 steps identical for λ = 0 and λ = 5)
 reduced    see sordino/lab/slides.py
 """
 
@@ -41,9 +41,14 @@ def judge(bench: Workbench, grid: Grid) -> list[Finding]:
     ignored = [mean(one) for one in grid[IGNORED].values()]
     top = max(inside)
     return [
-        Finding("our method's accuracy fluctuates at ~97 % for λ up to 10", "000:363", bench.judged(max(inside.values()) - inside[top] < 5),
-                f"exact L2 inside the clip has {inside[top]:.1f} % at λ = {top:g}; the ignored penalty {ignored[-1]:.1f} % at every λ"),
-    ]  # fmt: skip
+        Finding(
+            "our method's accuracy fluctuates at ~97 % for λ up to 10",
+            "000:363",
+            bench.judged(max(inside.values()) - inside[top] < 5),
+            f"exact L2 inside the clip has {inside[top]:.1f} % at λ = {top:g}; the ignored penalty {ignored[-1]:.1f} "
+            "% at every λ",
+        ),
+    ]
 
 
 def run(bench: Workbench) -> Outcome:
@@ -51,9 +56,13 @@ def run(bench: Workbench) -> Outcome:
     found = SWEEP.outcome(
         bench,
         judge,
-        notes=["The likely reading of the source's flat curve: a penalty in the loss does not pass through the layers whose "
-               "hooks make the per-sample gradients, so λ changed nothing and the spread of the curve is that of the noise."],
-    )  # fmt: skip
+        notes=[
+            "The likely reading of the source's flat curve: a penalty in the loss does not pass through the layers "
+            "whose "
+            "hooks make the per-sample gradients, so λ changed nothing and the spread of the curve is that of the "
+            "noise."
+        ],
+    )
     best = mean(SWEEP.trained(bench)[IGNORED][values(bench, IGNORED)[0]])
     row = Compared("accuracy, ignored penalty, any λ", best, 97.39, "000:379", unit="%")
     return Outcome(found.panels, [row], found.findings, found.notes, found.commands, found.numbers)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import MNIST, INSIDE, OUTSIDE, mnist
+from sordino.lab.slides import INSIDE, MNIST, OUTSIDE, mnist
 from sordino.lab.sweep import Grid, Sweep
 from sordino.lab.workbench import Workbench
 
