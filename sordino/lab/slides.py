@@ -2,7 +2,7 @@
 
 full      the Opacus examples': MNIST 10 epochs in lots of 64; CIFAR-10 90 epochs in lots of 2000
 middle    MNIST 15,000 records and 6 epochs; CIFAR-10 10,000 records, 10 epochs in lots of 400
-quick     MNIST 4,000 records, 4 epochs; CIFAR-10 4,000 records, 10 epochs in lots of 400, 64 hidden units for the convolutions
+quick     64 hidden units for the convolutions; MNIST 6,000 records, 5 epochs; CIFAR-10 4,000 records, 10 epochs
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+"""The index of docs/lab.md: paper figure → command → noun, with the German terms of source 001; and the other page."""
+
+from __future__ import annotations
+
+from sordino.lab.catalogue import experiments
+from sordino.lab.experiment import SOURCES
+from sordino.lab.not_private import entries
+
+BEGIN, END = "<!-- index: written by python -m sordino.lab.index -->", "<!-- end of the index -->"
+
+
+def index() -> str:
+    """A table for each source."""
+    parts = []
+    for number, name in SOURCES.items():
+        some = [one for one in experiments().values() if one.source == number]
+        rows = [
+            f"| {_cell(one.figure)} | {_cell(one.title)} | `sordino lab run {one.id}` | {_nouns(one.nouns)} | {_cell(one.terms)} |"
+            for one in some
+        ]
+        parts.append(
+            f"### Source {number}: {name}\n\n| figure | what | command | made of | in the source |\n|---|---|---|---|---|\n"
+            + "\n".join(rows)
+        )
+    return f"{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}"
+
+
+def called_private() -> str:
+    """The page *called private, and is not*."""
+    parts = [
+        f"## {one.title}\n\n**The source:** {one.says} ({one.line}).\n\n**Our witness:** {one.witness}.\n\n"
+        f"**The number:** {one.number}.\n"
+        for one in entries()
+    ]
+    head = (
+        "# Called private, and is not\n\nWhat a source calls private, or prints an ε beside, and what is true of it. The numbers are\n"
+        "computed by `sordino/lab/not_private.py`, and `sordino lab page` shows the same list.\n"
+    )
+    return head + "\n" + "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _nouns(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    print(index())
+    print(called_private())

@@ -1,0 +1,62 @@
+"""The page, the commands and the documents about the lab."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sordino.cli.main import main
+from sordino.lab import store
+from sordino.lab.catalogue import experiments
+from sordino.lab.index import called_private, index
+from sordino.lab.not_private import entries
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_results_of_every_id_come_with_the_package():
+    there = {path.stem for path in store.SHIPPED.glob("*.json")}
+    assert there == set(experiments())
+
+
+def test_the_page_has_every_id_with_figure_numbers_and_claim_and_loads_nothing(tmp_path, capsys):
+    assert main(["lab", "page", "--out", str(tmp_path), "--no-browser"]) == 0
+    text = (tmp_path / "index.html").read_text()
+    for name in experiments():
+        card = text[text.index(f'id="{name}"') :]
+        card = card[: card.index("</section>")]
+        assert "<svg" in card and "Claim:" in card and f"sordino lab run {name}" in card
+        assert "published" in card or "prints no number" in card
+    assert 'id="not-private"' in text
+    assert not re.search(r'(src|href)="(https?:)?//', text)
+
+
+def test_the_commands_speak_json(tmp_path, capsys):
+    assert main(["lab", "list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(experiments())
+    assert main(["lab", "check", "wd-fixed-point", "--json", "--out", str(tmp_path)]) == 0
+    (found,) = json.loads(capsys.readouterr().out).values()
+    assert {row["published"] for row in found["compared"]} == {2.0, pytest.approx(2.5333, abs=1e-4)}
+    assert {row["verdict"] for row in found["findings"]} == {"holds", "does not hold"}
+
+
+def test_show_says_what_is_known(tmp_path, capsys):
+    assert main(["lab", "show", "abadi-composition", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "published 9.34" in said and "Figure 2" in said
+
+
+def test_one_size_at_a_time(capsys):
+    assert main(["lab", "run", "lr-cosine", "--quick", "--full"]) == 2
+    assert "--quick and --full" in capsys.readouterr().err
+
+
+def test_what_is_called_private_has_witness_and_number():
+    assert len(entries()) == 7
+    assert all(one.witness and one.number and re.match(r"00\d:\d", one.line) for one in entries())
+
+
+def test_the_documents_are_as_the_code_says():
+    assert index() in (ROOT / "docs" / "lab.md").read_text()
+    assert (ROOT / "docs" / "called_private.md").read_text() == called_private()

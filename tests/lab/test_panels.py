@@ -1,0 +1,60 @@
+"""Figures as data: refused where they would mislead, and the same after JSON."""
+
+import json
+
+import pytest
+
+from sordino.report.looks import COLOURS, colour
+from sordino.report.panel_figures import inline, save
+from sordino.report.panels import Boxes, Field, Panel, Series, panel
+
+LINE = Series("ours", [0, 1, 2], [1.0, 2.0, float("nan")], low=[0.5, 1, 1], high=[2, 3, 3], method="dpsgd")
+HOLLOW = Series("sorted", [0, 1], [1, 2], method="sorted", hollow="lots by rank")
+
+
+def test_what_has_no_guarantee_is_refused_on_an_axis_of_epsilon():
+    Panel("accuracy", "epochs", "accuracy, %", [HOLLOW])
+    with pytest.raises(ValueError, match="lots by rank"):
+        Panel("spent", "ε at δ = 1e-5", "accuracy, %", [HOLLOW])
+    with pytest.raises(ValueError, match="lots by rank"):
+        Panel("spent", "epochs", "ε", boxes=[Boxes("b", [0], [(0, 1, 2, 3, 4)], "sorted", "lots by rank")])
+
+
+def test_axes_must_be_named():
+    with pytest.raises(ValueError, match="both axes"):
+        Panel("a title", "", "loss", [LINE])
+
+
+def test_rows_of_different_length_are_refused():
+    with pytest.raises(ValueError, match="one length"):
+        Series("ours", [0, 1], [1])
+
+
+def test_a_panel_is_the_same_after_json():
+    field = Field([0, 1], [0, 1, 2], [(0, 1), (1, 2), (2, 3)])
+    one = Panel("t", "x", "y", [LINE, HOLLOW], [Boxes("b", [0, 1], [(0, 1, 2, 3, 4)] * 2)], field, ylog=True, ylim=(0.1, 9))
+    again = panel(json.loads(json.dumps(one.table(), allow_nan=False)))
+    assert again.table() == one.table()
+    assert again.series[1].hollow == "lots by rank"
+
+
+def test_every_kind_of_mark_can_be_drawn(tmp_path):
+    solid = Series("path", [0, 1], [0, 1], z=[0, 1], method="projected")
+    grid = {"x": [0, 1, 2], "y": [0, 1, 2], "z": [(0, 1, 2), (1, 2, 3), (2, 3, 4)]}
+    panels = [
+        Panel("lines", "x", "y", [LINE, HOLLOW, Series("points", [1], [2], low=[1], high=[3], points=True)], xlog=True),
+        Panel("boxes", "x", "y", boxes=[Boxes("b", [0, 1], [(0, 1, 2, 3, 4)] * 2, "sorted", "no noise")]),
+        Panel("contours", "x", "y", [LINE], field=Field(**grid)),
+        Panel("surface", "x", "y", [solid], field=Field(**grid, surface=True), zlabel="loss"),
+        Panel("image", "x", "y", field=Field(**grid, image=True)),
+    ]
+    for path in save(panels, tmp_path, "all", "reduced (tiny): everything", "about"):
+        assert path.stat().st_size > 1000
+    text = inline(panels[0], "one")
+    assert "no guarantee: lots by rank" in text and 'role="img"' in text and "var(--series-0)" in text
+
+
+def test_a_method_has_one_colour_and_an_unknown_one_is_refused():
+    assert colour("dpsgd") == COLOURS["dpsgd"] != colour("sorted")
+    with pytest.raises(ValueError, match="no colour"):
+        colour("nobody")

@@ -1,0 +1,103 @@
+"""Runs are made once, a sweep goes on where it was, and methods start from one network."""
+
+import json
+
+import pytest
+
+from sordino.lab import runner, store, trained
+from sordino.lab.catalogue import chosen, experiment
+from sordino.lab.plan import Plan, digest
+from sordino.lab.size import Size
+from sordino.lab.workbench import Workbench
+
+ONE = Plan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.1})
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SORDINO_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_run_is_made_once(tmp_path, monkeypatch):
+    bench = Workbench(Size.TINY, tmp_path)
+    first = bench.trained([ONE])[0]
+    monkeypatch.setattr(trained, "_carried_out", lambda settings: pytest.fail("trained again"))
+    assert bench.trained([ONE])[0].runs == first.runs
+
+
+def test_a_run_is_known_by_recipe_seed_and_version(monkeypatch):
+    names = {
+        digest(ONE.settings(Size.TINY, 0)),
+        digest(ONE.settings(Size.TINY, 1)),
+        digest(ONE.settings(Size.QUICK, 0)),
+        digest(Plan(label="x", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.2}).settings(Size.TINY, 0)),
+    }
+    assert len(names) == 4
+    same = Plan(label="another name", method="sorted", recipe="thesis-mnist", given={"learning_rate": 0.1})
+    assert digest(same.settings(Size.TINY, 0)) in names
+    monkeypatch.setattr("sordino.lab.plan.__version__", "0.0.0")
+    assert digest(ONE.settings(Size.TINY, 0)) not in names
+
+
+def test_methods_that_are_compared_start_from_one_network():
+    other = Plan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
+    for seed in range(3):
+        both = [plan.settings(Size.QUICK, seed).options for plan in (ONE, other)]
+        assert both[0].init_seed == both[1].init_seed == seed == both[0].seed
+
+
+def test_a_run_without_a_guarantee_is_hollow_and_has_no_epsilon(tmp_path):
+    sorted_ = Plan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
+    private, none = Workbench(Size.TINY, tmp_path).trained([ONE, sorted_])
+    assert private.hollow == "" and private.epsilon is not None and private.epsilon > 0
+    assert none.hollow and none.epsilon is None and none.series().hollow
+
+
+def test_the_command_of_a_plan_can_be_typed():
+    plan = Plan(label="x", method="sorted", recipe="thesis-mnist", epochs=1, batch=600, records=6000,
+                given={"sampler": "sorted-top-k", "bound": 2.0}, parameters={"pool": 4.0})  # fmt: skip
+    said = plan.command(Size.QUICK)
+    assert said.startswith("sordino train thesis-mnist ")
+    for word in ("--sampler sorted-top-k", "--bound 2", "--rate 0.1", "--steps 10", "--records 6000", "--parameter pool=4"):
+        assert word in said
+
+
+def test_a_sweep_goes_on_where_it_was(tmp_path, monkeypatch):
+    some = [experiment("lr-cosine"), experiment("sorted-mnist-fixed")]
+    said = []
+    first = runner.run(some, Size.TINY, tmp_path, processes=1, anew=False, say=said.append)
+    assert [one["id"] for one in first] == ["lr-cosine", "sorted-mnist-fixed"]
+    assert any("left" in line for line in said)
+    assert (tmp_path / "lr-cosine.png").is_file() and (tmp_path / "lr-cosine.svg").is_file()
+    monkeypatch.setattr(runner, "make", lambda *given: pytest.fail("made again"))
+    assert runner.run(some, Size.TINY, tmp_path, processes=1, anew=False, say=said.append) == first
+
+
+def test_the_longest_is_begun_first(tmp_path, monkeypatch):
+    order = []
+    monkeypatch.setattr(runner, "_work", lambda job, bench, out: order.append(job.cost))
+    jobs = [runner.Job("a", 1.0), runner.Job("b", 9.0), runner.Job("c", 4.0)]
+    runner._spread(jobs, Workbench(Size.TINY, tmp_path), tmp_path, 1, runner.Clock(jobs, lambda text: None))
+    assert order == [9.0, 4.0, 1.0]
+
+
+def test_ids_are_chosen_by_name_by_source_and_by_time():
+    assert [one.id for one in chosen(["wd-fixed-point"])] == ["wd-fixed-point"]
+    assert {one.source for one in chosen(["002"])} == {"002"}
+    assert all(one.of_seconds for one in chosen(["seconds"]))
+    assert len(chosen([], everything=True)) > 70
+    with pytest.raises(ValueError, match="near it: wd-fixed-point"):
+        chosen(["wd-fixed"])
+
+
+def test_a_reduced_run_says_so_on_its_figure():
+    one = experiment("sorted-mnist-fixed")
+    assert store.note(Size.QUICK, one).startswith("reduced (quick): ")
+    assert store.note(Size.FULL, one) == ""
+    assert store.note(Size.QUICK, experiment("composition")) == ""
+
+
+def test_results_are_json(tmp_path):
+    runner.make(experiment("log-schedule"), Workbench(Size.TINY, tmp_path), tmp_path)
+    kept = json.loads((tmp_path / "log-schedule.json").read_text())
+    assert kept["id"] == "log-schedule" and kept["size"] == "tiny" and kept["panels"]
