@@ -1,0 +1,1 @@
+"""Audits: what was measured of a run, beside what is claimed of it."""

@@ -1,0 +1,1 @@
+"""Lower bounds on ε from what an attack got right, each with its confidence."""

@@ -1,0 +1,99 @@
+"""Trade-off curves for the one-run test: how many of a share y of true positives must be false, at least.
+
+    f̄⁻¹(y) = f(1 − y)     for a symmetric curve f: an attack that finds a share y has false positives of at least this
+
+Of a run's own curve, a maximum of lines below the exact one, so that the test errs on the side of the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from sordino.accounting.tradeoff import Tradeoff, tradeoff
+from sordino.events import DiscreteGaussian, Event, Exponential, Gaussian, Laplace, ProjectedClip
+
+Inverse: TypeAlias = Callable[[float], float]
+
+
+def gaussian(mu: float) -> Inverse:
+    """Of G_μ: Φ(Φ⁻¹(y) − μ).
+
+    >>> round(gaussian(1.0)(0.5), 4)
+    0.1587
+    """
+    return lambda y: float(ndtr(ndtri(y) - mu))
+
+
+def approximate(epsilon: float, delta: float) -> Inverse:
+    """Of (ε, δ)-DP alone."""
+    return of(Tradeoff(np.array([epsilon]), np.array([delta])))
+
+
+def of(curve: Tradeoff) -> Inverse:
+    """Of a run's own curve."""
+    rise = np.exp(curve.epsilons)
+    kept = 1 - curve.deltas
+
+    def inverse(y: float) -> float:
+        steep = kept - rise * (1 - y)
+        flat = (y - curve.deltas) / rise
+        return max(0.0, float(steep.max()), float(flat.max()))
+
+    return inverse
+
+
+def scaled(event: Event, factor: float) -> Event:
+    """The same run with its noise multiplied by a factor; choices cost ε divided by it."""
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(event):  # type: ignore[arg-type]  # every concrete event is a dataclass
+        value = getattr(event, field.name)
+        if isinstance(value, Event):
+            fields[field.name] = scaled(value, factor)
+        elif isinstance(value, tuple):
+            fields[field.name] = tuple(scaled(v, factor) if isinstance(v, Event) else v for v in value)
+    match event:
+        case Gaussian() | DiscreteGaussian() | ProjectedClip():
+            fields["multiplier"] = event.multiplier * factor
+        case Laplace():
+            fields["scale"] = event.scale * factor
+        case Exponential():
+            fields["epsilon"] = event.epsilon / factor
+    if type(event).__name__ == "Together":
+        return type(event)(*fields["events"])
+    return dataclasses.replace(event, **fields) if fields else event  # type: ignore[type-var]
+
+
+_STEPS = 8
+"""Curves per halving of the noise."""
+_POINTS = 25
+"""Of each of them: fewer lie lower, so a bound found with them is a little smaller."""
+
+
+class Louder:
+    """A run's own event with less and less noise: the family in which a lower bound is looked for."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self._made: dict[int, tuple[Event, Inverse]] = {}
+
+    def __getitem__(self, number: int) -> tuple[Event, Inverse]:
+        """With noise 2^(−number/8) of the run's; negative numbers have more of it."""
+        if number not in self._made:
+            event = scaled(self.event, self.factor(number))
+            self._made[number] = event, of(tradeoff(event, points=_POINTS))
+        return self._made[number]
+
+    @staticmethod
+    def factor(number: int) -> float:
+        """Of the noise.
+
+        >>> Louder.factor(8)
+        0.5
+        """
+        return math.pow(2.0, -number / _STEPS)
