@@ -33,6 +33,7 @@ _DECLARING = ("algorithms", "sampling", "weigh")
 """Packages whose files declare nouns, all of which are public names."""
 _MODULES = (
     "accounting",
+    "audit",
     "diagnostics",
     "events",
     "gradients",

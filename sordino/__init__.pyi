@@ -1,6 +1,7 @@
 # Written by `make names`: change the declarations, not this file.
 from sordino import accounting as accounting
 from sordino import algorithms as algorithms
+from sordino import audit as audit
 from sordino import diagnostics as diagnostics
 from sordino import events as events
 from sordino import gradients as gradients

@@ -19,6 +19,7 @@ COMMANDS = {
     "tradeoff": ("sordino.cli.tradeoff", "what the best attack can do"),
     "plan": ("sordino.cli.plan", "what would it cost? a page with sliders, on this machine"),
     "lab": ("sordino.cli.lab", "every figure and table of the sources, from one command each"),
+    "audit": ("sordino.cli.audit", "test a mechanism, replay a run, measure a lower bound beside its claim"),
     "budget": ("sordino.cli.budget", "the privacy budget of a dataset, across runs"),
 }
 """Name, module with a dataclass `Command`, one line of help."""

@@ -1,0 +1,1 @@
+"""What a selftest tries, a file for each part of the mechanism."""

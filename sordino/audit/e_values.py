@@ -1,0 +1,83 @@
+"""Evidence that can be added up: e-values (Vovk & Wang 2021; Grünwald, de Heide & Koolen 2019).
+
+An e-value is a number whose mean is at most 1 if all is as claimed. By Markov's inequality it exceeds 1/α with a chance of
+at most α; the mean of several is one again, whatever they have to do with each other. So one budget α serves any number of
+tests: the alarm is raised if the mean exceeds 1/α.
+
+    likelihood ratio    E = Σ_s w_s L(z; s) / L(z; claimed)   of noise with another scale, or with correlation
+    from a p-value      E = κ p^(κ−1)                         for counts, whose p-values are exact
+
+All are logarithms: those of wrong noise on a million coordinates do not fit in a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import binom
+
+Values = NDArray[np.float64]
+
+SCALES = (0.01, 0.1, 0.5, 0.7, 0.9, 0.95, 0.98, 0.99, 0.995, 1.005, 1.01, 1.02, 1.05, 1.1, 1.4, 2.0, 10.0, 100.0)
+"""Of noise, over the claimed one: what the test looks for."""
+CORRELATIONS = (0.01, 0.03, 0.1, 0.3, 0.7, 0.99, 0.999999)
+_KAPPA = 0.1
+
+
+def of_normal_scale(z: Values) -> float:
+    """Log e-value against independent N(0, 1) values: for noise of any other scale.
+
+    >>> of_normal_scale(np.zeros(10)) > 20
+    True
+    """
+    squares = float(np.square(z).sum())
+    return _mixed([-len(z) * math.log(s) + squares / 2 * (1 - s**-2) for s in SCALES])
+
+
+def of_laplace_scale(z: Values) -> float:
+    """The same against independent Laplace values of scale 1."""
+    total = float(np.abs(z).sum())
+    return _mixed([-len(z) * math.log(s) + total * (1 - 1 / s) for s in SCALES])
+
+
+def of_normal_pairs(x: Values, y: Values) -> float:
+    """Log e-value against independent pairs of independent N(0, 1) values: for correlation of either sign."""
+    n, xx, yy, xy = len(x), float(x @ x), float(y @ y), float(x @ y)
+    found = []
+    for size in CORRELATIONS:
+        for rho in (size, -size):
+            rest = 1 - rho * rho
+            found.append(-n / 2 * math.log(rest) - (xx - 2 * rho * xy + yy) / (2 * rest) + (xx + yy) / 2)
+    return _mixed(found)
+
+
+def of_count(count: int, trials: int, rate: float) -> float:
+    """Log e-value against a Binomial(trials, rate) count, too small or too large.
+
+    >>> of_count(50, 100, 0.5) < 0 < of_count(90, 100, 0.5)
+    True
+    """
+    below, above = float(binom.cdf(count, trials, rate)), float(binom.sf(count - 1, trials, rate))
+    return of_p(min(1.0, 2 * min(below, above)))
+
+
+def of_p(p: float) -> float:
+    """Log e-value from a p-value."""
+    return math.inf if p <= 0 else math.log(_KAPPA) + (_KAPPA - 1) * math.log(p)
+
+
+def mean(logs: Iterable[float]) -> float:
+    """Log of the mean of e-values, given by their logs; −∞ of none."""
+    found = list(logs)
+    if not found:
+        return -math.inf
+    return math.inf if math.inf in found else float(logsumexp(found) - math.log(len(found)))
+
+
+def _mixed(logs: Sequence[float]) -> float:
+    value = float(logsumexp(logs) - math.log(len(logs)))
+    return math.inf if math.isnan(value) else value

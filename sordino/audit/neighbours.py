@@ -1,0 +1,93 @@
+"""Records for a selftest: some of the dataset, copied, and others made of them that a neighbouring dataset may hold.
+
+A neighbour may hold anything that its type can: numbers of any size, none at all, not a number. Whole numbers, which may be
+classes or words, are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+
+from sordino.lots.loading import MapStyle, length
+
+FEW = 31
+"""Records copied out of the dataset: the largest lot of a trial."""
+
+Change = Callable[[Tensor], Tensor]
+
+
+def _pixel(x: Tensor) -> Tensor:
+    """One number large, the others as small as they get: a gradient that hardly overlaps with anybody's."""
+    made = torch.full_like(x, float(x.min()))
+    made.reshape(-1)[x.numel() // 3] = 30.0
+    return made
+
+
+CHANGES: dict[str, Change] = {
+    "a hundredth": lambda x: x * 1e-2,
+    "thirtyfold": lambda x: x * 30,
+    "a thousandfold": lambda x: x * 1e3,
+    "zero": torch.zeros_like,
+    "noise": lambda x: torch.randn(x.shape, generator=torch.Generator().manual_seed(5)).to(x),
+    "one large number": _pixel,
+    "not a number": lambda x: torch.full_like(x, float("nan")),
+    "infinite": lambda x: torch.full_like(x, float("inf")),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Company:
+    """`records`: the first `few` are of the dataset, the others are neighbours' records, by `names`."""
+
+    records: Sequence[Any]
+    few: int
+    names: dict[int, str]
+
+
+def company(dataset: MapStyle, seed: int = 0) -> Company:
+    """Records of a dataset, spread over it, and others made of them."""
+    n = length(dataset)
+    rng = np.random.default_rng(seed)
+    some = [int(i) for i in rng.choice(n, size=min(n, FEW), replace=False)]
+    kept: list[Any] = [_copy(dataset[i]) for i in some]
+    few, names = len(kept), {}
+    more = [int(i) for i in rng.choice(n, size=min(n, 12), replace=False)]
+    for i in more:
+        names[len(kept)] = "another record"
+        kept.append(_copy(dataset[i]))
+    for name, change in CHANGES.items():
+        for i in range(2 if "thousand" in name or "thirty" in name else 1):
+            made = _changed(kept[i], change)
+            if made is not None:
+                names[len(kept)] = f"a record of {name}"
+                kept.append(made)
+    return Company(kept, few, names)
+
+
+def with_exchanged(company: Company, place: int, by: int) -> list[Any]:
+    """The records with one exchanged for another of them."""
+    records = list(company.records)
+    records[place] = _copy(records[by])
+    return records
+
+
+def _copy(record: Any) -> Any:
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, record)
+
+
+def _changed(record: Any, change: Change) -> Any | None:
+    """The record with its floating-point tensors changed; None where it has none."""
+    leaves = tree_flatten(record)[0]
+    if not any(isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() for leaf in leaves):
+        return None
+    return tree_map(
+        lambda leaf: change(leaf) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() else leaf,
+        record,
+    )

@@ -1,0 +1,33 @@
+"""A recipe, or a run directory, as what a selftest is made on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors.torch
+from torch.utils.data import TensorDataset
+
+from sordino.audit.pieces import Pieces
+from sordino.runs.directory import CONFIG, MODEL, Run
+from sordino.runs.job import Job, assemble
+from sordino.runs.settings import read, settle
+
+
+def job_of(what: str | Path) -> Job:
+    """The job of a run directory, its noise and steps as they were; or of a recipe by its name."""
+    folder = Path(what)
+    if folder.is_dir():
+        config = read(Run.open(folder).folder / CONFIG)
+        return assemble(config.settings(), lambda _: None, config.resolved)
+    return assemble(settle(str(what), {}, {}), lambda _: None)
+
+
+def pieces_of(what: str | Path) -> tuple[Pieces, TensorDataset]:
+    """What is tested of it, and on which records: of a run that has ended, at the network it came to."""
+    job = job_of(what)
+    problem = job.problem
+    path = Path(what) / MODEL
+    if path.is_file():
+        problem.model.load_state_dict(safetensors.torch.load(path.read_bytes()))
+    pieces = Pieces(problem.model, problem.loss_fn, job.query(), job.sampler, job.penalty(), job.backend())
+    return pieces, job.data.prepared.train

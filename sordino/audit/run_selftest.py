@@ -1,0 +1,50 @@
+"""`selftest`: is this mechanism, with this model, loss, query and sampler, the one that its claim is about?
+
+verdict = sordino.audit.selftest(private, dataset, Poisson(0.01))
+print(verdict)
+
+Mechanism and sampler are tested apart. Exact facts of arithmetic are tested exactly; what is random, by e-values with one
+error budget, so that a right mechanism is accused once in a million selftests at most.
+
+Privacy: all that is told of the dataset is whether something was found, which is about the code. The records it uses are
+copies; the user's ledger, model and streams are untouched.
+"""
+
+from __future__ import annotations
+
+import time
+
+from sordino import validate
+from sordino.audit.checks.door import door
+from sordino.audit.checks.draws import draws
+from sordino.audit.checks.entries import entries
+from sordino.audit.checks.noise import noise
+from sordino.audit.checks.sums import sums
+from sordino.audit.neighbours import company
+from sordino.audit.pieces import Pieces
+from sordino.audit.verdict import Finding, Verdict
+from sordino.lots.loading import MapStyle, length
+from sordino.private import Private
+from sordino.random.global_state import left_as_they_were
+from sordino.sampling.sampler import Sampler
+
+ERROR = 1e-6
+
+
+def selftest(
+    private: Private | Pieces, dataset: MapStyle, sampler: Sampler | None = None, *, error: float = ERROR
+) -> Verdict:
+    """Test a run before it begins, or in between: its model as it is now, its loss, query, penalty, backend and sampler."""
+    began = time.perf_counter()
+    error = validate.fraction("error", error)
+    pieces = Pieces.of(private, sampler) if isinstance(private, Private) else private
+    with left_as_they_were():
+        some = company(dataset)
+        found: list[Finding] = [
+            *door(),
+            *sums(pieces, some),
+            *noise(pieces, some),
+            *entries(pieces, dataset, some),
+            *draws(pieces.sampler, length(dataset)),
+        ]
+    return Verdict(tuple(found), error, time.perf_counter() - began)
