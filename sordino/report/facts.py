@@ -12,9 +12,11 @@ from typing import Any
 
 from sordino.accounting import PLD, Tradeoff, meaning, tradeoff
 from sordino.door.claims import Guarantee, explain, rounded_up
+from sordino.report.audits import audits
 from sordino.report.checklist import Question, checklist
 from sordino.report.evidence import Evidence
 from sordino.report.statement import Statement
+from sordino.runs import findings
 from sordino.runs.directory import FINISHED
 
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-8)
@@ -68,6 +70,7 @@ class Facts:
     unfinished: str
     config: list[tuple[str, list[tuple[str, str]]]]
     always: list[tuple[str, str]]
+    audits: list[tuple[str, str]]
 
 
 def facts(evidence: Evidence, statement: Statement) -> Facts:
@@ -83,6 +86,7 @@ def facts(evidence: Evidence, statement: Statement) -> Facts:
         _unfinished(evidence),
         _config(evidence.config, hide=() if guarantee else _TARGETS),
         [*ALWAYS, *_SIZE_TOLD] if evidence.get("resolved", "dataset_size") else list(ALWAYS),
+        audits(findings.read(evidence.folder)),
     )
 
 

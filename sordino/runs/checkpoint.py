@@ -1,5 +1,6 @@
 """Checkpoints: a folder each, made whole or not at all, with the checksums of its files; the last two are kept.
 
+    checkpoints/start/                                the one before the first step, for `sordino audit replay`
     checkpoints/step-00000320/state.json            ledger, random streams, position, history, optimizer numbers
                               tensors.safetensors   parameters, buffers, optimizer state, average
                               SHA256SUMS            of both; `sha256sum -c SHA256SUMS` checks them too
@@ -28,6 +29,7 @@ from sordino.runs.packing import pack, unpack
 
 FORMAT = 1
 KEPT = 2
+START = "start"
 _STATE, _TENSORS, _SUMS = "state.json", "tensors.safetensors", "SHA256SUMS"
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -57,6 +59,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     sums = "".join(f"{hashlib.sha256(value).hexdigest()}  {name}\n" for name, value in content.items())
     path = folder / f"step-{checkpoint.step:08d}"
     files.write_folder(path, {**content, _SUMS: sums.encode()})
+    if checkpoint.step == 0 and not (folder / START).exists():
+        files.write_folder(folder / START, {**content, _SUMS: sums.encode()})
     for old in (*found(folder)[KEPT:], *filter(files.is_part, _entries(folder))):
         shutil.rmtree(old, ignore_errors=True)
     return path

@@ -238,6 +238,7 @@ class Training:
             raise NotFinite(
                 f"step {self.private.steps}: the parameters are no longer finite; lower learning_rate in config.toml"
             )
+        self._note()
         if self.job.settings.options.show_private:
             self.view.private("training loss", float(losses.map(torch.mean).disclose(TRAINING_LOSS)))
 
@@ -268,7 +269,6 @@ class Training:
         if (accuracy := more.get("train_accuracy")) is not None:
             self.view.private("training accuracy", accuracy)
         row = Row(step, epoch, epsilon, delta, found.accuracy, found.loss, rate, self.elapsed(), **more)
-        self._note()
         self.rows.append(row)
         self.run.append(row)
         self.view.evaluated(row)

@@ -7,6 +7,8 @@ One JSON object per line, appended and flushed:
     {"lineage": 0, "upto": 52, "closed": true}                    stopped in good order: nothing past 52 was released
 
 Steps are reserved in blocks that end where the next checkpoint is due, so a block costs one write to the disk.
+Parameters are entered after every step, and every line ends with `chain`, a digest of itself and of the one before: whoever
+knows the last one knows that no line was changed since. `sordino audit replay` runs steps again and compares (audit/replay.py).
 
 Privacy: after a crash at any moment, what may have been released is what the last whole line says; a line cut short was
 never acted on. A replay from the checkpoint repeats a release, which costs nothing: key, parameters and data are the
@@ -17,8 +19,11 @@ possible.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +33,7 @@ from sordino.runs import files
 
 FORMAT = 1
 NAME = "ledger.jsonl"
+CHAIN = "chain"
 
 
 class Busy(ValueError):
@@ -44,6 +50,7 @@ class Ahead:
         self.closed = True
         self.environment: dict[str, Any] = {}
         self._digests: dict[tuple[int, int], str] = {}
+        self._chain = ""
         if new:
             self.path.touch()
         try:
@@ -96,6 +103,7 @@ class Ahead:
 
     def _append(self, entry: dict[str, Any], *, flush: bool = True) -> None:
         end = self._file.seek(0, os.SEEK_END)
+        entry = {**entry, CHAIN: link(self._chain, entry)}
         line = json.dumps(entry).encode() + b"\n"
         try:
             if self._file.write(line) != len(line):
@@ -125,11 +133,49 @@ class Ahead:
             if entry["format"] != FORMAT:
                 raise ValueError("another format")
             self.environment = dict(entry["environment"])
+        self._chain = str(entry.get(CHAIN, ""))
         self.lineage = _whole(entry["lineage"])
         if "upto" in entry:
             self.upto, self.closed = _whole(entry["upto"]), bool(entry.get("closed", False))
         else:
             self._digests[self.lineage, _whole(entry["step"])] = str(entry["parameters"])
+
+
+def link(before: str, entry: Mapping[str, Any]) -> str:
+    """What ends a line: a digest of what it says and of the end of the line before it."""
+    said = json.dumps({name: value for name, value in entry.items() if name != CHAIN}, sort_keys=True)
+    return hashlib.sha256(f"{before} {said}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Entered:
+    """What a ledger file says, for whoever only reads it."""
+
+    lineage: int
+    environment: Mapping[str, Any]
+    digests: Mapping[int, str]  # of the parameters after a step, in the last lineage
+    chain: str  # the last
+    broken: int | None  # the first line whose chain does not hold, counted from 1
+
+
+def entered(folder: Path) -> Entered:
+    """Read a ledger file; a last line cut short is left out."""
+    whole = (folder / NAME).read_bytes().rpartition(b"\n")[0]
+    lineage, environment, chain, broken = 0, dict[str, Any](), "", None
+    digests: dict[int, str] = {}
+    for number, line in enumerate(whole.split(b"\n"), start=1):
+        try:
+            entry = json.loads(line)
+            if broken is None and entry.get(CHAIN) != link(chain, entry):
+                broken = number
+            chain, environment = str(entry.get(CHAIN, "")), entry.get("environment", environment)
+            if entry["lineage"] != lineage:
+                lineage, digests = _whole(entry["lineage"]), {}
+            if "parameters" in entry:
+                digests[_whole(entry["step"])] = str(entry["parameters"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{folder / NAME}:{number}: cannot be read ({type(error).__name__})") from None
+    return Entered(lineage, environment, digests, chain, broken)
 
 
 def _whole(value: Any) -> int:

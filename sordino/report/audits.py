@@ -1,0 +1,59 @@
+"""What audits found, in words for a report: each a name and a sentence. A pass is never said to be a proof.
+
+**Privacy:** findings are not in the claim; they were made with the data and are shown because whoever made them kept them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sordino.accounting.meaning import percent
+
+
+def audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Those that are known here, in a fixed order; what is not as it was written is left out.
+
+    >>> audits({"replay": {"passed": True, "checked": 20, "run_steps": 640, "digests": 612, "chain": "9f"}})[0][0]
+    'Replay'
+    """
+    found = []
+    for kind, (name, said) in _SAID.items():
+        table = kept.get(kind)
+        if isinstance(table, Mapping):
+            try:
+                found.append((name, said(table)))
+            except (KeyError, TypeError, ValueError):
+                continue
+    return found
+
+
+def _replay(table: Mapping[str, Any]) -> str:
+    n = int(table["checked"])
+    checked = (
+        f"{n} of {int(table['run_steps']):,} steps, chosen by a fresh coin, were run again and taken apart, and the "
+        f"parameters of {int(table['digests']):,} compared with those entered in the ledger, which ends in {table['chain']}"
+    )
+    if not table["passed"]:
+        return f"{checked}. They are not as entered: {_first(table)}"
+    at = percent(0.9**n)
+    return f"{checked}. All are as entered: a run of which a tenth of the steps is bad passes with probability {at}."
+
+
+def _selftest(table: Mapping[str, Any]) -> str:
+    exact, tests = int(table["exact"]), int(table["statistical"])
+    tried = f"{exact} exact checks and {tests} statistical tests of this run's own mechanism"
+    if not table["passed"]:
+        return f"{tried} found: {_first(table)}"
+    return f"{tried} found nothing. That is no proof; it says that these mistakes are not there."
+
+
+def _first(table: Mapping[str, Any]) -> str:
+    found = [": ".join(map(str, one)) if isinstance(one, list) else str(one) for one in table["found"]]
+    return found[0] + (f"; and {len(found) - 1} more" if len(found) > 1 else "")
+
+
+_SAID: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "replay": ("Replay", _replay),
+    "selftest": ("Selftest", _selftest),
+}
