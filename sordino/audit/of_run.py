@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch.utils.data import TensorDataset
@@ -13,13 +15,17 @@ from sordino.runs.job import Job, assemble
 from sordino.runs.settings import read, settle
 
 
-def job_of(what: str | Path) -> Job:
-    """The job of a run directory, its noise and steps as they were; or of a recipe by its name."""
+def job_of(what: str | Path, given: Mapping[str, Any] | None = None) -> Job:
+    """The job of a run directory, its noise and steps as they were; or of a recipe by its name; `given` changes fields."""
     folder = Path(what)
-    if folder.is_dir():
-        config = read(Run.open(folder).folder / CONFIG)
-        return assemble(config.settings(), lambda _: None, config.resolved)
-    return assemble(settle(str(what), {}, {}), lambda _: None)
+    if not folder.is_dir():
+        return assemble(settle(str(what), given or {}, {}), lambda _: None)
+    config = read(Run.open(folder).folder / CONFIG)
+    settings = config.settings()
+    if not given:
+        return assemble(settings, lambda _: None, config.resolved)
+    changes = {**dict(vars(settings.options)), **given}
+    return assemble(settle(settings.recipe, changes, dict(settings.parameters)), lambda _: None)
 
 
 def pieces_of(what: str | Path) -> tuple[Pieces, TensorDataset]:

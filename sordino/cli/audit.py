@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 if TYPE_CHECKING:
+    from sordino.audit.one_training import Audited
     from sordino.audit.replay import Replayed
     from sordino.audit.verdict import Verdict
 
@@ -18,17 +19,30 @@ FOUND = 1
 
 @dataclass(frozen=True)
 class Command:
-    """Test a mechanism (selftest) or run recorded steps again and take them apart (replay).
+    """Test a mechanism (selftest), run recorded steps again (replay), train once with canaries (run).
 
     Exit code 0: nothing was found; 1: something was.
     """
 
-    action: Annotated[Literal["selftest", "replay"], tyro.conf.Positional]
-    """selftest: sums, noise, sampler and ledger of a recipe or a run, in seconds. replay: recorded steps, bit by bit."""
+    action: Annotated[Literal["selftest", "replay", "run"], tyro.conf.Positional]
+    """selftest: sums, noise, sampler and ledger of a recipe or a run, in seconds. replay: recorded steps, bit by bit.
+    run: a copy is trained once with canaries, and a lower bound on ε measured beside the claim."""
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run directory; for selftest also the name of a recipe."""
+    """A run directory; for selftest and run also the name of a recipe."""
     steps: int = 20
     """replay: how many steps are taken apart, chosen by a fresh coin."""
+    canaries: int = 1000
+    """run: how many of each kind."""
+    kinds: tuple[Literal["gradient", "noise", "mislabelled"], ...] = ("gradient", "noise", "mislabelled")
+    """run: kinds of canaries."""
+    epsilon: float | None = None
+    """run: of the copy, in place of the recipe's; one run can contradict small claims only, so audit at about 1."""
+    records: int | None = None
+    """run: train the copy on the first so many records."""
+    rate: float | None = None
+    """run: the copy's Poisson rate."""
+    training_steps: int | None = None
+    """run: how many steps the copy is trained for."""
     error: float = 1e-6
     """selftest: the chance of a false alarm."""
     json: bool = False
@@ -36,7 +50,7 @@ class Command:
 
     def run(self) -> int:
         """Do it; 1 when something was found."""
-        return {"selftest": self._selftest, "replay": self._replay}[self.action]()
+        return {"selftest": self._selftest, "replay": self._replay, "run": self._run}[self.action]()
 
     def _selftest(self) -> int:
         from sordino.audit.of_run import pieces_of
@@ -50,7 +64,15 @@ class Command:
 
         return self._said(replay(self.what, self.steps))
 
-    def _said(self, verdict: Verdict | Replayed) -> int:
+    def _run(self) -> int:
+        from sordino.audit.of_run import job_of
+        from sordino.audit.one_training import one_training
+
+        given = {"epsilon": self.epsilon, "records": self.records, "rate": self.rate, "steps": self.training_steps}
+        job = job_of(self.what, {name: value for name, value in given.items() if value is not None})
+        return self._said(one_training(job, self.canaries, self.kinds))
+
+    def _said(self, verdict: Verdict | Replayed | Audited) -> int:
         from sordino.runs import findings
 
         folder = Path(self.what)

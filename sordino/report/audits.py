@@ -48,6 +48,18 @@ def _selftest(table: Mapping[str, Any]) -> str:
     return f"{tried} found nothing. That is no proof; it says that these mistakes are not there."
 
 
+def _run(table: Mapping[str, Any]) -> str:
+    best = max(table["measured"], key=lambda one: float(one["lower_own"]))
+    claimed = f"ε = {float(table['epsilon']):.3f} at δ = {float(table['delta']):g}"
+    made = f"a copy, trained once with {int(best['canaries'])} {best['kind']} canaries in it by fair coins"
+    right = f"{int(best['right'])} of {int(best['guesses'])} guesses right ({best['access']})"
+    shown = f"so ε is at least {float(best['lower_own']):.3f} with 95 % confidence"
+    said = f"{made}: {right}, {shown}; claimed for the copy was {claimed}"
+    if not table["passed"]:
+        return f"{said}. That contradicts the claim."
+    return f"{said}. A lower bound below the claim is no proof that it holds."
+
+
 def _first(table: Mapping[str, Any]) -> str:
     found = [": ".join(map(str, one)) if isinstance(one, list) else str(one) for one in table["found"]]
     return found[0] + (f"; and {len(found) - 1} more" if len(found) > 1 else "")
@@ -56,4 +68,5 @@ def _first(table: Mapping[str, Any]) -> str:
 _SAID: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "replay": ("Replay", _replay),
     "selftest": ("Selftest", _selftest),
+    "run": ("One training run with canaries", _run),
 }

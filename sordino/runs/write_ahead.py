@@ -8,7 +8,7 @@ One JSON object per line, appended and flushed:
 
 Steps are reserved in blocks that end where the next checkpoint is due, so a block costs one write to the disk.
 Parameters are entered after every step, and every line ends with `chain`, a digest of itself and of the one before: whoever
-knows the last one knows that no line was changed since. `sordino audit replay` runs steps again and compares (audit/replay.py).
+knows the last one knows that no line was changed since. `sordino audit replay` runs steps again and compares.
 
 Privacy: after a crash at any moment, what may have been released is what the last whole line says; a line cut short was
 never acted on. A replay from the checkpoint repeats a release, which costs nothing: key, parameters and data are the

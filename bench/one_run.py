@@ -1,0 +1,90 @@
+"""One-run audits of an MNIST network at claimed ε = 1 and ε = 8: lower bounds over seeds, and with two mistakes put in.
+
+The network of the Opacus example (26,010 parameters), 1,000 MNIST records and 1,000 canaries of each kind by fair coins,
+rate 0.1, 60 steps, bound 1.5. "no noise" trains with none and is held to the claim of the run with noise; "long clip"
+lets a record reach ten bounds. Every run has coins, draws and noise from the operating system; no seed was chosen.
+
+    python -m bench.one_run [--seeds 20] [--mistaken 5]
+
+Writes bench/results/one_run.json after every run, and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sordino as sd
+from sordino.audit.one_training import Claimed, one_training
+from sordino.runs.job import Job, assemble
+from sordino.runs.settings import settle
+from sordino.weigh import weigher
+
+RESULTS = Path(__file__).parent / "results" / "one_run.json"
+EPSILONS = (1.0, 8.0)
+CANARIES = 1000
+
+
+def job(epsilon: float) -> Job:
+    """The run that is audited."""
+    given = {"records": 1000, "rate": 0.1, "steps": 60, "epsilon": epsilon, "ema": 0.0}
+    return assemble(settle("mnist-opacus-1", given), lambda _: None)
+
+
+@contextmanager
+def mistake(name: str) -> Iterator[None]:
+    """A clip ten times too long, if that is asked for."""
+    right = weigher.bounded_weights
+
+    def longer(weights: Any, norms: Any, *rest: Any) -> Any:
+        return torch.clamp(10 * right(weights, norms, *rest), max=1.0)
+
+    if name == "long clip":
+        weigher.bounded_weights = longer  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        weigher.bounded_weights = right  # type: ignore[assignment]
+
+
+def main() -> None:
+    """Measure what is missing."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--mistaken", type=int, default=5)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found |= {"python": platform.python_version(), "torch": torch.__version__, "canaries": CANARIES}
+    runs = found.setdefault("runs", [])
+    times = {"right": asked.seeds, "no noise": asked.mistaken, "long clip": asked.mistaken}
+    wanted = [(epsilon, name, k) for name, n in times.items() for k in range(n) for epsilon in EPSILONS]
+    made: dict[float, tuple[Job, Claimed]] = {}
+    for epsilon, name, number in wanted:
+        if any((run["epsilon"], run["name"], run["number"]) == (epsilon, name, number) for run in runs):
+            continue
+        if epsilon not in made:
+            work = job(epsilon)
+            event, delta = work.event(), work.settings.recipe.delta
+            made[epsilon] = work, Claimed.of(event, sd.accounting.PLD().epsilon(event, delta), delta)
+        work, claimed = made[epsilon]
+        silent = sd.NoisySum(sd.Flat(work.settings.recipe.bound), sd.Gaussian(0.0)) if name == "no noise" else None
+        began = time.process_time()
+        with mistake(name):
+            audited = one_training(work, CANARIES, ("gradient", "noise"), claimed=claimed, query=silent, looks=10)
+        runs.append({"epsilon": epsilon, "name": name, "number": number, "multiplier": work.multiplier,
+                     "cpu_seconds": round(time.process_time() - began, 2), **audited.table()})  # fmt: skip
+        runs[-1]["epsilon"] = epsilon
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
