@@ -21,7 +21,7 @@ from sordino.algorithms.dpsgd import NoisySum
 from sordino.door.noise import Gaussian, Noise
 from sordino.door.sensitivity import Sensitivity, Unproven
 from sordino.door.vectors import Grads
-from sordino.gradients.batch import arguments
+from sordino.gradients import batch as batches
 from sordino.lots.loading import Loader
 from sordino.random.rng import Rng
 from sordino.sampling.sampler import Informed
@@ -69,7 +69,7 @@ def sum_again(training: Training, indices: NDArray[np.int64], seen: Taken) -> fl
     total = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
     load = Loader(training.job.data.prepared.train, None)
     for i in indices:
-        loss = training.job.problem.loss_fn(model, *arguments(load(np.array([i])))).sum()
+        loss = batches.losses(training.job.problem.loss_fn, model, load(np.array([i]))).sum()
         grads = [g.double() for g in torch.autograd.grad(loss, parameters)]
         norm = float(torch.sqrt(sum((g.square().sum() for g in grads), torch.zeros((), dtype=torch.float64))))
         if np.isfinite(norm):

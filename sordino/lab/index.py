@@ -15,7 +15,8 @@ def index() -> str:
     for number, name in SOURCES.items():
         some = [one for one in experiments().values() if one.source == number]
         rows = [
-            f"| {_cell(one.figure)} | {_cell(one.title)} | `sordino lab run {one.id}` | {_nouns(one.nouns)} | {_cell(one.terms)} |"
+            f"| {_cell(one.figure)} | {_cell(one.title)} | `sordino lab run {one.id}` "
+            f"| {_nouns(one.nouns)} | {_cell(one.terms)} |"
             for one in some
         ]
         parts.append(
@@ -33,7 +34,8 @@ def called_private() -> str:
         for one in entries()
     ]
     head = (
-        "# Called private, and is not\n\nWhat a source calls private, or prints an ε beside, and what is true of it. The numbers are\n"
+        "# Called private, and is not\n\n"
+        "What a source calls private, or prints an ε beside, and what is true of it. The numbers are\n"
         "computed by `sordino/lab/not_private.py`, and `sordino lab page` shows the same list.\n"
     )
     return head + "\n" + "\n".join(parts)
@@ -48,5 +50,4 @@ def _nouns(names: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print(index())
-    print(called_private())
+    pass

@@ -32,7 +32,9 @@ def test_rows_of_different_length_are_refused():
 
 def test_a_panel_is_the_same_after_json():
     field = Field([0, 1], [0, 1, 2], [(0, 1), (1, 2), (2, 3)])
-    one = Panel("t", "x", "y", [LINE, HOLLOW], [Boxes("b", [0, 1], [(0, 1, 2, 3, 4)] * 2)], field, ylog=True, ylim=(0.1, 9))
+    one = Panel(
+        "t", "x", "y", [LINE, HOLLOW], [Boxes("b", [0, 1], [(0, 1, 2, 3, 4)] * 2)], field, ylog=True, ylim=(0.1, 9)
+    )
     again = panel(json.loads(json.dumps(one.table(), allow_nan=False)))
     assert again.table() == one.table()
     assert again.series[1].hollow == "lots by rank"
@@ -51,7 +53,9 @@ def test_every_kind_of_mark_can_be_drawn(tmp_path):
     for path in save(panels, tmp_path, "all", "reduced (tiny): everything", "about"):
         assert path.stat().st_size > 1000
     text = inline(panels[0], "one")
-    assert "no guarantee: lots by rank" in text and 'role="img"' in text and "var(--series-0)" in text
+    assert "no guarantee: lots by rank" in text
+    assert 'role="img"' in text
+    assert "var(--series-0)" in text
 
 
 def test_a_method_has_one_colour_and_an_unknown_one_is_refused():

@@ -30,7 +30,9 @@ def test_a_run_is_known_by_recipe_seed_and_version(monkeypatch):
         digest(ONE.settings(Size.TINY, 0)),
         digest(ONE.settings(Size.TINY, 1)),
         digest(ONE.settings(Size.QUICK, 0)),
-        digest(Plan(label="x", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.2}).settings(Size.TINY, 0)),
+        digest(
+            Plan(label="x", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.2}).settings(Size.TINY, 0)
+        ),
     }
     assert len(names) == 4
     same = Plan(label="another name", method="sorted", recipe="thesis-mnist", given={"learning_rate": 0.1})
@@ -49,8 +51,12 @@ def test_methods_that_are_compared_start_from_one_network():
 def test_a_run_without_a_guarantee_is_hollow_and_has_no_epsilon(tmp_path):
     sorted_ = Plan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
     private, none = Workbench(Size.TINY, tmp_path).trained([ONE, sorted_])
-    assert private.hollow == "" and private.epsilon is not None and private.epsilon > 0
-    assert none.hollow and none.epsilon is None and none.series().hollow
+    assert private.hollow == ""
+    assert private.epsilon is not None
+    assert private.epsilon > 0
+    assert none.hollow
+    assert none.epsilon is None
+    assert none.series().hollow
 
 
 def test_the_command_of_a_plan_can_be_typed():
@@ -58,7 +64,14 @@ def test_the_command_of_a_plan_can_be_typed():
                 given={"sampler": "sorted-top-k", "bound": 2.0}, parameters={"pool": 4.0})  # fmt: skip
     said = plan.command(Size.QUICK)
     assert said.startswith("sordino train thesis-mnist ")
-    for word in ("--sampler sorted-top-k", "--bound 2", "--rate 0.1", "--steps 10", "--records 6000", "--parameter pool=4"):
+    for word in (
+        "--sampler sorted-top-k",
+        "--bound 2",
+        "--rate 0.1",
+        "--steps 10",
+        "--records 6000",
+        "--parameter pool=4",
+    ):
         assert word in said
 
 
@@ -68,7 +81,8 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, monkeypatch):
     first = runner.run(some, Size.TINY, tmp_path, processes=1, anew=False, say=said.append)
     assert [one["id"] for one in first] == ["lr-cosine", "sorted-mnist-fixed"]
     assert any("left" in line for line in said)
-    assert (tmp_path / "lr-cosine.png").is_file() and (tmp_path / "lr-cosine.svg").is_file()
+    assert (tmp_path / "lr-cosine.png").is_file()
+    assert (tmp_path / "lr-cosine.svg").is_file()
     monkeypatch.setattr(runner, "make", lambda *given: pytest.fail("made again"))
     assert runner.run(some, Size.TINY, tmp_path, processes=1, anew=False, say=said.append) == first
 
@@ -100,4 +114,6 @@ def test_a_reduced_run_says_so_on_its_figure():
 def test_results_are_json(tmp_path):
     runner.make(experiment("log-schedule"), Workbench(Size.TINY, tmp_path), tmp_path)
     kept = json.loads((tmp_path / "log-schedule.json").read_text())
-    assert kept["id"] == "log-schedule" and kept["size"] == "tiny" and kept["panels"]
+    assert kept["id"] == "log-schedule"
+    assert kept["size"] == "tiny"
+    assert kept["panels"]
