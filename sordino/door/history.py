@@ -41,21 +41,23 @@ def trained(parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
         _of_parameter[key] = weakref.ref(p, _dropping(_of_parameter, key)), ledger
 
 
-def drawn_from(dataset: Any, ledger: Ledger) -> list[Any]:
-    """The records of this dataset are used under this ledger; returns the things they are made of."""
-    parts = _parts(dataset)
-    for part in parts:
-        _, ledgers = _entry(part)
+def drawn_from(dataset: Any, ledger: Ledger) -> list[list[Ledger]]:
+    """The records of this dataset are used under this ledger; returns the ledgers of each thing they are made of.
+
+    Not the things themselves: a ledger that held its data would keep it in memory as long as the process lives.
+    """
+    found = [_entry(part)[1] for part in _parts(dataset)]
+    for ledgers in found:
         if not any(known is ledger for known in ledgers):
             ledgers.append(ledger)
-    return parts
+    return found
 
 
-def others(parts: Iterable[Any], ledger: Ledger) -> int:
+def others(of_data: Iterable[list[Ledger]], ledger: Ledger) -> int:
     """How many other ledgers hold something done to these records."""
     found: dict[int, Ledger] = {}
-    for part in parts:
-        for known in _entry(part)[1]:
+    for ledgers in of_data:
+        for known in ledgers:
             if known is not ledger and not known.empty:
                 found[id(known)] = known
     return len(found)

@@ -74,7 +74,7 @@ class Ledger:
         self._disclosed: dict[str, None] = {}
         self._declared: dict[str, None] = {}
         self._counts: dict[str, LotCounts] = {}  # by page
-        self._data: list[Any] = []  # what the records are made of, for as long as this process lives
+        self._data: list[list[Ledger]] = []  # the ledgers of what the records are made of
         self._coordinates = 0
 
     def __copy__(self) -> Ledger:

@@ -1,5 +1,8 @@
 """One history per model and per dataset: what was done before, or beside, is in the claim or named by it."""
 
+import gc
+import weakref
+
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -136,3 +139,14 @@ def test_an_iterator_left_and_a_new_one_begun_are_two_passes():
     here, there = private.claim(1e-5), whole.claim(1e-5)
     assert isinstance(there, sd.Guarantee)
     assert isinstance(here, sd.NoGuarantee) or here.epsilon >= there.epsilon - 1e-6
+
+
+def test_a_dataset_is_not_kept_in_memory_by_its_history():
+    """Twenty runs in one process would else hold twenty datasets, as long as one ledger lives."""
+    data, ledger = vectors(0), sd.Ledger()
+    held = weakref.ref(data.tensors[0])
+    trained(network(), data, ledger=ledger)
+    del data
+    gc.collect()
+    assert held() is None
+    assert not ledger.empty
