@@ -39,6 +39,7 @@ _MODULES = (
     "gradients",
     "losses",
     "nn",
+    "ntk",
     "optim",
     "runs",
     "schedules",

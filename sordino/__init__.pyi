@@ -7,6 +7,7 @@ from sordino import events as events
 from sordino import gradients as gradients
 from sordino import losses as losses
 from sordino import nn as nn
+from sordino import ntk as ntk
 from sordino import optim as optim
 from sordino import runs as recipes
 from sordino import runs as runs

@@ -10,7 +10,7 @@ from sordino.nn.heads import hidden_net, logistic_regression, mnist_net, pca_net
 from sordino.nn.imagenet import Loaded, load_imagenet
 from sordino.nn.mlp import mlp
 from sordino.nn.point import point
-from sordino.nn.residual import resnet18, wrn16_4
+from sordino.nn.residual import resnet18, resnet18_dropout, wrn16_4
 from sordino.nn.sequences import LanguageModel, LSTMClassifier, Size, TransformerClassifier
 
 MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
@@ -22,6 +22,7 @@ MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
     "cifar-net": cifar_net,
     "point": point,
     "resnet18": resnet18,
+    "resnet18-dropout": resnet18_dropout,
     "wrn16-4": wrn16_4,
 }
 """Model by name, from the shape of one record and the number of classes, or of numbers to be told."""
@@ -52,5 +53,6 @@ __all__ = [
     "point",
     "replace_batchnorm",
     "resnet18",
+    "resnet18_dropout",
     "wrn16_4",
 ]

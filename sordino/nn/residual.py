@@ -40,9 +40,9 @@ class Basic(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 with the ImageNet stem: 11,181,642 parameters for ten classes."""
+    """ResNet-18 with the ImageNet stem: 11,181,642 parameters for ten classes; dropout, if any, before the last layer."""
 
-    def __init__(self, channels: int = 3, classes: int = 10) -> None:
+    def __init__(self, channels: int = 3, classes: int = 10, dropout: float = 0.0) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.GroupNorm(_GROUPS, 64)
@@ -52,19 +52,30 @@ class ResNet18(nn.Module):
         self.layer3 = nn.Sequential(Basic(128, 256, 2), Basic(256, 256, 1))
         self.layer4 = nn.Sequential(Basic(256, 512, 2), Basic(512, 512, 1))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
         x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
+        return self.fc(self.dropout(self.avgpool(x).flatten(1)))  # type: ignore[no-any-return]
 
 
 def resnet18(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
     """ResNet-18 for images of any size."""
     expect(shape, (None, None, None), "resnet18")
     return ResNet18(shape[0], classes)
+
+
+_DROPOUT = 0.5
+"""Torch's own: the listing has the layer and not its number."""
+
+
+def resnet18_dropout(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
+    """Resnet18_CIFAR10_Net of Pflaeging 2023 (listing A.3): ResNet-18, half of its last features dropped in training."""
+    expect(shape, (None, None, None), "resnet18-dropout")
+    return ResNet18(shape[0], classes, _DROPOUT)
 
 
 class Wide(nn.Module):

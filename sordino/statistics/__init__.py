@@ -14,12 +14,20 @@ from sordino.statistics.mean_rules import (
 )
 from sordino.statistics.normaliser import Normalise, Normaliser
 from sordino.statistics.pca import PCA, Gram, Projection
+from sordino.statistics.sensitivities import (
+    EXAMPLE_QUERIES,
+    ExampleQuery,
+    global_sensitivity,
+    local_sensitivity,
+)
 from sordino.statistics.statistic import Statistic, Sum, ask, dry_ask
 
 __all__ = [
+    "EXAMPLE_QUERIES",
     "PCA",
     "ClippedSum",
     "Count",
+    "ExampleQuery",
     "Gram",
     "Mean",
     "Normalise",
@@ -31,6 +39,8 @@ __all__ = [
     "binary_error",
     "binary_mean",
     "dry_ask",
+    "global_sensitivity",
+    "local_sensitivity",
     "scalar_bound",
     "scalar_error",
     "scalar_mean",

@@ -1,0 +1,64 @@
+"""The neural tangent kernel of a small model, and what clipping makes of it (Jacot et al. 2018; Bu, Wang & Long 2021).
+
+For a model of one output f and losses ℓ_i, small steps on Σ_i w_ip ∇_p ℓ_i, tensor by tensor p, change the outputs by
+
+    ḟ_j = −Σ_i K_ji ∂ℓ_i/∂f_i,     K_ji = Σ_p w_ip ⟨∇_p f_j, ∇_p f_i⟩
+
+Without weights K is the tangent kernel, symmetric and with no eigenvalue below 0: the sum of squares falls. Weights of its
+own for every record (local clipping) make it another matrix, which may have some; weights common to all (global clipping
+below its threshold) make it a multiple of the kernel, tensor by tensor.
+
+Privacy: none, and none is claimed: kernels are exact functions of the records they are given. For public or made-up ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from sordino.gradients.loop import Loop
+from sordino.gradients.protocol import LossFn, Norms, trainable
+from sordino.refusal import Refusal
+from sordino.weigh.weigher import Weigher
+
+
+def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """⟨∇_p f(x_j), ∇_p f(x_i)⟩, (n, n) in float64, by trainable tensor p; their sum is the tangent kernel.
+
+    >>> model = nn.Linear(2, 1)
+    >>> found = kernels(model, torch.tensor([[1.0, 1.0], [1.0, 2.0]]))
+    >>> found["weight"].tolist(), found["bias"].tolist()
+    ([[2.0, 3.0], [3.0, 5.0]], [[1.0, 1.0], [1.0, 1.0]])
+    """
+    parameters = trainable(model)
+    rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
+    for i in range(len(x)):
+        said = model(x[i : i + 1])
+        if said.numel() != 1:
+            raise Refusal(f"the model says {said.numel()} numbers about a record: need one; give a model of one output")
+        found = torch.autograd.grad(said.sum(), list(parameters.values()), allow_unused=True)
+        for (name, p), gradient in zip(parameters.items(), found, strict=True):
+            rows[name].append((torch.zeros_like(p) if gradient is None else gradient).detach().flatten().double())
+    return {name: (j := torch.stack(each)) @ j.T for name, each in rows.items()}
+
+
+def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weigher: Weigher) -> Tensor:
+    """K, (n, n): the kernel with the weights that a weigher gives the records' gradients at its first step."""
+    norms = Loop().per_sample(model, loss_fn, (x, y)).norms()
+    look: Callable[[], Norms] = lambda: norms  # noqa: E731 (typed)
+    weights = weigher.rule(weigher.init(), look).weights(norms).double()  # (n, 1) or (n, P)
+    found = kernels(model, x)
+    by_tensor = weights.expand(-1, len(found)).T  # (P, n)
+    return torch.stack([kernel * w for kernel, w in zip(found.values(), by_tensor, strict=True)]).sum(0)
+
+
+def least_eigenvalue(kernel: Tensor) -> float:
+    """Of the symmetric part: below 0, the sum of squares can rise.
+
+    >>> round(least_eigenvalue(torch.tensor([[2.0, 3.0], [3.0, 5.0]])), 3)
+    0.146
+    """
+    both = kernel.double()
+    return float(torch.linalg.eigvalsh((both + both.T) / 2)[0])

@@ -1,0 +1,83 @@
+"""Global and local sensitivity of example queries: how far one record more or less moves an answer.
+
+    global   the most over all data sets of n records in [low, high]         what noise must be in proportion to
+    local    the most for the data at hand                                    may be much less, and tells about them
+
+Privacy: noise in proportion to the local sensitivity has no guarantee: how much there is depends on the records. For the
+median of data all at one place the local sensitivity is 0 and the answer would be told exactly; one record more, and it is
+not. The queries here are for teaching; `Mean`, `Count` and `ClippedSum` release with the global one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino import validate
+
+
+@dataclass(frozen=True)
+class ExampleQuery:
+    """A number asked of a column of numbers; it never falls when a record is raised."""
+
+    of: Callable[[Sequence[float]], float]
+    widest: Callable[[int, float, float], float]
+    """From n, low and high to the global sensitivity, in closed form."""
+
+
+EXAMPLE_QUERIES: Mapping[str, ExampleQuery] = {
+    "count": ExampleQuery(lambda x: float(len(x)), lambda n, low, high: 1.0),
+    "sum": ExampleQuery(lambda x: float(np.sum(x)), lambda n, low, high: max(abs(low), abs(high))),
+    # Without x_i the mean moves by (x_i − mean of the others) / n.
+    "mean": ExampleQuery(lambda x: float(np.mean(x)), lambda n, low, high: (high - low) / n),
+    # All but one at one end, and that one goes.
+    "maximum": ExampleQuery(lambda x: float(np.max(x)), lambda n, low, high: high - low),
+    "minimum": ExampleQuery(lambda x: float(np.min(x)), lambda n, low, high: high - low),
+    # Half at either end: one more or less puts it from the middle to an end.
+    "median": ExampleQuery(lambda x: float(np.median(x)), lambda n, low, high: (high - low) / 2),
+}
+"""By name."""
+
+LEAST = 2
+"""Records, so that there are some left without one."""
+
+
+def global_sensitivity(query: str, n: int, low: float, high: float) -> float:
+    """The most that one record added or removed moves the answer, over all data sets of n records in [low, high].
+
+    >>> global_sensitivity("mean", 10, 0.0, 100.0), global_sensitivity("median", 10, 0.0, 100.0)
+    (10.0, 50.0)
+    """
+    found, (low, high) = _found(query), _range(low, high)
+    return found.widest(validate.count("n", n, least=LEAST), low, high)
+
+
+def local_sensitivity(query: str, data: Sequence[float], low: float, high: float) -> float:
+    """The most that one record added or removed moves the answer on these data, by trying: not private itself.
+
+    >>> local_sensitivity("median", [23.0, 31.0, 38.0, 44.0, 71.0], 0.0, 100.0)
+    3.5
+    """
+    found, (low, high) = _found(query), _range(low, high)
+    given = [validate.number("data", value) for value in data]
+    if len(given) < LEAST or not all(low <= value <= high for value in given):
+        raise ValueError(f"{len(given)} records: need at least {LEAST}, all within [{low:g}, {high:g}]")
+    without = [[*given[:k], *given[k + 1 :]] for k in range(len(given))]
+    # The answer never falls as a record rises, so of all that could be added one at an end moves it most.
+    neighbours = [*without, [*given, low], [*given, high]]
+    return max(abs(found.of(given) - found.of(other)) for other in neighbours)
+
+
+def _found(query: str) -> ExampleQuery:
+    if query not in EXAMPLE_QUERIES:
+        raise ValueError(f"query={query!r}: there is {', '.join(EXAMPLE_QUERIES)}")
+    return EXAMPLE_QUERIES[query]
+
+
+def _range(low: float, high: float) -> tuple[float, float]:
+    low, high = validate.number("low", low), validate.number("high", high)
+    if not low < high:
+        raise ValueError(f"low={low:g}, high={high:g}: need low < high")
+    return low, high
