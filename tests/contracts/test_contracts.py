@@ -13,9 +13,9 @@ from sordino.gradients import Loop
 from sordino.gradients.protocol import Norms
 from sordino.runs.packing import pack, unpack
 from sordino.sampling import Informed
+from tests.contracts.chosen import rows, rows_and_backends
 from tests.contracts.hunter import Scripted, network, records, squared_error
 from tests.contracts.row import BACKENDS
-from tests.contracts.variants import rows, rows_and_backends
 from tests.untested import untested
 
 

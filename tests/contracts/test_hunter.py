@@ -8,8 +8,8 @@ from sordino.refusal import Refusal
 from sordino.sampling import Informed
 from sordino.weigh import rows, weigher
 from tests.contracts.broken import BROKEN, BROKEN_SAMPLERS
+from tests.contracts.chosen import rows_and_backends
 from tests.contracts.hunter import hunt, hunt_draws
-from tests.contracts.variants import rows_and_backends
 
 PROVEN = {name: pair for name, pair in rows_and_backends("hunt").items() if pair[0].guarantee}
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 import sordino as sd
-from sordino.gradients import Backend
 from sordino.sampling import Band
 from sordino.schedules import Cosine, Logarithmic
 from sordino.weigh import Weigher
@@ -24,7 +23,7 @@ from tests.contracts.neighbours import (
     one_long_record_among_short_ones,
     one_short_record_among_long_ones,
 )
-from tests.contracts.row import BACKENDS, FAST, Variant, Witness, clips_by, draws, lookahead, sorts, weighs
+from tests.contracts.row import FAST, Variant, Witness, clips_by, draws, lookahead, sorts, weighs
 
 HUGE = 1e9
 
@@ -294,19 +293,3 @@ VARIANTS = [
         backends=("captured",),
     ),
 ]
-
-
-NEEDS_A_WEIGHER = ("noise", "divisor", "bound")
-
-
-def rows(contract: str, *, scripted: bool = True) -> list[Variant]:
-    """The rows that a contract is run for; a row that is a sampler cannot be given scripted lots."""
-    found = [row for row in VARIANTS if contract not in row.without and not (scripted and row.sampler)]
-    if contract in NEEDS_A_WEIGHER:
-        found = [row for row in found if row.weigher]
-    return [row for row in found if row.unclipped] if contract == "plain" else found
-
-
-def rows_and_backends(contract: str, *, scripted: bool = True) -> dict[str, tuple[Variant, Backend]]:
-    """Every such row with each backend it knows, by a name for the test."""
-    return {f"{row.name}-{b}": (row, BACKENDS[b]) for row in rows(contract, scripted=scripted) for b in row.backends}
