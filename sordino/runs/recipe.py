@@ -27,7 +27,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from sordino import validate
 
-FEATURES = ("none", "scattering", "scattering-folded", "scattering-log", "efficientnet-lite0")
+FEATURES = ("none", "scattering", "scattering-folded", "scattering-log", "efficientnet-lite0", "minilm")
 OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw", "adam-corrected")
 SCHEDULES = ("constant", "linear", "cosine", "rise-and-fall")
 PER = ("step", "epoch")
@@ -46,7 +46,7 @@ class Recipe:
     dataset: str
     """Of `sordino data list`; or digits or spiral; or line, plane or cloud, which are numbers and have no classes."""
     features: str
-    """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0."""
+    """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0; minilm for texts."""
     pixel_mean: float | tuple[float, ...] = 0.5
     """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, one for all
     channels or one for each."""

