@@ -13,6 +13,7 @@ help:
 	@echo "make statistical  the slow tests: on real data, or of many runs"
 	@echo "make bench      time, memory and tightness beside other libraries; tens of minutes, results in bench/results"
 	@echo "make check      format, lint, types, contracts, code blocks of the docs"
+	@echo "make docs       run the code blocks of the pages and build the site, strictly, into dist/site"
 	@echo "make names      write the stubs of public names again, after a noun was added or renamed"
 
 setup: .venv/.ok browser
@@ -40,6 +41,7 @@ check: format lint types contracts docs
 
 names: .venv/.ok
 	$(BIN)/python -m tools.public_names
+	$(BIN)/python -m tools.reference_pages
 
 format: .venv/.ok
 	$(BIN)/ruff format --check .
@@ -55,6 +57,7 @@ contracts: .venv/.ok
 
 docs: .venv/.ok
 	$(BIN)/pytest tests/test_docs.py
+	$(BIN)/mkdocs build --quiet
 
 .venv/.bench: .venv/.ok
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'

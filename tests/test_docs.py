@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -36,7 +36,9 @@ def side(diff: str, sign: str) -> str:
 
 def printed(code: str) -> str:
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), warnings.catch_warnings():
+        if re.search(r"import (lightning|transformers|skorch|sklearn)|integrations\.", code):
+            warnings.simplefilter("ignore")  # of those libraries, about themselves
         exec(compile(code, "<documentation>", "exec"), {"__name__": "__main__"})
     return out.getvalue()
 
