@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # theirs: about CPUs, schedul
 
 TRAIN, TEST = Sentences(300, seed=0), Sentences(100, seed=1)
 TARGET = Privacy.target(epsilon=8.0, delta=1e-5, bound=1.0)
+FIXED = Privacy(query=sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), delta=1e-5)
 
 
 def arguments(folder, **more):
@@ -37,7 +38,7 @@ def arguments(folder, **more):
     return transformers.TrainingArguments(str(folder), **usual | more)
 
 
-def trainer(folder, model=None, privacy=TARGET, data=TRAIN, options=None, **more):
+def trainer(folder, model=None, privacy=FIXED, data=TRAIN, options=None, **more):
     made = bert() if model is None else model
     return Trainer(
         made,
@@ -51,7 +52,7 @@ def trainer(folder, model=None, privacy=TARGET, data=TRAIN, options=None, **more
 
 
 def test_a_classifier_ends_in_a_claim_that_meets_its_target_and_logs_nothing_private(tmp_path):
-    run = trainer(tmp_path)
+    run = trainer(tmp_path, privacy=TARGET)
     done = run.train()
     said = run.claim()
     assert isinstance(said, sd.Guarantee), said
@@ -67,6 +68,7 @@ def test_a_classifier_ends_in_a_claim_that_meets_its_target_and_logs_nothing_pri
     assert "Poisson(rate=0.16666666666666666" in repr(run.private.event)
 
 
+@pytest.mark.slow
 def test_it_learns_and_logs_a_loss_that_was_released(tmp_path):
     private = Privacy(query=sd.WithLoss(sd.NoisySum(sd.Flat(1.0), sd.Gaussian(0.5)), 3.0, sd.Gaussian(5.0)), delta=1e-5)
     run = trainer(tmp_path, privacy=private, options={"max_steps": 30, "learning_rate": 1e-2, "logging_steps": 10})
@@ -89,7 +91,13 @@ def per_token(n):
 
 
 @pytest.mark.parametrize(
-    "kind", ["BertForTokenClassification", "BertForMaskedLM", "GPT2LMHeadModel", "BartForConditionalGeneration"]
+    "kind",
+    [
+        "BertForTokenClassification",
+        "GPT2LMHeadModel",
+        pytest.param("BertForMaskedLM", marks=pytest.mark.slow),
+        pytest.param("BartForConditionalGeneration", marks=pytest.mark.slow),
+    ],
 )
 def test_losses_per_token_are_replaced_by_losses_per_record(tmp_path, kind):
     data = per_token(60)
@@ -127,12 +135,11 @@ def test_lora_trains_its_adapters_alone(tmp_path):
 
 def test_a_checkpoint_brings_its_ledger_and_training_goes_on(tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 2}
-    query = Privacy(query=sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), delta=1e-5)
-    whole = trainer(tmp_path, privacy=query, options=saving)
+    whole = trainer(tmp_path, options=saving)
     whole.train()
     state = json.loads((tmp_path / "checkpoint-2" / "sordino.json").read_text())
     assert state["steps"] == 2
-    later = trainer(tmp_path, privacy=query, options=saving)
+    later = trainer(tmp_path, options=saving)
     later.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert later.private.steps == 4
     assert later.claim().epsilon == whole.claim().epsilon
@@ -214,7 +221,7 @@ class EvaluatesTraining(transformers.TrainerCallback):
 )
 def test_natural_misuses_print_no_epsilon(tmp_path, callback, words):
     made = callback()
-    run = trainer(tmp_path, callbacks=[made])
+    run = trainer(tmp_path, callbacks=[made], options={"max_steps": 2})
     made.run = run
     done = run.train()
     said = run.claim()
