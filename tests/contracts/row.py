@@ -88,6 +88,16 @@ def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> 
     return Variant(name, noun, query, plain, **more)
 
 
+def releases_loss(name: str, weigher: Callable[[float], Weigher]) -> Variant:
+    """A row for losses released beside the noisy sum of a weigher, which is made for a noise multiplier."""
+
+    def query(multiplier: float = 1.0) -> sd.WithLoss:
+        inner = sd.NoisySum(weigher(multiplier), sd.Gaussian(multiplier))
+        return sd.WithLoss(inner, bound=0.7, noise=sd.Gaussian(20.0 * multiplier))
+
+    return Variant(name, "WithLoss", query, backends=FAST)
+
+
 def sorts(name: str, sampler: Callable[[], Sampler]) -> Variant:
     """A row for a way of sorting, which has no guarantee."""
     says = "a record that comes in pushes another one out of the lot, and out of all later ones"

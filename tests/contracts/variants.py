@@ -23,7 +23,7 @@ from tests.contracts.neighbours import (
     one_long_record_among_short_ones,
     one_short_record_among_long_ones,
 )
-from tests.contracts.row import FAST, Variant, Witness, clips_by, draws, lookahead, sorts, weighs
+from tests.contracts.row import FAST, Variant, Witness, clips_by, draws, lookahead, releases_loss, sorts, weighs
 
 HUGE = 1e9
 
@@ -52,11 +52,6 @@ def by_sign(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 LONG = Witness("one long record moves the bound of all the others", one_long_record_among_short_ones)
 SHORT = Witness("one short record moves the bound of all the others", one_short_record_among_long_ones)
-
-
-def with_loss(query: Callable[..., Any]) -> Callable[..., sd.WithLoss]:
-    """The losses released beside what a query releases."""
-    return lambda multiplier=1.0: sd.WithLoss(query(multiplier), bound=0.7, noise=sd.Gaussian(20.0 * multiplier))
 
 
 VARIANTS = [
@@ -204,21 +199,10 @@ VARIANTS = [
         witness=Witness("one record fewer moves all later ones into other groups", groups_that_shift),
         without={"order": "the groups are made by the order", "poison": "a record that is left out still has a place"},
     ),
-    Variant(
-        "with-loss",
-        "WithLoss",
-        with_loss(lambda multiplier: sd.NoisySum(sd.Flat(0.5), sd.Gaussian(multiplier))),
-        backends=FAST,
-    ),
-    Variant(
+    releases_loss("with-loss", lambda multiplier: sd.Flat(0.5)),
+    releases_loss(
         "with-loss-adaptive",
-        "WithLoss",
-        with_loss(
-            lambda multiplier: sd.NoisySum(
-                sd.AdaptiveQuantile(0.5, quantile=0.6, count_noise=2.0 * multiplier), sd.Gaussian(multiplier)
-            )
-        ),
-        backends=FAST,
+        lambda multiplier: sd.AdaptiveQuantile(0.5, quantile=0.6, count_noise=2.0 * multiplier),
     ),
     weighs("l2", "L2", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf")), options={"penalty": sd.L2(0.3)}),
     weighs(
