@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 import sordino as sd
 from sordino.algorithms import Query
 from sordino.gradients import JL, Backend, Captured, Loop, Vmap
@@ -96,6 +98,18 @@ def releases_loss(name: str, weigher: Callable[[float], Weigher]) -> Variant:
         return sd.WithLoss(inner, bound=0.7, noise=sd.Gaussian(20.0 * multiplier))
 
     return Variant(name, "WithLoss", query, backends=FAST)
+
+
+def per_layer(multiplier: float = 1.0) -> sd.NoisySum:
+    """Bounds and multipliers of their own; `multiplier` scales all of them."""
+    if multiplier:
+        return sd.NoisySum.per_layer({"0.": (0.5, 2.0 * multiplier), "2.": (0.2, 4.0 * multiplier)})
+    return sd.NoisySum(sd.Layerwise({"0.": 0.5, "2.": 0.2}), sd.Gaussian(0.0))
+
+
+def by_sign(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A class for records that have none."""
+    return (y[:, 0] > 0).long()
 
 
 def sorts(name: str, sampler: Callable[[], Sampler]) -> Variant:

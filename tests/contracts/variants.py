@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
 import sordino as sd
 from sordino.sampling import Band
 from sordino.schedules import Cosine, Logarithmic
@@ -23,7 +21,19 @@ from tests.contracts.neighbours import (
     one_long_record_among_short_ones,
     one_short_record_among_long_ones,
 )
-from tests.contracts.row import FAST, Variant, Witness, clips_by, draws, lookahead, releases_loss, sorts, weighs
+from tests.contracts.row import (
+    FAST,
+    Variant,
+    Witness,
+    by_sign,
+    clips_by,
+    draws,
+    lookahead,
+    per_layer,
+    releases_loss,
+    sorts,
+    weighs,
+)
 
 HUGE = 1e9
 
@@ -36,18 +46,6 @@ def following(bound: float, kind: Callable[[float, float], Weigher]) -> sd.Adapt
 def microbatches(grouping: Any) -> Callable[..., sd.Microbatches]:
     """Flat clipping of the groups' means."""
     return lambda multiplier=1.0: sd.Microbatches(sd.Flat(0.5), sd.Gaussian(multiplier), grouping)
-
-
-def per_layer(multiplier: float = 1.0) -> sd.NoisySum:
-    """Bounds and multipliers of their own; `multiplier` scales all of them."""
-    if multiplier:
-        return sd.NoisySum.per_layer({"0.": (0.5, 2.0 * multiplier), "2.": (0.2, 4.0 * multiplier)})
-    return sd.NoisySum(sd.Layerwise({"0.": 0.5, "2.": 0.2}), sd.Gaussian(0.0))
-
-
-def by_sign(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """A class for records that have none."""
-    return (y[:, 0] > 0).long()
 
 
 LONG = Witness("one long record moves the bound of all the others", one_long_record_among_short_ones)
