@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sordino.lab.bases import base as base_of
+from sordino.runs import find
 from sordino.lab.size import Size
 from sordino.runs.recipe import Recipe
 from sordino.runs.settings import Settings, settle
@@ -63,7 +63,7 @@ class Plan:
 
     def fields(self, size: Size, seed: int) -> dict[str, Any]:
         """What differs from the recipe."""
-        base = base_of(self.recipe)
+        base = find(self.recipe)
         given: dict[str, Any] = dict(self.given)
         if size is Size.TINY:
             given = {**given, **_TINY, **dict.fromkeys(_ALONE)}
@@ -82,7 +82,7 @@ class Plan:
     def settings(self, size: Size, seed: int) -> Settings:
         """The run of one seed."""
         given = self.fields(size, seed)
-        base: Recipe = base_of(self.recipe)
+        base: Recipe = find(self.recipe)
         cleared = {name: None for name in _ALONE if name in given and given[name] is None}
         if cleared:
             base = base.but(**cleared)

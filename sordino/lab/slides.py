@@ -20,7 +20,8 @@ _METHODS = {OUTSIDE: "decoupled", INSIDE: "l2-inside", IGNORED: "ignored"}
 
 def words(way: str, decay: float) -> dict[str, Any]:
     """Where λ goes. A penalty that never reaches the per-sample gradients trains as none."""
-    return {OUTSIDE: {"weight_decay": decay}, INSIDE: {"penalty": decay}, IGNORED: {}}[way]
+    outside, inside = (decay if way == OUTSIDE else 0.0), (decay if way == INSIDE else 0.0)
+    return {"weight_decay": outside, "penalty": inside}
 
 
 def mnist(

@@ -30,7 +30,7 @@ def plans(bench: Workbench) -> list[Plan]:
             seeds=bench.pick(1, 1, 2, 3),
             evaluations=bench.pick(1, 3, 10, 10),
             variant=k,
-            given={"noise_multiplier": noise, "bound": 1.0},
+            given={"noise_multiplier": noise, "bound": 1.0, "weight_decay": 0.0},
         )
         for k, noise in enumerate(some)
     ]
