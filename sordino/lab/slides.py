@@ -2,7 +2,7 @@
 
 full      the Opacus examples': MNIST 10 epochs in lots of 64; CIFAR-10 90 epochs in lots of 2000
 middle    MNIST 15,000 records and 6 epochs; CIFAR-10 10,000 records, 10 epochs in lots of 400
-quick     64 hidden units for the convolutions; MNIST 6,000 records, 5 epochs; CIFAR-10 4,000 records, 10 epochs
+quick     64 hidden units for the convolutions; MNIST 3,000 records, 5 epochs; CIFAR-10 2,000 records, 10 epochs
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from sordino.lab.plan import Plan
 from sordino.lab.workbench import Workbench
 
 OUTSIDE, INSIDE, IGNORED = "decay outside the clip", "L2 inside the clip", "penalty that the hooks ignore"
-MNIST = "6,000 records, 5 epochs, 64 hidden units for the convolutions, 2 seeds"
-CIFAR = "4,000 records, 10 epochs in lots of 400, 64 hidden units for the convolutions, 2 seeds"
+MNIST = "3,000 records, 5 epochs, 64 hidden units for the convolutions, 2 seeds"
+CIFAR = "2,000 records, 10 epochs in lots of 200, 64 hidden units for the convolutions, 2 seeds"
 _METHODS = {OUTSIDE: "decoupled", INSIDE: "l2-inside", IGNORED: "ignored"}
 
 
@@ -40,7 +40,7 @@ def mnist(
         method=_METHODS[way],
         recipe="wd-mnist",
         batch=64,
-        records=bench.pick(None, 6_000, 15_000, None),
+        records=bench.pick(None, 3_000, 15_000, None),
         epochs=bench.pick(1, 5, 6, 10),
         seeds=bench.pick(1, 2, 2, 3),
         variant=variant,
@@ -64,8 +64,8 @@ def cifar(
         label=label or way,
         method=_METHODS[way],
         recipe="wd-cifar",
-        batch=bench.pick(400, 400, 400, 2000),
-        records=bench.pick(None, 4_000, 10_000, None),
+        batch=bench.pick(400, 200, 400, 2000),
+        records=bench.pick(None, 2_000, 10_000, None),
         epochs=bench.pick(1, 10, 10, 90),
         seeds=bench.pick(1, 2, 2, 3),
         variant=variant,

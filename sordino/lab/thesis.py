@@ -2,7 +2,7 @@
 
 full      the thesis' own: 30 epochs, lots of 250 and 200, all records
 middle    MNIST 20,000 records and 15 epochs; CIFAR-10 10,000 records and 10 epochs
-quick     MNIST 5,000 records and 8 epochs; CIFAR-10 4,000 records, 12 epochs, 64 hidden units in place of convolutions
+quick     MNIST 2,500 records, 8 epochs; CIFAR-10 1,500 records, 9 epochs, 64 hidden units for the convolutions
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sordino.lab.workbench import Workbench
 RATES = (0.01, 0.1, 1.0)
 BEST = {0.01: 10.0, 0.1: 9.5, 1.0: 1.0}
 """Table 4.4: the best bound for each learning rate on CIFAR-10."""
-MNIST = "mnist: 5,000 records, 8 epochs, 2 seeds"
-CIFAR = "4,000 records, 12 epochs (20 where the source has 50), 64 hidden units for the convolutions, 2 seeds"
+MNIST = "2,500 records in lots of 125, 8 epochs, 2 seeds"
+CIFAR = "1,500 records in lots of 100, 9 epochs (15 for 50), 64 hidden units for the convolutions, 2 seeds"
 TERMS = "SortedDPSGD, Learningrate, Clipping-Bound, Noise-Multiplier"
 
 WAYS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -50,8 +50,8 @@ def mnist(bench: Workbench, way: str, rate: float, bound: float, **given: Any) -
         label=label(way, rate),
         method=method,
         recipe="thesis-mnist",
-        batch=250,
-        records=bench.pick(None, 5_000, 20_000, None),
+        batch=bench.pick(250, 125, 250, 250),
+        records=bench.pick(None, 2_500, 20_000, None),
         epochs=bench.pick(1, 8, 15, 30),
         seeds=bench.pick(1, 2, 3, 3),
         evaluations=bench.pick(1, 4, 15, 30),
@@ -68,11 +68,11 @@ def cifar(bench: Workbench, way: str, rate: float, bound: float, *, epochs: int 
         label=label(way, rate),
         method=method,
         recipe="thesis-cifar",
-        batch=200,
-        records=bench.pick(None, 4_000, 10_000, None),
-        epochs=bench.pick(1, 0.4, 1 / 3, 1) * epochs,
+        batch=bench.pick(200, 100, 200, 200),
+        records=bench.pick(None, 1_500, 10_000, None),
+        epochs=bench.pick(1, 0.3, 1 / 3, 1) * epochs,
         seeds=bench.pick(1, 2, 2, 3),
-        evaluations=bench.pick(1, 5, 10, 30),
+        evaluations=bench.pick(1, 3, 10, 30),
         variant=_variant(rate),
         given={**small, "learning_rate": rate, "bound": bound, **words, **given},
     )

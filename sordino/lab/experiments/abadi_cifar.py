@@ -2,7 +2,7 @@
 
 source     002, Figure 6, lines 176–181
 setting    lots 2000/4000/4000, σ=6, C=3, convolutions from public data; lot 600 fails
-reduced    4,000 records, lots of 120, 400 and 800, 64 hidden units on pixels for the public convolutions, 2 seeds
+reduced    2,000 records, lots of 60, 200 and 400, 64 hidden units on pixels for the public convolutions, 2 seeds
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.workbench import Workbench
 
-LOTS = ((600, 120), (2000, 400), (4000, 800))
+LOTS = ((600, 60), (2000, 200), (4000, 400))
 PUBLISHED = {"lot 2000": (None, 67.0), "lot 4000": (None, 70.0)}
 
 
@@ -25,7 +25,7 @@ def plans(bench: Workbench) -> list[Plan]:
             method="dpsgd",
             recipe="thesis-cifar",
             batch=bench.pick(lot, less, lot, lot),
-            records=bench.pick(None, 4_000, 20_000, None),
+            records=bench.pick(None, 2_000, 20_000, None),
             epochs=bench.pick(1, 20, 20, 100),
             seeds=bench.pick(1, 2, 1, 1),
             evaluations=bench.pick(1, 4, 10, 20),
@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
     title="CIFAR-10 at large lots",
     shows="CIFAR-10 needs large lots; 67, 70, 73 % at ε 2, 4, 8 with public convolutions",
     setting="lots 2000/4000/4000, σ=6, C=3, convolutions from public data; lot 600 fails",
-    reduced="4,000 records, lots of 120, 400 and 800, 64 hidden units on pixels for the public convolutions, 2 seeds",
+    reduced="2,000 records, lots of 60, 200 and 400, 64 hidden units on pixels for the public convolutions, 2 seeds",
     nouns=("Flat", "Poisson"),
     terms="",
     seconds=25,

@@ -2,7 +2,7 @@
 
 source     004, Drawbacks; reference Bagdasaryan & Shmatikov 2019, lines 316–321, 381
 setting    DP beside non-DP accuracy, class by class
-reduced    10,000 records, 6 epochs, 2 seeds
+reduced    6,000 records, 6 epochs, 2 seeds
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def plans(bench: Workbench) -> list[Plan]:
     base: dict[str, Any] = {
         "recipe": "fashion-logistic",
         "batch": 256,
-        "records": bench.pick(None, 10_000, None, None),
+        "records": bench.pick(None, 6_000, None, None),
         "epochs": bench.pick(1, 6, 15, 20),
         "seeds": bench.pick(1, 2, 3, 3),
         "evaluations": 3,
@@ -114,7 +114,7 @@ EXPERIMENT = Experiment(
     title="Who pays for privacy, class by class",
     shows="classes that are hard lose more under DP",
     setting="DP beside non-DP accuracy, class by class",
-    reduced="10,000 records, 6 epochs, 2 seeds",
+    reduced="6,000 records, 6 epochs, 2 seeds",
     nouns=("Flat",),
     terms="",
     seconds=20,

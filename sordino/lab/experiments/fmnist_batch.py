@@ -2,7 +2,7 @@
 
 source     004, Effects of batch size (a), (b), lines 302–312
 setting    batch size against ε and accuracy, σ=.7, C=.5
-reduced    20,000 records, 8 epochs, 2 seeds
+reduced    8,000 records, 8 epochs, 2 seeds
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VALUES = (64.0, 256.0, 1024.0, 4096.0)
 
 def plans(bench: Workbench) -> list[Plan]:
     """One for each value."""
-    n, few = bench.pick(60_000, 20_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
+    n, few = bench.pick(60_000, 8_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
     return [
         Plan(
             label=f"size = {value:g}",
@@ -92,7 +92,7 @@ EXPERIMENT = Experiment(
     title="Fashion-MNIST: batch size, ε and accuracy",
     shows="larger lots cost more ε per epoch and are less noisy",
     setting="batch size against ε and accuracy, σ=.7, C=.5",
-    reduced="20,000 records, 8 epochs, 2 seeds",
+    reduced="8,000 records, 8 epochs, 2 seeds",
     nouns=("Flat", "PLD"),
     terms="",
     seconds=25,

@@ -2,7 +2,7 @@
 
 source     004, Experimental results (a), (b), lines 287–295
 setting    logistic regression, C=.5, several σ, δ=1e-5
-reduced    20,000 records, 8 epochs, 2 seeds
+reduced    8,000 records, 8 epochs, 2 seeds
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VALUES = (0.5, 0.7, 1.0, 2.0, 4.0)
 
 def plans(bench: Workbench) -> list[Plan]:
     """One for each value."""
-    n, few = bench.pick(60_000, 20_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
+    n, few = bench.pick(60_000, 8_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
     return [
         Plan(
             label=f"σ = {value:g}",
@@ -90,7 +90,7 @@ EXPERIMENT = Experiment(
     title="Fashion-MNIST: noise, ε and accuracy",
     shows="ε falls fast with the noise, accuracy slowly",
     setting="logistic regression, C=.5, several σ, δ=1e-5",
-    reduced="20,000 records, 8 epochs, 2 seeds",
+    reduced="8,000 records, 8 epochs, 2 seeds",
     nouns=("Flat", "PLD"),
     terms="",
     seconds=25,

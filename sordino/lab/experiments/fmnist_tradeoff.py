@@ -2,7 +2,7 @@
 
 source     004, Accuracy-privacy trade-off, lines 297–300
 setting    accuracy against ε through training, σ=.7, C=.5
-reduced    20,000 records, 8 epochs, 2 seeds
+reduced    8,000 records, 8 epochs, 2 seeds
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VALUES = (0.7,)
 
 def plans(bench: Workbench) -> list[Plan]:
     """One for each value."""
-    n, few = bench.pick(60_000, 20_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
+    n, few = bench.pick(60_000, 8_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
     return [
         Plan(
             label=f"σ = {value:g}",
@@ -88,7 +88,7 @@ EXPERIMENT = Experiment(
     title="Fashion-MNIST: accuracy against ε",
     shows="most of the accuracy is bought by the first ε",
     setting="accuracy against ε through training, σ=.7, C=.5",
-    reduced="20,000 records, 8 epochs, 2 seeds",
+    reduced="8,000 records, 8 epochs, 2 seeds",
     nouns=("Flat", "PLD"),
     terms="",
     seconds=25,

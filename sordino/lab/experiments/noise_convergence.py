@@ -2,7 +2,7 @@
 
 source     004, Effect of noise on convergence (a), lines 266–272
 setting    CNN on MNIST, 500 iterations, several σ, local clipping
-reduced    4,000 records, 200 iterations, one seed
+reduced    4,000 records, 120 iterations, one seed
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOISES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 def plans(bench: Workbench) -> list[Plan]:
     """One for each noise; σ = 0 has no guarantee."""
-    records, iterations = bench.pick(60_000, 4_000, 60_000, 60_000), bench.pick(3, 200, 500, 500)
+    records, iterations = bench.pick(60_000, 4_000, 60_000, 60_000), bench.pick(3, 120, 500, 500)
     some = NOISES if bench.tells else NOISES[:2]
     return [
         Plan(
@@ -28,7 +28,7 @@ def plans(bench: Workbench) -> list[Plan]:
             records=records if records < 60_000 else None,
             epochs=iterations * 64 / records,
             seeds=bench.pick(1, 1, 2, 3),
-            evaluations=bench.pick(1, 3, 10, 10),
+            evaluations=bench.pick(1, 2, 10, 10),
             variant=k,
             given={"noise_multiplier": noise, "bound": 1.0, "weight_decay": 0.0},
         )
@@ -63,7 +63,7 @@ EXPERIMENT = Experiment(
     title="Noise and convergence",
     shows="more noise converges more slowly and to a worse loss",
     setting="CNN on MNIST, 500 iterations, several σ, local clipping",
-    reduced="4,000 records, 200 iterations, one seed",
+    reduced="4,000 records, 120 iterations, one seed",
     nouns=("Flat", "Gaussian"),
     terms="",
     seconds=35,

@@ -2,7 +2,7 @@
 
 source     001, outlook f), lines 836
 setting    sorted lots where training begins near the end: a linear head on frozen features
-reduced    4,000 generated digits with wavelet features in place of a pretrained ResNet
+reduced    2,000 generated digits with wavelet features in place of a pretrained ResNet
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def plans(bench: Workbench) -> list[Plan]:
             label=name,
             method=method,
             recipe="digits",
-            batch=200,
-            records=bench.pick(None, 4_000, 10_000, 10_000),
+            batch=100,
+            records=bench.pick(None, 2_000, 10_000, 10_000),
             epochs=bench.pick(1, 6, 15, 30),
             seeds=bench.pick(1, 2, 3, 3),
             evaluations=4,
@@ -61,7 +61,7 @@ EXPERIMENT = Experiment(
     title="Outlook: sorted fine-tuning",
     shows="on frozen features sorting has no outliers to find first",
     setting="sorted lots where training begins near the end: a linear head on frozen features",
-    reduced="4,000 generated digits with wavelet features in place of a pretrained ResNet",
+    reduced="2,000 generated digits with wavelet features in place of a pretrained ResNet",
     nouns=("Sorted", "Scattering"),
     terms="Finetuning",
     seconds=25,

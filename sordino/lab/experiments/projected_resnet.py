@@ -2,7 +2,7 @@
 
 source     001, F5.7, F5.8, lines 1033–1049
 setting    ResNet-18 with GroupNorm fine-tuned, C = 1 and 5
-reduced    4,000 generated digits with wavelet features in place of ResNet-18 on CIFAR-10 (6 minutes an epoch)
+reduced    2,000 generated digits with wavelet features in place of ResNet-18 on CIFAR-10 (6 minutes an epoch)
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def plans(bench: Workbench) -> list[Plan]:
                 label=f"{name}, C = {bound:g}",
                 method=method,
                 recipe="digits",
-                batch=200,
-                records=4_000,
+                batch=100,
+                records=2_000,
                 epochs=6,
                 seeds=2,
                 evaluations=4,
@@ -73,7 +73,7 @@ EXPERIMENT = Experiment(
     title="ProjectedDPSGD in fine-tuning",
     shows="on a pretrained network the two methods are nearly the same",
     setting="ResNet-18 with GroupNorm fine-tuned, C = 1 and 5",
-    reduced="4,000 generated digits with wavelet features in place of ResNet-18 on CIFAR-10 (6 minutes an epoch)",
+    reduced="2,000 generated digits with wavelet features in place of ResNet-18 on CIFAR-10 (6 minutes an epoch)",
     nouns=("Projected", "resnet18"),
     terms="vortrainiertes Netzwerk, Finetuning",
     seconds=25,

@@ -2,7 +2,7 @@
 
 source     004, Transfer learning results, lines 327–347
 setting    frozen public features against a network from scratch, with and without DP
-reduced    scratch: 4,000 records, 12 epochs, 64 hidden units; features: as measured for `sordino recipes`
+reduced    scratch: 1,500 records, 9 epochs, 64 hidden units; features: as measured for `sordino recipes`
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ EXPERIMENT = Experiment(
     title="Transfer learning on CIFAR-10",
     shows="public features make a private classifier better than one from scratch",
     setting="frozen public features against a network from scratch, with and without DP",
-    reduced="scratch: 4,000 records, 12 epochs, 64 hidden units; features: as measured for `sordino recipes`",
+    reduced="scratch: 1,500 records, 9 epochs, 64 hidden units; features: as measured for `sordino recipes`",
     nouns=("Scattering", "EfficientNetLite0"),
     terms="",
     seconds=20,
