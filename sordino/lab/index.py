@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sordino.lab.catalogue import experiments
 from sordino.lab.experiment import SOURCES
 from sordino.lab.not_private import entries
+from sordino.runs import files
 
-BEGIN, END = "<!-- index: written by python -m sordino.lab.index -->", "<!-- end of the index -->"
+BEGIN, END = "<!-- index: written by sordino.lab.index.write -->", "<!-- end of the index -->"
 
 
 def index() -> str:
@@ -15,8 +18,8 @@ def index() -> str:
     for number, name in SOURCES.items():
         some = [one for one in experiments().values() if one.source == number]
         rows = [
-            f"| {_cell(one.figure)} | {_cell(one.title)} | `sordino lab run {one.id}` "
-            f"| {_nouns(one.nouns)} | {_cell(one.terms)} |"
+            f"| {' | '.join((_cell(one.figure), _cell(one.title), f'`sordino lab run {one.id}`'))} | "
+            f"{_nouns(one.nouns)} | {_cell(one.terms)} |"
             for one in some
         ]
         parts.append(
@@ -49,5 +52,9 @@ def _nouns(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-if __name__ == "__main__":
-    pass
+def write(folder: Path) -> None:
+    """Both pages, in a folder of documents."""
+    page = folder / "lab.md"
+    text = page.read_text("utf-8")
+    files.write(page, text[: text.index(BEGIN)] + index() + text[text.index(END) + len(END) :])
+    files.write(folder / "called_private.md", called_private())

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sordino.runs import find
 from sordino.lab.size import Size
+from sordino.runs import find
 from sordino.runs.recipe import Recipe
 from sordino.runs.settings import Settings, settle
 from sordino.version import __version__

@@ -26,9 +26,7 @@ def test_the_page_has_every_id_with_figure_numbers_and_claim_and_loads_nothing(t
     for name in experiments():
         card = text[text.index(f'id="{name}"') :]
         card = card[: card.index("</section>")]
-        assert "<svg" in card
-        assert "Claim:" in card
-        assert f"sordino lab run {name}" in card
+        assert all(part in card for part in ("<svg", "Claim:", f"sordino lab run {name}"))
         assert "published" in card or "prints no number" in card
     assert 'id="not-private"' in text
     assert not re.search(r'(src|href)="(https?:)?//', text)
