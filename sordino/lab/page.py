@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from sordino.lab import store
+from sordino.lab.catalogue import experiments
 from sordino.lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, Compared, outcome
 from sordino.lab.not_private import entries
 from sordino.report.panel_figures import inline
@@ -31,6 +32,7 @@ def write(folder: Path, path: Path) -> Path:
         "verdicts": {name: (_CLASSES[name], verdicts[name]) for name in _CLASSES},
         "classes": _CLASSES,
         "not_private": entries(),
+        "missing": [one for name, one in experiments().items() if name not in results],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, environment().get_template("lab.html.jinja").render(values))
