@@ -42,7 +42,7 @@ class Verdict:
     @property
     def failures(self) -> tuple[Finding, ...]:
         """Exact facts that do not hold; and, if the evidence exceeds the budget, whoever exceeds it alone."""
-        exact = tuple(f for f in self.findings if f.holds is False)
+        exact = tuple(f for f in self.findings if f.holds is not None and not f.holds)
         if self.log_e < -math.log(self.error):
             return exact
         return exact + tuple(f for f in self.findings if f.log_e is not None and f.log_e >= -math.log(self.error))

@@ -20,6 +20,7 @@ COMMANDS = {
     "plan": ("sordino.cli.plan", "what would it cost? a page with sliders, on this machine"),
     "lab": ("sordino.cli.lab", "every figure and table of the sources, from one command each"),
     "audit": ("sordino.cli.audit", "test a mechanism, replay a run, measure a lower bound beside its claim"),
+    "attack": ("sordino.cli.attack", "what known attacks do to a run, and a game"),
     "budget": ("sordino.cli.budget", "the privacy budget of a dataset, across runs"),
 }
 """Name, module with a dataclass `Command`, one line of help."""

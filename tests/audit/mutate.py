@@ -1,6 +1,6 @@
 """Puts each mistake into a copy of the package, and asks which level notices: a refusal, the selftest, or a replay.
 
-    python -m tests.audit.mutate [NAME …]       some or all of them; writes bench/results/mutations.json
+    python -m tests.audit.mutate [NAME …]       some, or those not tried yet; writes bench/results/mutations.json
 
 A replay is of a run made by the copy, audited by the package as it is: what an outside auditor does.
 """
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import sordino
-from tests.audit.mutations import MUTATIONS, Mutation
+from tests.audit.mutations import MUTATIONS, SURVIVED, Mutation
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "mutations.json"
@@ -91,12 +91,12 @@ def _python(code: str, package: Path, *arguments: str) -> subprocess.CompletedPr
 
 
 def main(names: list[str]) -> None:
-    """All of them, or those named."""
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() and names else {}
+    """Those named, or all that are not in the results yet; the survivors and the package as it is are replayed too."""
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for mutation in (None, *MUTATIONS):
         name = "none" if mutation is None else mutation.name
-        if not names or name in names:
-            found[name] = noticed(mutation, also_replay=True)
+        if name in names or (not names and name not in found):
+            found[name] = noticed(mutation, also_replay=name == "none" or name in SURVIVED)
             print(name, "→", found[name]["level"], found[name]["checks"], found[name]["replay"], flush=True)  # noqa: T201
             RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 

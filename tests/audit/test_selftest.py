@@ -108,6 +108,11 @@ def test_one_bad_test_among_many_good_ones_is_enough():
     assert not Verdict((*good, Finding("bad", "", log_e=40.0)), 1e-6, 0.0).passed
 
 
+def test_a_fact_that_does_not_hold_is_a_failure_whatever_its_type():
+    """numpy's False is not Python's, and once slipped through."""
+    assert not Verdict((Finding("bad", "", holds=np.bool_(False)),), 1e-6, 0.0).passed
+
+
 class Sloppy:
     """Poisson draws with something wrong."""
 

@@ -1,0 +1,50 @@
+"""Pictures of attacks: ROC curves on log axes under the claims' ceilings; inverted classes in rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from sordino.attack.membership import Membership
+from sordino.report import figures
+from sordino.report.figures import DASHES, SERIES, SOFT
+
+_LEAST = 1e-3
+
+
+def roc_picture(found: Sequence[Membership], path: Path) -> None:
+    """Every run's strongest attack by area, on log axes, and what each claim allows."""
+    grid = np.geomspace(_LEAST, 1, 200)
+    with figures.figure() as (made, (axes,)):
+        for look, one in enumerate(found):
+            name = max(one.rocs, key=lambda name: one.rocs[name].area)
+            alarms, hits = one.rocs[name].curve()
+            claim = "no guarantee" if one.epsilon is None else f"ε = {one.epsilon:.2g}"
+            axes.step(alarms, hits, where="post", color=SERIES[look], label=f"{claim}: {name}", linewidth=1.8)
+            if one.ceiling is not None:
+                power = one.ceiling.power(grid)
+                axes.plot(
+                    grid, power, color=SERIES[look], linestyle=DASHES[1], linewidth=1.3, label=f"{claim}: ceiling"
+                )
+        axes.plot(grid, grid, color=SOFT, linewidth=1.2, linestyle=":", label="guessing")
+        axes.set(xscale="log", yscale="log", xlim=(_LEAST, 1), ylim=(_LEAST, 1.05))
+        axes.set(xlabel="false-positive rate", ylabel="true-positive rate")
+        axes.legend(loc="lower right", fontsize=8)
+        figures.png(made, path)
+
+
+def grid_picture(rows: Sequence[tuple[str, Tensor]], path: Path) -> None:
+    """One row of pictures for each run, a picture for each class."""
+    with figures.figure(len(rows)) as (made, listed):
+        for axes, (name, images) in zip(listed, rows, strict=True):
+            strip = np.concatenate([np.pad(image.numpy(), 1, constant_values=1.0) for image in images], axis=1)
+            axes.imshow(strip, cmap="gray", vmin=-1, vmax=1, interpolation="nearest", aspect="equal")
+            axes.grid(visible=False)
+            axes.set(xticks=[], yticks=[])
+            axes.set_title(name, fontsize=9, loc="left")
+            for spine in axes.spines.values():
+                spine.set_visible(False)
+        figures.png(made, path)

@@ -1,0 +1,94 @@
+"""Membership scores: the higher, the more a record looks as if it had been trained on.
+
+    loss     −ℓ(x)                                                            Yeom et al. 2018
+    LiRA     ln N(φ; in) − ln N(φ; out),  φ = ln p_y − ln(1 − p_y)            Carlini et al. 2022
+    RMIA     P_z[ (p(x|θ)/p(x)) / (p(z|θ)/p(z)) ≥ 1 ]                         Zarifzadeh, Liu & Shokri 2024
+
+In and out are what shadow models say that had the record, or had it not.
+
+Privacy: these are attacks. A score that separates shows a leak; one that does not shows nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+
+_FEW = 32
+"""Shadows below which one deviation is shared by all records: too few to estimate each one's."""
+_OFFLINE = 0.3
+"""RMIA: how much more the records in a model are sure of than those outside; the authors' a for offline attacks."""
+
+
+def confidence(logits: Values, labels: NDArray[np.int64]) -> Values:
+    """φ of each row, without ever computing 1 − p: the label's logit less the log-sum of the others.
+
+    >>> confidence(np.array([[2.0, 0.0]]), np.array([0]))
+    array([2.])
+    """
+    rows = np.arange(len(labels))
+    own = logits[..., rows, labels]
+    others = logits.copy()
+    others[..., rows, labels] = -np.inf
+    top = others.max(axis=-1, keepdims=True)
+    rest = np.log(np.exp(others - top).sum(axis=-1)) + top[..., 0]
+    found: Values = own - rest
+    return found
+
+
+def probability(phi: Values) -> Values:
+    """p_y of φ."""
+    found: Values = 1 / (1 + np.exp(-np.clip(phi, -700, 700)))
+    return found
+
+
+def loss(phi: Values) -> Values:
+    """The loss threshold: −ℓ = ln p_y, which rises with φ; φ itself, because ln p_y of what a network is sure of is 0."""
+    return phi
+
+
+def aligned(phi: Values, shadows: Values) -> Values:
+    """φ of the target in the shadows' units: a network that was trained longer is surer of everything."""
+    center, spread = float(shadows.mean(axis=1).mean()), float(shadows.std(axis=1).mean())
+    found: Values = (phi - phi.mean()) / max(float(phi.std()), 1e-12) * spread + center
+    return found
+
+
+def lira(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Values:
+    """`phi` (N,) of the target, `shadows` (S, N) of the shadow models, `inside` (S, N): who had which record."""
+    center_in, center_out = _mean(shadows, inside), _mean(shadows, ~inside)
+    spread_in, spread_out = _spread(shadows, inside, center_in), _spread(shadows, ~inside, center_out)
+
+    def log_density(center: Values, spread: Values) -> Values:
+        found: Values = -np.square((phi - center) / spread) / 2 - np.log(spread)
+        return found
+
+    return log_density(center_in, spread_in) - log_density(center_out, spread_out)
+
+
+def rmia(phi: Values, shadows: Values, inside: NDArray[np.bool_], population: NDArray[np.int64]) -> Values:
+    """Offline RMIA: a record's likelihood ratio beside those of `population`, the places of records that are no members."""
+    out = _mean(probability(shadows), ~inside)
+    average = 0.5 * ((1 + _OFFLINE) * out + (1 - _OFFLINE))
+    ratio = probability(phi) / np.maximum(average, 1e-12)
+    known = np.sort(ratio[population])
+    found: Values = np.searchsorted(known, ratio, side="right") / len(known)
+    return found
+
+
+def _mean(values: Values, where: NDArray[np.bool_]) -> Values:
+    count = np.maximum(where.sum(axis=0), 1)
+    found: Values = np.where(where, values, 0.0).sum(axis=0) / count
+    return found
+
+
+def _spread(values: Values, where: NDArray[np.bool_], center: Values) -> Values:
+    squares = np.where(where, np.square(values - center), 0.0).sum(axis=0)
+    count = where.sum(axis=0)
+    if count.min() < _FEW:
+        whole = np.sqrt(squares.sum() / max(1, count.sum()))
+        return np.full_like(center, max(float(whole), 1e-6))
+    found: Values = np.maximum(np.sqrt(squares / count), 1e-6)
+    return found
