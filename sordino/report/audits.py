@@ -60,6 +60,16 @@ def _run(table: Mapping[str, Any]) -> str:
     return f"{said}. A lower bound below the claim is no proof that it holds."
 
 
+def _mia(table: Mapping[str, Any]) -> str:
+    place = list(table["rates"]).index(0.01)
+    name = max(table["attacks"], key=lambda one: float(table["attacks"][one][place]))
+    share, tried = float(table["attacks"][name][place]), ", ".join(table["attacks"])
+    found = f"the best of {tried} finds {share:.2%} of {int(table['members'])}"
+    ceiling = table["ceiling"]
+    most = "" if ceiling is None else f"; the claim allows any attack {percent(float(ceiling[place]))} at most"
+    return f"{found} members at 1 % false positives ({name}){most}. A risk report: others may reach more."
+
+
 def _first(table: Mapping[str, Any]) -> str:
     found = [": ".join(map(str, one)) if isinstance(one, list) else str(one) for one in table["found"]]
     return found[0] + (f"; and {len(found) - 1} more" if len(found) > 1 else "")
@@ -69,4 +79,5 @@ _SAID: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "replay": ("Replay", _replay),
     "selftest": ("Selftest", _selftest),
     "run": ("One training run with canaries", _run),
+    "mia": ("Membership inference", _mia),
 }

@@ -13,7 +13,8 @@
     model.safetensors    the trained network; where the recipe averages, the average
     trace/               with the option `trace`: the network of each evaluation, STEP.safetensors
     ledger.jsonl         steps entered before they were released, see ahead.py
-    checkpoints/         the last two, see checkpoint.py; as secret as the data
+    checkpoints/         the first and the last two, see checkpoint.py; as secret as the data
+    findings.json        what audits and attacks found, if there were any, see findings.py
     report.html, PRIVACY.md    written at the end, from the above
 
 Only released and public quantities are in these files, the checkpoints excepted, and what `show_private` or `diagnose`

@@ -61,8 +61,8 @@ def noticed(mutation: Mutation | None, *, also_replay: bool = False) -> dict[str
         folder = Path(name)
         mutated(mutation, folder)
         done = _python(TRY, folder)
-        if done.returncode:
-            return {"level": "refused", "checks": [done.stderr.strip().splitlines()[-1][:120]], "replay": None}
+        if done.returncode:  # it is not even tried: that is no notice
+            raise RuntimeError(f"{mutation}: {done.stderr.strip().splitlines()[-1]}")
         said: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
         said["replay"] = None
         if said["level"] is None or also_replay:

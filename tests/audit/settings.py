@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.audit import Pieces
-from sordino.runs.problem import cross_entropy
+from sordino.runs.losses import cross_entropy
 
 
 def network() -> nn.Module:

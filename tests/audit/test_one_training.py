@@ -9,7 +9,7 @@ from sordino.audit.canaries import Beside, beside_loss, canaries
 from sordino.audit.one_training import Audited, Claimed, Measured, one_training
 from sordino.random.rng import Rng
 from sordino.runs.job import assemble
-from sordino.runs.problem import cross_entropy
+from sordino.runs.losses import cross_entropy
 from sordino.runs.settings import settle
 from sordino.weigh import weigher
 
