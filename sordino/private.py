@@ -12,7 +12,7 @@ it. Everything written to `.grad` has passed the door; everything after it is po
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -145,7 +145,7 @@ class Private:
             self._ledger.disclose(name)
         return Draws(request.steps, self._lots(request, chunk))
 
-    def _lots(self, request: Request, chunk: int) -> Iterator[Lot]:
+    def _lots(self, request: Request, chunk: int) -> Generator[Lot, None, None]:
         """Begun with the first lot: a call of `draws` whose lots are never asked for draws nothing."""
         run, loads = self._run, self._run.loads
         phase = run.begin(request.sampler, request.n, chunk)

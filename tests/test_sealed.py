@@ -105,7 +105,10 @@ def test_only_the_door_unseals_and_only_the_door_adds_noise():
         if path.name != "release.py":
             assert "noise.add_(" not in text, path
             drawn = re.search(r"\.(normal|normal_blocks|add_normal_?|laplace)\(", text)
-            assert drawn is None or path.relative_to(root).as_posix() in (
+            where = path.relative_to(root).as_posix()
+            if where.startswith(("audit/", "lab/experiments/")):
+                continue  # audits take noise off again; experiments simulate mechanisms on numbers they made up
+            assert drawn is None or where in (
                 "random/rng.py",
                 "door/noise.py",
                 "kernels/noise.py",

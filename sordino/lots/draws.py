@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from sordino.lots.lot import Lot
 
@@ -13,7 +13,7 @@ class Draws(Iterator[Lot]):
     It can be gone through once. Asked again, as a framework does at a new epoch, it goes on where it stands.
     """
 
-    def __init__(self, steps: int, made: Iterator[Lot]) -> None:
+    def __init__(self, steps: int, made: Generator[Lot, None, None]) -> None:
         self._steps, self._made = steps, made
 
     def __len__(self) -> int:
@@ -24,3 +24,7 @@ class Draws(Iterator[Lot]):
 
     def __next__(self) -> Lot:
         return next(self._made)
+
+    def close(self) -> None:
+        """Ends the loop early: no further lot is drawn, and the workers that load records stop."""
+        self._made.close()

@@ -22,6 +22,8 @@ from sordino.audit.neighbours import Company, with_exchanged
 from sordino.audit.pieces import EXPECTED, Passed, Pieces, Trial, flat
 from sordino.audit.verdict import Finding
 from sordino.door.sensitivity import EXACT, Sensitivity
+from sordino.gradients.captured.engine import Captured
+from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.loop import Loop
 
 ALONE = 2e-5
@@ -84,6 +86,7 @@ def _bound(pieces: Pieces, company: Company) -> list[Finding]:
 
 
 def _undrawn(pieces: Pieces, company: Company) -> list[Finding]:
+    pieces = _unmeasured(pieces)
     kept = list(range(min(7, company.few)))
     lots = [[], kept]
     before = Trial(pieces, company.records).run(lots).passed
@@ -100,6 +103,15 @@ def _undrawn(pieces: Pieces, company: Company) -> list[Finding]:
             "nobody", "the sum of nobody is 0 and passes the door" if empty else "it is not 0, or stays", holds=empty
         ),
     ]
+
+
+def _unmeasured(pieces: Pieces) -> Pieces:
+    """The pieces with every formula chosen by shape: two runs that time formulas may choose others, of other last bits."""
+    backend = pieces.backend
+    if backend is None or isinstance(backend, Captured):
+        options = PerformanceOptions() if backend is None else backend.options
+        backend = Captured(dataclasses.replace(options, measure=False, channels_last=bool(options.channels_last)))
+    return dataclasses.replace(pieces, backend=backend)
 
 
 def _oracle(pieces: Pieces, company: Company) -> list[Finding]:
