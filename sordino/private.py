@@ -160,7 +160,7 @@ class Private:
                 if draw is None or loaded is None or indices is None:
                     return
                 lot = self._drawn(phase, draw, loaded, request.expected)
-                self._checks.drawn(run.page or "", lot.step, request.load, indices, request.n)
+                self._checks.drawn(run.page or "", lot.step, request.load, indices, request.n, chunk)
                 yield lot
         finally:
             self._checks.tripwire.looping = False

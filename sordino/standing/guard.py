@@ -23,6 +23,8 @@ from sordino.standing.questions import StandingTest
 
 _FIRST, _EARLY = 2, 100
 """Lots up to which a test tries every extreme record, and asks every question."""
+_WHOLE_EARLY, _WHOLE = 1 / 3, 1 / 8
+"""The share of tests that are made on a whole batch of training too, up to lot `_EARLY` and after it."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class _Lot:
     load: Loader
     indices: NDArray[np.int64]
     n: int
+    chunk: int  # records that training runs at once, at most
 
 
 class Guard:
@@ -54,27 +57,31 @@ class Guard:
         self.tested, self.before_claims = tested, before_claims
         self._moments = Moments(stream, replayed=replayed)
 
-    def drawn(self, number: int, load: Loader, indices: NDArray[np.int64], n: int) -> None:
-        """A lot was drawn."""
-        self._lot = _Lot(number, load, indices, n)
+    def drawn(self, number: int, load: Loader, indices: NDArray[np.int64], n: int, chunk: int) -> None:
+        """A lot was drawn, of a dataset of n records; it is processed `chunk` records at a time."""
+        self._lot = _Lot(number, load, indices, n, chunk)
 
     def before_backward(self, modules: Iterable[nn.Module], *, released: bool) -> None:
         """Test the lot if its moment has come; `released`: a step was made on what was released."""
         if self._lot is not None and self._moments.due(self._lot.number, mark_of(modules)):
-            self._made(released=released, thorough=self._lot.number < _EARLY)
+            early = self._lot.number < _EARLY
+            self._made(released=released, thorough=early, whole=_WHOLE_EARLY if early else _WHOLE)
 
     def before_claim(self) -> None:
         """Test the last lot if it was not, so that no claim is made of an untested end."""
         if self._lot is not None and self._moments.again(self._lot.number, self.before_claims):
             self.before_claims += 1
-            self._made(released=True, thorough=True)
+            self._made(released=True, thorough=True, whole=1.0 if self.before_claims <= _FIRST else _WHOLE_EARLY)
 
-    def _made(self, *, released: bool, thorough: bool) -> None:
+    def _made(self, *, released: bool, thorough: bool, whole: float) -> None:
+        """Make the test; `whole`: the chance that it is made on a whole batch too."""
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
         stream = self._moments.stream(lot.number, self.tested)
         first = lot.number < _FIRST
         finding = self._test(lot.load, lot.indices, lot.n, stream, thorough=thorough, first=first)
+        if finding is None and (self.tested == 0 or float(stream.uniform(1)[0]) < whole):
+            finding = self._test(lot.load, lot.indices, lot.n, stream, thorough=False, first=first, whole=lot.chunk)
         self.tested += 1
         if finding is not None:
             if not released:

@@ -59,11 +59,11 @@ class LotChecks:
         if begun:
             self.tripwire.trust()
 
-    def drawn(self, page: str, lot: int, load: Loader, indices: NDArray[np.int64], n: int) -> None:
-        """A lot was drawn, and charged."""
+    def drawn(self, page: str, lot: int, load: Loader, indices: NDArray[np.int64], n: int, chunk: int) -> None:
+        """A lot was drawn, and charged; training runs `chunk` records of it at once."""
         self._unused += int(not self.tripwire.used)
         self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
-        self._guard.drawn(lot, load, indices, n)
+        self._guard.drawn(lot, load, indices, n, chunk)
         self.tripwire.looping = True
         self._count()
 

@@ -4,6 +4,7 @@
     exchanged  with one record replaced, by another or by an extreme one, nobody else's loss or gradient moves
     alone      a record by itself has the gradient it had in the batch, and its length is that of what it adds to a sum
 
+Most tests are made on a few records, some on as many as training runs at once: a ranking may keep all of a few.
 A batch whose passes draw different amounts at random (a longer padding has a larger dropout mask) decides nothing; the
 question is asked again in evaluation mode, where the layers' randomness is off.
 
@@ -57,38 +58,48 @@ class StandingTest:
         self._gradients, self._model, self._rounding = gradients, model, rounding
 
     def __call__(
-        self, load: Loader, drawn: NDArray[np.int64], n: int, stream: Rng, *, thorough: bool, first: bool = True
+        self,
+        load: Loader,
+        drawn: NDArray[np.int64],
+        n: int,
+        stream: Rng,
+        *,
+        thorough: bool,
+        first: bool = True,
+        whole: int | None = None,
     ) -> Finding | None:
-        """What is broken, if anything is. `thorough`: every question; else one exchange and one other question.
+        """What is broken, if anything is. `thorough`: every question; else an exchange and one question more.
 
-        `first`: with every extreme record there is; else with some.
+        `first`: with every extreme record there is; else with some. `whole`: on as many records as training runs at once,
+        which is this number at most; else on a few of them.
         """
-        indices = _chosen(drawn, n, stream)
+        indices = _chosen(drawn, n, stream, whole)
         with left_as_they_were(), torch.enable_grad():
             test = _OneTest(self, RecordsTogether(load, indices, stream.seed()), stream, n)
             test.learn()
             if test.finding is not None:
                 return test.finding
             coin = float(stream.uniform(1)[0])
-            if thorough or coin < 0.5:
+            if thorough or coin < 1 / 3:
                 test.again()
             if n > 1:
-                test.exchanged(thorough=thorough, every=first)
-            if thorough or coin >= 0.5:
+                many = len(EXTREMES) if first else _SOME
+                test.exchanged(many if thorough or whole is not None else int(coin >= 2 / 3))
+            if thorough or 1 / 3 <= coin < 2 / 3:
                 test.alone()
             if test.finding is None and test.random and (thorough or coin < 0.25):
                 with evaluation_mode(self._model):
                     in_evaluation = _OneTest(self, test.together, stream, n)
                     in_evaluation.learn()
                     if n > 1:
-                        in_evaluation.exchanged(thorough=False)
+                        in_evaluation.exchanged(_now_and_then(stream))
                     in_evaluation.alone()
                     test.finding = in_evaluation.finding
             for _ in range(_MORE if thorough and test.random and n > 1 else 0):  # what happens now and then only
                 if test.finding is None:
                     test = _OneTest(self, RecordsTogether(load, indices, stream.seed()), stream, n)
                     test.learn()
-                    test.exchanged(thorough=False)
+                    test.exchanged(_now_and_then(stream))
             return test.finding
 
 
@@ -123,19 +134,14 @@ class _OneTest:
             if disagreement(self._first, self._pass(self._batch), everyone) > _SAME:
                 self.finding = Finding(Broken.AGAIN)
 
-    def exchanged(self, *, thorough: bool, every: bool = True) -> None:
-        """One record replaced by another of the dataset, and by extreme ones."""
+    def exchanged(self, extremes: int) -> None:
+        """One record replaced by another of the dataset, and by so many extreme ones."""
         real = self._other()
         variants: list[Any] = [] if real is None else [real]
-        if thorough:
-            which = self._stream.permutation(len(EXTREMES))[: None if every else _SOME]
-        else:  # one, and beside the real one only every second time
-            which = self._stream.integers(1, 2 * len(EXTREMES))
-        for k in which.tolist():
-            if k < len(EXTREMES):
-                low = bool(self._stream.integers(1, 2)[0])
-                made = extreme(self._batch, self._place, EXTREMES[k], low=low)
-                variants += [] if made is None else [made]
+        for k in self._stream.permutation(len(EXTREMES))[:extremes].tolist():
+            low = bool(self._stream.integers(1, 2)[0])
+            made = extreme(self._batch, self._place, EXTREMES[k], low=low)
+            variants += [] if made is None else [made]
         for number, batch in enumerate(variants):
             if self.finding is None:
                 self._compare(batch, real=number == 0 and real is not None)
@@ -233,10 +239,15 @@ class _OneTest:
         return _LOW if low else _OTHER
 
 
-def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng) -> NDArray[np.int64]:
+def _now_and_then(stream: Rng) -> int:
+    """One extreme record, or none."""
+    return int(stream.integers(1, 2)[0])
+
+
+def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng, whole: int | None) -> NDArray[np.int64]:
     """Some of the drawn records, each once; filled up with others where there are too few to be coupled."""
     unique = np.unique(drawn)
-    few = max(LEAST, min(MOST, len(unique) // 8))
+    few = whole or max(LEAST, min(MOST, len(unique) // 8))
     order = unique[stream.permutation(len(unique))][:few] if len(unique) else unique
     if len(order) < min(LEAST, n):
         rest = np.setdiff1d(stream.integers(4 * LEAST, n), order)
