@@ -6,7 +6,7 @@ A record that is read with random changes is read with its own random numbers ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from sordino.lots.loading import Loader
 from sordino.random.global_state import GlobalState, seed_all
 
 Change = Callable[[Tensor], Tensor]
-"""From the row of one record to one that may be anything its type can hold."""
+"""From rows of records to rows that may be anything their type can hold."""
 
 
 def _scaled(factor: float) -> Change:
@@ -49,18 +49,17 @@ class RecordsTogether:
     def batch(
         self,
         places: Sequence[int] | None = None,
-        exchanged: tuple[int, int] | None = None,
+        exchanged: Mapping[int, int] | None = None,
         *,
         unread: bool = False,
     ) -> tuple[Any, bool]:
-        """The batch of these places (all of them if None), one record exchanged; and whether collate drew at random.
+        """The batch of these places (all of them if None), some records exchanged; and whether collate drew at random.
 
         `unread`: from the dataset as it was before any record had been read.
         """
         kept = list(range(len(self.indices))) if places is None else list(places)
         indices = self.indices[kept].copy()
-        if exchanged is not None:
-            place, by = exchanged
+        for place, by in (exchanged or {}).items():
             indices[kept.index(place)] = by
         began: list[GlobalState] = []
 
@@ -73,8 +72,8 @@ class RecordsTogether:
         return made, bool(began) and not began[0].same(GlobalState.now())
 
 
-def extreme(batch: Any, place: int, change: Change, *, low: bool) -> Any | None:
-    """The batch with one record's numbers made extreme; None where it has none that may be: tokens and labels may not."""
+def extreme(batch: Any, places: list[int], change: Change, *, low: bool) -> Any | None:
+    """The batch with some records' numbers made extreme; None where none may be: tokens and labels may not."""
     if not any(leaf.is_floating_point() or leaf.dtype in _TYPES for leaf in tensors(batch)):
         return None
 
@@ -83,9 +82,9 @@ def extreme(batch: Any, place: int, change: Change, *, low: bool) -> Any | None:
             return leaf
         result = leaf.clone()
         if leaf.is_floating_point():
-            result[place] = change(leaf[place])
+            result[places] = change(leaf[places])
         else:
-            result[place] = 0 if low else torch.iinfo(leaf.dtype).max
+            result[places] = 0 if low else torch.iinfo(leaf.dtype).max
         return result
 
     return mapped(changed, batch)

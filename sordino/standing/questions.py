@@ -47,6 +47,8 @@ _MORE = 3
 """Further exchanges with other random numbers, where the model, the loss or collate draws some: each may be a rare case."""
 _SOME = 2
 """Extreme records that are tried after the first lots, beside a real one, by a test that asks every question."""
+_OF = 4
+"""One of so many records is exchanged in a whole batch, all for one and the same, so that every ranking moves."""
 _TRIES = 4
 """Other records tried in search of one that leaves the batch's shapes as they are."""
 
@@ -75,7 +77,7 @@ class StandingTest:
         """
         indices = _chosen(drawn, n, stream, whole)
         with left_as_they_were(), torch.enable_grad():
-            test = _OneTest(self, RecordsTogether(load, indices, stream.seed()), stream, n)
+            test = _OneTest(self, RecordsTogether(load, indices, stream.seed()), stream, n, whole=whole is not None)
             test.learn()
             if test.finding is not None:
                 return test.finding
@@ -89,7 +91,7 @@ class StandingTest:
                 test.alone()
             if test.finding is None and test.random and (thorough or coin < 0.25):
                 with evaluation_mode(self._model):
-                    in_evaluation = _OneTest(self, test.together, stream, n)
+                    in_evaluation = _OneTest(self, test.together, stream, n, whole=whole is not None)
                     in_evaluation.learn()
                     if n > 1:
                         in_evaluation.exchanged(_now_and_then(stream))
@@ -97,7 +99,9 @@ class StandingTest:
                     test.finding = in_evaluation.finding
             for _ in range(_MORE if thorough and test.random and n > 1 else 0):  # what happens now and then only
                 if test.finding is None:
-                    test = _OneTest(self, RecordsTogether(load, indices, stream.seed()), stream, n)
+                    test = _OneTest(
+                        self, RecordsTogether(load, indices, stream.seed()), stream, n, whole=whole is not None
+                    )
                     test.learn()
                     test.exchanged(_now_and_then(stream))
             return test.finding
@@ -106,8 +110,8 @@ class StandingTest:
 class _OneTest:
     """One test in progress."""
 
-    def __init__(self, of: StandingTest, together: RecordsTogether, stream: Rng, n: int) -> None:
-        self._test, self.together, self._stream, self._n = of, together, stream, n
+    def __init__(self, of: StandingTest, together: RecordsTogether, stream: Rng, n: int, *, whole: bool) -> None:
+        self._test, self.together, self._stream, self._n, self._whole = of, together, stream, n, whole
         self.finding: Finding | None = None
         self.random = False  # something was drawn at random by the model, the loss or collate
 
@@ -118,9 +122,10 @@ class _OneTest:
         if b != len(self.together.indices):
             self.finding = Finding(Broken.ROWS)
             return
-        self._place = int(self._stream.integers(1, b)[0])
+        self._places = self._stream.permutation(b)[: max(1, b // _OF) if self._whole else 1]
         self._seed = self._stream.seed()
-        self._watched = torch.arange(b) != self._place
+        self._watched = torch.ones(b, dtype=torch.bool)
+        self._watched[torch.from_numpy(self._places)] = False
         self._signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
         self._weights: Tensor | None = None
         self._part: PerSample | None = None
@@ -135,12 +140,12 @@ class _OneTest:
                 self.finding = Finding(Broken.AGAIN)
 
     def exchanged(self, extremes: int) -> None:
-        """One record replaced by another of the dataset, and by so many extreme ones."""
+        """One record, or some where the batch is whole, replaced by another of the dataset, and in turn by extreme ones."""
         real = self._other()
         variants: list[Any] = [] if real is None else [real]
         for k in self._stream.permutation(len(EXTREMES))[:extremes].tolist():
             low = bool(self._stream.integers(1, 2)[0])
-            made = extreme(self._batch, self._place, EXTREMES[k], low=low)
+            made = extreme(self._batch, self._places.tolist(), EXTREMES[k], low=low)
             variants += [] if made is None else [made]
         for number, batch in enumerate(variants):
             if self.finding is None:
@@ -180,9 +185,10 @@ class _OneTest:
         """The batch with one record exchanged; with randomness, by one that leaves its shapes as they are, if it can."""
         made = None
         for _ in range(_TRIES if self.random else 1):
-            by = int(self._stream.integers(1, self._n - 1)[0])
-            by += by >= int(self.together.indices[self._place])  # any record but the one that is replaced
-            made, _ = self.together.batch(exchanged=(self._place, by))
+            gone = self.together.indices[self._places]
+            by = np.repeat(self._stream.integers(1, self._n - 1), len(gone))
+            by += by >= gone[0]  # any record but the one that is replaced
+            made, _ = self.together.batch(exchanged=dict(zip(self._places.tolist(), by.tolist(), strict=True)))
             if shapes(made) == self._first.shapes:
                 break
         return made

@@ -21,7 +21,6 @@ from torch.utils.data import default_collate
 from tests.honesty.script import Case, Script, nothing
 
 LOTS = 4
-RECORDS = 12
 TRIED = 6
 
 
@@ -30,7 +29,7 @@ def breach(case: Case, seed: int = 0) -> float:
     first = _build(case, seed)
     n = len(first.dataset)
     order = np.random.default_rng(seed)
-    lots = [order.permutation(n)[:RECORDS].tolist() for _ in range(first.warmup + LOTS)]
+    lots = [order.permutation(n)[: first.together].tolist() for _ in range(first.warmup + LOTS)]
     unlike = set(first.suspects[1:])  # two of them would hide each other
     tried = [i for i in dict.fromkeys([*first.suspects, *lots[-1]]) if i not in unlike][:TRIED]
     other = int(next(i for i in range(n - 1, -1, -1) if i not in tried))

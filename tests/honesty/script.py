@@ -57,7 +57,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 @dataclass
 class Script:
-    """One run, not begun. The last five fields say how its breach is found, see `breach`."""
+    """One run, not begun. The last fields, from `suspects` on, say how its breach is found, see `breach`."""
 
     model: nn.Module
     loss: Loss
@@ -73,6 +73,7 @@ class Script:
     body: Callable[[Training], None] = plain
     ended: Callable[[Training], None] = nothing  # before the claim
     suspects: tuple[int, ...] = ()  # records that are looked at first
+    together: int = 12  # records of a batch in which the breach is looked for
     warmup: int = 0  # lots before the fault shows
     late: bool = False  # the records looked at come after the warm-up
     exchanged: bool = False  # a record is replaced and not removed: where random numbers go by position

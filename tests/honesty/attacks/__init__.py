@@ -7,6 +7,7 @@ from tests.honesty.attacks.dataset import DATASET
 from tests.honesty.attacks.guards import GUARDS
 from tests.honesty.attacks.hidden_state import HIDDEN
 from tests.honesty.attacks.hooks import HOOKS
+from tests.honesty.attacks.large import LARGE
 from tests.honesty.attacks.loop import LOOP
 from tests.honesty.attacks.loss import LOSS
 from tests.honesty.attacks.model import MODEL
@@ -23,6 +24,7 @@ ATTACKS = [
     *GUARDS,
     *HIDDEN,
     *HOOKS,
+    *LARGE,
     *LOOP,
     *LOSS,
     *MODEL,
