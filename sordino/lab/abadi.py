@@ -15,6 +15,7 @@ from sordino.lab.workbench import Workbench
 NOISES = ((8.0, 16.0), (4.0, 7.0), (2.0, 4.0))
 """(σ, σ of the PCA)."""
 REDUCED = "6,000 records, 10 epochs, 256 hidden units, 2 seeds"
+MIDDLE = "60, 100 and 160 epochs at σ = 8, 4 and 2, one seed"
 
 
 def plan(

@@ -128,7 +128,9 @@ class Experiment:
     setting: str
     """The source's own."""
     reduced: str
-    """What smaller sizes leave out."""
+    """What --quick leaves out."""
+    middle: str = ""
+    """What the default size leaves out, where it is something else."""
     nouns: tuple[str, ...]
     """Names of sordino that it is made of."""
     terms: str = ""
@@ -152,7 +154,19 @@ class Experiment:
         """What it says of itself, for JSON."""
         return {
             name: getattr(self, name)
-            for name in ("id", "source", "figure", "lines", "title", "shows", "setting", "reduced", "nouns", "terms")
+            for name in (
+                "id",
+                "source",
+                "figure",
+                "lines",
+                "title",
+                "shows",
+                "setting",
+                "reduced",
+                "middle",
+                "nouns",
+                "terms",
+            )
         }
 
 

@@ -50,7 +50,8 @@ def _entry(result: dict[str, Any]) -> dict[str, Any]:
         },
         "size": result["size"],
         "note": result["note"],
-        "seconds": result["seconds"],
+        "seconds": f"{result['seconds']:.3g}",
+        "processor": result["processor"],
         "figures": [
             Markup(inline(panel, f"{name}-{k}", store.wrapped(result["note"], 66)))
             for k, panel in enumerate(found.panels)

@@ -64,10 +64,12 @@ def done(one: Experiment, size: Size, out: Path) -> bool:
 
 
 def make(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
-    """One experiment, from beginning to end, in this process."""
+    """One experiment, from beginning to end, in this process; its seconds are with all its trainings, kept ones too."""
+    trained = () if one.plans is None else bench.trained(one.plans(bench))
     begun = time.process_time()
     found = one.run(bench)
-    result = store.table(one, found, bench.size, time.process_time() - begun)
+    spent = time.process_time() - begun + sum(run.seconds for each in trained for run in each.runs)
+    result = store.table(one, found, bench.size, spent)
     store.write(out, result)
     return result
 

@@ -14,7 +14,9 @@ from sordino.lab.workbench import Workbench
 
 OUTSIDE, INSIDE, IGNORED = "decay outside the clip", "L2 inside the clip", "penalty that the hooks ignore"
 MNIST = "3,000 records, 5 epochs, 64 hidden units for the convolutions, 2 seeds"
+MNIST_MIDDLE = "15,000 records, 6 epochs, 2 seeds"
 CIFAR = "2,000 records, 10 epochs in lots of 200, 64 hidden units for the convolutions, 2 seeds"
+CIFAR_MIDDLE = "10,000 records, 10 epochs in lots of 400, 2 seeds"
 _METHODS = {OUTSIDE: "decoupled", INSIDE: "l2-inside", IGNORED: "ignored"}
 
 

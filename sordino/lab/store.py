@@ -14,6 +14,7 @@ from sordino.lab.size import Size
 from sordino.report import panel_figures
 from sordino.report.panels import panel
 from sordino.runs import files
+from sordino.runs.environment import processor
 from sordino.version import __version__
 
 SHIPPED = Path(__file__).parent / "results"
@@ -28,14 +29,21 @@ def cache_folder() -> Path:
 
 def note(size: Size, one: Experiment) -> str:
     """What is written on every figure of a reduced run."""
-    if size is Size.FULL or one.reduced.startswith("nothing"):
+    left_out = one.middle or one.reduced if size is Size.MIDDLE else one.reduced
+    if size is Size.FULL or left_out.startswith("nothing"):
         return ""
-    return f"reduced ({size.value}): {one.reduced}"
+    return f"reduced ({size.value}): {left_out}"
 
 
 def table(one: Experiment, found: Outcome, size: Size, seconds: float) -> dict[str, Any]:
     """The JSON of an experiment."""
-    head = {"size": size.value, "version": __version__, "seconds": round(seconds, 1), "note": note(size, one)}
+    head = {
+        "size": size.value,
+        "version": __version__,
+        "seconds": round(seconds, 1),
+        "processor": processor(),
+        "note": note(size, one),
+    }
     return {**one.facts(), **head, **found.table()}
 
 

@@ -17,7 +17,9 @@ RATES = (0.01, 0.1, 1.0)
 BEST = {0.01: 10.0, 0.1: 9.5, 1.0: 1.0}
 """Table 4.4: the best bound for each learning rate on CIFAR-10."""
 MNIST = "2,500 records in lots of 125, 8 epochs, 2 seeds"
+MNIST_MIDDLE = "20,000 records, 15 epochs, 3 seeds"
 CIFAR = "1,500 records in lots of 100, 9 epochs (15 for 50), 64 hidden units for the convolutions, 2 seeds"
+CIFAR_MIDDLE = "10,000 records, 10 epochs (17 for 50), 2 seeds"
 TERMS = "SortedDPSGD, Learningrate, Clipping-Bound, Noise-Multiplier"
 
 WAYS: Mapping[str, tuple[str, dict[str, Any]]] = {

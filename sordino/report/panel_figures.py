@@ -21,6 +21,8 @@ _WIDTH, _HEIGHT = 4.7, 3.5
 _LEGEND_ROW = 0.19
 _COLUMNS = 3
 _SHORT = 60
+_TITLE = 450
+"""Points times letters that fit over a panel."""
 
 
 @contextmanager
@@ -117,7 +119,7 @@ def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
 
 
 def _draw(axes: Any, one: Panel) -> None:
-    axes.set_title(one.title, fontsize=10 if len(one.title) < 42 else 8.6, loc="left", color=figures.INK)
+    axes.set_title(one.title, fontsize=min(10.0, _TITLE / len(one.title)), loc="left", color=figures.INK)
     solid = _is_solid(one)
     if not solid:
         axes.grid(axis="y")
@@ -145,6 +147,8 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_xlim(-0.5, len(one.xticks) - 0.5)
     if one.ylim:
         axes.set_ylim(*one.ylim)
+    if one.equal:
+        axes.set_aspect("equal", adjustable="datalim")
 
 
 def _few_ticks(axis: Any, values: Sequence[float]) -> None:
@@ -223,7 +227,7 @@ def _field(axes: Any, one: Field) -> None:
     if one.surface:
         axes.plot_surface(*np.meshgrid(x, y), z, color=LINE, alpha=0.45, linewidth=0, rasterized=True, shade=True)
     elif one.image:
-        axes.imshow(z, cmap="gray_r", extent=(x[0], x[-1], y[-1], y[0]), aspect="auto", interpolation="nearest")
+        axes.imshow(z, cmap="gray_r", extent=(x[0], x[-1], y[-1], y[0]), aspect="equal", interpolation="nearest")
         axes.grid(visible=False)
     else:
         axes.contour(x, y, z, levels=14, colors=SOFT, linewidths=0.6, alpha=0.6)

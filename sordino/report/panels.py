@@ -103,6 +103,8 @@ class Panel:
     """Names of x = 0, 1, 2, …, where x is no number."""
     ylim: Numbers = ()
     zlabel: str = ""
+    equal: bool = False
+    """One unit is as long on both axes, so that a circle is one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "series", tuple(self.series))

@@ -107,7 +107,10 @@ def test_ids_are_chosen_by_name_by_source_and_by_time():
 def test_a_reduced_run_says_so_on_its_figure():
     one = experiment("sorted-mnist-fixed")
     assert store.note(Size.QUICK, one).startswith("reduced (quick): ")
+    assert store.note(Size.MIDDLE, one).startswith("reduced (middle): ")
+    assert store.note(Size.MIDDLE, one).split(": ")[1] != store.note(Size.QUICK, one).split(": ")[1]
     assert store.note(Size.FULL, one) == ""
+    assert store.note(Size.MIDDLE, experiment("fmnist-noise")) == ""
     assert store.note(Size.QUICK, experiment("composition")) == ""
 
 
@@ -117,3 +120,11 @@ def test_results_are_json(tmp_path):
     assert kept["id"] == "log-schedule"
     assert kept["size"] == "tiny"
     assert kept["panels"]
+    assert kept["processor"]
+
+
+def test_seconds_are_with_the_trainings_that_were_kept(tmp_path):
+    bench, one = Workbench(Size.TINY, tmp_path), experiment("wd-mnist-baseline")
+    trained = bench.trained(one.plans(bench))
+    again = runner.make(one, bench, tmp_path)
+    assert again["seconds"] >= round(sum(run.seconds for each in trained for run in each.runs), 1)

@@ -71,6 +71,7 @@ EXPERIMENT = Experiment(
     shows="CIFAR-10 needs large lots; 67, 70, 73 % at ε 2, 4, 8 with public convolutions",
     setting="lots 2000/4000/4000, σ=6, C=3, convolutions from public data; lot 600 fails",
     reduced="2,000 records, lots of 60, 200 and 400, 64 hidden units on pixels for the public convolutions, 2 seeds",
+    middle="20,000 records, 20 epochs, no public convolutions, one seed",
     nouns=("Flat", "Poisson"),
     terms="",
     seconds=25,

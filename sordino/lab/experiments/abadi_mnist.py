@@ -2,12 +2,12 @@
 
 source     002, Figure 3, lines 155–160
 setting    DP-PCA 60, 1000 hidden, lot 600, C=4; (σ,σ_p) = (8,16), (4,7), (2,4)
-reduced    REDUCED
+reduced    see sordino/lab/abadi.py
 """
 
 from __future__ import annotations
 
-from sordino.lab.abadi import NOISES, REDUCED, plan
+from sordino.lab.abadi import MIDDLE, NOISES, REDUCED, plan
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
@@ -89,6 +89,7 @@ EXPERIMENT = Experiment(
     shows="90, 95 and 97 % at ε = 0.5, 2 and 8",
     setting="DP-PCA 60, 1000 hidden, lot 600, C=4; (σ,σ_p) = (8,16), (4,7), (2,4)",
     reduced=REDUCED,
+    middle=MIDDLE,
     nouns=("PCA", "Flat", "PLD"),
     terms="",
     seconds=35,

@@ -2,14 +2,14 @@
 
 source     002, Figure 4, lines 162–167
 setting    accuracy against ε, one curve for each δ
-reduced    REDUCED
+reduced    see sordino/lab/abadi.py
 """
 
 from __future__ import annotations
 
 from sordino.accounting import PLD
 from sordino.events import Gaussian, Poisson, Repeat, Together
-from sordino.lab.abadi import NOISES, REDUCED
+from sordino.lab.abadi import MIDDLE, NOISES, REDUCED
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino.lab.experiments.abadi_mnist import plans
 from sordino.lab.workbench import Workbench
@@ -67,6 +67,7 @@ EXPERIMENT = Experiment(
     shows="ε matters more than δ",
     setting="accuracy against ε, one curve for each δ",
     reduced=REDUCED,
+    middle=MIDDLE,
     nouns=("PLD", "PCA"),
     terms="",
     seconds=10,

@@ -2,12 +2,12 @@
 
 source     002, § Implementation, lines 132–134
 setting    with and without the private PCA, with and without the decay of the learning rate
-reduced    REDUCED
+reduced    see sordino/lab/abadi.py
 """
 
 from __future__ import annotations
 
-from sordino.lab.abadi import REDUCED, plan
+from sordino.lab.abadi import MIDDLE, REDUCED, plan
 from sordino.lab.curves import higher, learning
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.plan import Plan
@@ -58,6 +58,7 @@ EXPERIMENT = Experiment(
     shows="the private PCA pays for itself; the decay of the rate hardly matters",
     setting="with and without the private PCA, with and without the decay of the learning rate",
     reduced=REDUCED,
+    middle=MIDDLE,
     nouns=("PCA",),
     terms="",
     seconds=30,

@@ -2,7 +2,7 @@
 
 source     001, T4.4, lines 526–551
 setting    best C for each learning rate of DP-SGD on CIFAR-10
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.sweep import Sweep
-from sordino.lab.thesis import BEST, CIFAR, cifar, label
+from sordino.lab.thesis import BEST, CIFAR, CIFAR_MIDDLE, cifar, label
 from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
 
@@ -64,6 +64,7 @@ EXPERIMENT = Experiment(
     shows="the larger the learning rate, the smaller the best bound",
     setting="best C for each learning rate of DP-SGD on CIFAR-10",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Flat",),
     terms="Hyperparametersuche",
     seconds=45,

@@ -115,6 +115,7 @@ EXPERIMENT = Experiment(
     shows="classes that are hard lose more under DP",
     setting="DP beside non-DP accuracy, class by class",
     reduced="6,000 records, 6 epochs, 2 seeds",
+    middle="15 epochs",
     nouns=("Flat",),
     terms="",
     seconds=20,

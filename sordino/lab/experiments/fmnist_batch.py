@@ -93,6 +93,7 @@ EXPERIMENT = Experiment(
     shows="larger lots cost more ε per epoch and are less noisy",
     setting="batch size against ε and accuracy, σ=.7, C=.5",
     reduced="8,000 records, 8 epochs, 2 seeds",
+    middle="nothing",
     nouns=("Flat", "PLD"),
     terms="",
     seconds=25,

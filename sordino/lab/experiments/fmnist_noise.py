@@ -91,6 +91,7 @@ EXPERIMENT = Experiment(
     shows="ε falls fast with the noise, accuracy slowly",
     setting="logistic regression, C=.5, several σ, δ=1e-5",
     reduced="8,000 records, 8 epochs, 2 seeds",
+    middle="nothing",
     nouns=("Flat", "PLD"),
     terms="",
     seconds=25,

@@ -89,6 +89,7 @@ EXPERIMENT = Experiment(
     shows="most of the accuracy is bought by the first ε",
     setting="accuracy against ε through training, σ=.7, C=.5",
     reduced="8,000 records, 8 epochs, 2 seeds",
+    middle="nothing",
     nouns=("Flat", "PLD"),
     terms="",
     seconds=25,

@@ -2,7 +2,7 @@
 
 source     001, F4.16–F4.18, lines 745–765
 setting    box plots of gradient lengths per batch: SGD with topk, without sorting, with quantilesort, lr .01
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.looks import steps_of
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Boxes, Panel
 
@@ -90,6 +90,7 @@ EXPERIMENT = Experiment(
     shows="sorted lots have lengths that fall smoothly through the epoch and are narrow within a lot",
     setting="box plots of gradient lengths per batch: SGD with topk, without sorting, with quantilesort, lr .01",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("length_quantiles", "Sorted"),
     terms="Gradientenlängen, Boxplots, Quantilesort",
     seconds=40,

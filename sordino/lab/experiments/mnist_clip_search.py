@@ -2,7 +2,7 @@
 
 source     001, text to T4.2, lines 447–449
 setting    C swept for DP-SGD on MNIST at lr 0.1
-reduced    MNIST
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.sweep import Grid, Sweep
-from sordino.lab.thesis import MNIST, mnist
+from sordino.lab.thesis import MNIST, MNIST_MIDDLE, mnist
 from sordino.lab.workbench import Workbench
 
 
@@ -70,6 +70,7 @@ EXPERIMENT = Experiment(
     shows="DP-SGD's best bound at lr 0.1 is large",
     setting="C swept for DP-SGD on MNIST at lr 0.1",
     reduced=MNIST,
+    middle=MNIST_MIDDLE,
     nouns=("Flat",),
     terms="Hyperparametersuche",
     seconds=30,

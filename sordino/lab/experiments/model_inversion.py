@@ -127,6 +127,7 @@ EXPERIMENT = Experiment(
     shows="inversion finds an average of a class with and without DP; it says nothing of a record, so DP is not broken",
     setting="gradient ascent on the input for each class, on a network trained with and without DP",
     reduced="2,000 records, logistic regression, one seed",
+    middle="20,000 records, logistic regression, one seed",
     nouns=("Private", "Flat"),
     terms="",
     seconds=15,

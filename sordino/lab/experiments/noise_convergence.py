@@ -64,6 +64,7 @@ EXPERIMENT = Experiment(
     shows="more noise converges more slowly and to a worse loss",
     setting="CNN on MNIST, 500 iterations, several σ, local clipping",
     reduced="4,000 records, 120 iterations, one seed",
+    middle="nothing but a seed",
     nouns=("Flat", "Gaussian"),
     terms="",
     seconds=35,

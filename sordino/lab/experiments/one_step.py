@@ -74,8 +74,10 @@ def run(bench: Workbench) -> Outcome:
     gap = float(np.linalg.norm(means[0] - means[1]))
     return Outcome(
         [
-            Panel("DPSGD: four gradients, one of them unknown", "first parameter", "second parameter", left),
-            Panel("ProjectedDPSGD: a look ahead, ρ = 2", "first parameter", "second parameter", right),
+            Panel(
+                "DPSGD: four gradients, one of them unknown", "first parameter", "second parameter", left, equal=True
+            ),
+            Panel("ProjectedDPSGD: a look ahead, ρ = 2", "first parameter", "second parameter", right, equal=True),
         ],
         findings=[
             Finding(

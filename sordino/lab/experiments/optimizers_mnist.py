@@ -2,7 +2,7 @@
 
 source     003, Adam; "ok to use AdamW by post-processing", lines 641–675, 771
 setting    SGD, momentum, AdaGrad, Adam, AdamW on the same private gradients, equal ε
-reduced    MNIST
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from sordino.lab.curves import higher, learning
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import MNIST, mnist
+from sordino.lab.thesis import MNIST, MNIST_MIDDLE, mnist
 from sordino.lab.workbench import Workbench
 
 WAYS = {
@@ -69,6 +69,7 @@ EXPERIMENT = Experiment(
     shows="any optimizer may follow the released gradients at the same ε",
     setting="SGD, momentum, AdaGrad, Adam, AdamW on the same private gradients, equal ε",
     reduced=MNIST,
+    middle=MNIST_MIDDLE,
     nouns=("AdamCorrected", "Flat"),
     terms="",
     seconds=40,

@@ -62,6 +62,7 @@ EXPERIMENT = Experiment(
     shows="on frozen features sorting has no outliers to find first",
     setting="sorted lots where training begins near the end: a linear head on frozen features",
     reduced="2,000 generated digits with wavelet features in place of a pretrained ResNet",
+    middle="10,000 generated digits with wavelet features in place of a pretrained ResNet, 15 epochs",
     nouns=("Sorted", "Scattering"),
     terms="Finetuning",
     seconds=25,

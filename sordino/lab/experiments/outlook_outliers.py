@@ -83,6 +83,7 @@ EXPERIMENT = Experiment(
     shows="the records with the longest gradients of one epoch are mostly those of the next",
     setting="which records have the longest gradients, from epoch to epoch",
     reduced="3,000 records, 10 epochs of logistic regression",
+    middle="20,000 records, 20 epochs of logistic regression",
     nouns=("record_lengths",),
     terms="Ausreißer",
     seconds=6,

@@ -2,7 +2,7 @@
 
 source     001, outlook c), lines 833
 setting    a learning rate that is small, rises and falls, for sorted lots
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from sordino.lab.curves import against, learning, no_guarantee
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
 
@@ -63,6 +63,7 @@ EXPERIMENT = Experiment(
     shows="a rate that begins small keeps the loss from rising at first",
     setting="a learning rate that is small, rises and falls, for sorted lots",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("RiseAndFall", "Sorted"),
     terms="Learningrate",
     seconds=30,

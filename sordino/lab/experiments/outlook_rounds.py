@@ -2,7 +2,7 @@
 
 source     001, outlooks a), b) of ch. 5, lines 1093–1095
 setting    ρ, and r rounds on the way
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from sordino.lab.curves import against, higher, learning, no_guarantee
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.workbench import Workbench
 
 
@@ -55,6 +55,7 @@ EXPERIMENT = Experiment(
     shows="more rounds on the way change nothing but the price",
     setting="ρ, and r rounds on the way",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Projected", "NoisyLookahead"),
     terms="Rounds r, Parameter ρ",
     seconds=40,

@@ -2,7 +2,7 @@
 
 source     001, outlook d), lines 834
 setting    lots of gradients of like length, not the longest
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from sordino.lab.curves import against, higher, learning, no_guarantee
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.workbench import Workbench
 
 
@@ -48,6 +48,7 @@ EXPERIMENT = Experiment(
     shows="lots of like length avoid the outliers at the beginning of an epoch",
     setting="lots of gradients of like length, not the longest",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted",),
     terms="ähnliche Gradienten",
     seconds=40,

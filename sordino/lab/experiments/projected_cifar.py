@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import CIFAR
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -47,6 +47,7 @@ EXPERIMENT = Experiment(
     shows="looking ahead changes nearly nothing at small rates and is a little worse at lr 1",
     setting="C=1, ρ=2, lr .01/.1/1, σ=1.1, 30 epochs",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Projected", "NoisySum"),
     terms="ProjectedDPSGD, Updateschritt",
     seconds=50,

@@ -2,7 +2,7 @@
 
 source     001, F5.5, F5.6, lines 1000–1030
 setting    cosine of the plain and the projected update before noise, C = 1 and 5, lr .01/.1/1
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sordino.lab.curves import no_guarantee
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.looks import steps_of
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
 
@@ -94,6 +94,7 @@ EXPERIMENT = Experiment(
     shows="the projected update is nearly the plain one; it differs more for large learning rates and bounds",
     setting="cosine of the plain and the projected update before noise, C = 1 and 5, lr .01/.1/1",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Projected", "substep_cosine"),
     terms="Cosinus-Ähnlichkeit, Updatevektor",
     seconds=40,

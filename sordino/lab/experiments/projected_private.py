@@ -2,7 +2,7 @@
 
 source     001, §5, DP form, lines 1069–1077
 setting    the DP form against DP-SGD at equal total ε = 3
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from sordino.lab.curves import against, higher, learning, no_guarantee
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.workbench import Workbench
 
 
@@ -49,6 +49,7 @@ EXPERIMENT = Experiment(
     shows="noise on the way makes the lookahead private at the same ε and the same update noise; it buys nothing",
     setting="the DP form against DP-SGD at equal total ε = 3",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("NoisyLookahead", "OptimisticLookahead"),
     terms="ProjectedDPSGD",
     seconds=25,

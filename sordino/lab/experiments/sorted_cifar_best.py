@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import BEST, CIFAR, TERMS
+from sordino.lab.thesis import BEST, CIFAR, CIFAR_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -44,6 +44,7 @@ EXPERIMENT = Experiment(
     shows="at its best bounds DP-SGD is ahead in accuracy, sorting in loss",
     setting="best C per lr (10, 9.5, 1), 30 epochs",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "Flat", "Poisson"),
     terms=TERMS,
     seconds=50,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import BEST, CIFAR, TERMS
+from sordino.lab.thesis import BEST, CIFAR, CIFAR_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -51,6 +51,7 @@ EXPERIMENT = Experiment(
     shows="over 50 epochs the sorted runs are ahead in loss and a little in accuracy",
     setting="best C, median, 50 epochs",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "BatchStatistic"),
     terms=TERMS,
     seconds=70,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import BEST, CIFAR, TERMS
+from sordino.lab.thesis import BEST, CIFAR, CIFAR_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -48,6 +48,7 @@ EXPERIMENT = Experiment(
     shows="the data-independent logarithmic bound does as well as those that look at the lot",
     setting="min, median, log at the best C",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "BatchStatistic", "Logarithmic"),
     terms=TERMS,
     seconds=70,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import CIFAR, TERMS
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -47,6 +47,7 @@ EXPERIMENT = Experiment(
     shows="at C = 5 sorting is a little better at lr .1 and 1",
     setting="C=5, lr .001/.01/.1/1, 30 epochs",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "Flat", "Poisson"),
     terms=TERMS,
     seconds=60,

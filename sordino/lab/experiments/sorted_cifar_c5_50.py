@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import CIFAR, TERMS
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -46,6 +46,7 @@ EXPERIMENT = Experiment(
     shows="with more epochs sorting goes on to improve while DP-SGD stands still",
     setting="C=5, 50 epochs, ε printed 2.268",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "Flat", "Poisson"),
     terms=TERMS,
     seconds=45,

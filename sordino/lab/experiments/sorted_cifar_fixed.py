@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import CIFAR, TERMS
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -44,6 +44,7 @@ EXPERIMENT = Experiment(
     shows="sorted lots end about two points below DP-SGD; their loss rises first and falls later",
     setting="Conv_CIFAR_Net, C=1, topk and class-diverse, σ=1.1, 30 epochs",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "Flat", "Poisson"),
     terms=TERMS,
     seconds=70,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import CIFAR, TERMS
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -46,6 +46,7 @@ EXPERIMENT = Experiment(
     shows="median and minimum of the lot differ little, and beat DP-SGD at C = 5 for large rates",
     setting="topk, median or minimum capped at C=5, 30 epochs",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "BatchStatistic"),
     terms=TERMS,
     seconds=70,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import BEST, CIFAR, TERMS
+from sordino.lab.thesis import BEST, CIFAR, CIFAR_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -50,6 +50,7 @@ EXPERIMENT = Experiment(
     shows="the coarser order of quantilesort is better than topk",
     setting="minimum at the best C: quantilesort against topk; quantilesort with the median",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "BatchStatistic"),
     terms=TERMS,
     seconds=60,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import MNIST, TERMS
+from sordino.lab.thesis import MNIST, MNIST_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -48,6 +48,7 @@ EXPERIMENT = Experiment(
     "printed beside them",
     setting="MNIST_Net, C=1, lr .01/.1/1, topk, B=250, σ=1.1, 30 epochs",
     reduced=MNIST,
+    middle=MNIST_MIDDLE,
     nouns=("Sorted", "Flat", "Poisson"),
     terms=TERMS,
     seconds=60,

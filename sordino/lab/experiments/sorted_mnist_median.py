@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.sorted_table import Table
-from sordino.lab.thesis import MNIST, TERMS
+from sordino.lab.thesis import MNIST, MNIST_MIDDLE, TERMS
 from sordino.lab.workbench import Workbench
 
 TABLE = Table(
@@ -49,6 +49,7 @@ EXPERIMENT = Experiment(
     shows="the median bound without a cap trains well at small rates and breaks off at lr 1",
     setting="DPSGD C=7.5; topk with the batch median and no cap; lr .01/.1/1",
     reduced=MNIST,
+    middle=MNIST_MIDDLE,
     nouns=("Sorted", "BatchStatistic"),
     terms=TERMS,
     seconds=60,

@@ -2,7 +2,7 @@
 
 source     001, §4.5, lines 797–824
 setting    the DP form against DP-SGD at equal total ε = 3
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sordino.accounting import chance_of_acceptance
 from sordino.lab.curves import against, higher, learning, no_guarantee
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.workbench import Workbench
 
 
@@ -64,6 +64,7 @@ EXPERIMENT = Experiment(
     "nothing here",
     setting="the DP form against DP-SGD at equal total ε = 3",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Threshold", "rejection"),
     terms="Rejectionsampling, Threshold",
     seconds=25,

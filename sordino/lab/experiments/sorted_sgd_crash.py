@@ -2,7 +2,7 @@
 
 source     001, F4.9–F4.12, lines 594–642
 setting    SGD with topk, lr .01/.1/1: lengths, dominant class and cosine up to the NaN; class shares at random
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.looks import steps_of
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
 
@@ -111,6 +111,7 @@ EXPERIMENT = Experiment(
     setting="SGD with topk, lr .01/.1/1: lengths, dominant class and cosine up to the NaN; class shares at random; "
     "class-diverse",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("Sorted", "dominant_class"),
     terms="Programmabstürze, dominante Klasse, NaN-Fehler",
     seconds=60,

@@ -76,7 +76,7 @@ def run(bench: Workbench) -> Outcome:
         [
             Panel("what ε, δ allow an attacker", "type I error α (false alarm)", "type II error β (missed)", curves),
             Panel(
-                f"membership inference on a step of DP gradient descent, μ = {limit:.2f}",
+                f"membership inference on one step of DP-GD, μ = {limit:.2f}",
                 "type I error α (false alarm)",
                 "type II error β (missed)",
                 attack,

@@ -94,6 +94,7 @@ EXPERIMENT = Experiment(
     shows="public features make a private classifier better than one from scratch",
     setting="frozen public features against a network from scratch, with and without DP",
     reduced="scratch: 1,500 records, 9 epochs, 64 hidden units; features: as measured for `sordino recipes`",
+    middle="scratch: 10,000 records, 10 epochs; features: as measured for `sordino recipes`",
     nouns=("Scattering", "EfficientNetLite0"),
     terms="",
     seconds=20,

@@ -2,7 +2,7 @@
 
 source     001, F4.7, F4.8, FA.4, lines 574–592
 setting    cosine of consecutive updates: C=9.5 at lr .1, C=10 at lr .01; sorted against DP-SGD
-reduced    CIFAR
+reduced    see sordino/lab/thesis.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sordino.lab.curves import no_guarantee
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.looks import steps_of
 from sordino.lab.plan import Plan
-from sordino.lab.thesis import CIFAR, cifar
+from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
 
@@ -98,6 +98,7 @@ EXPERIMENT = Experiment(
     shows="sorted lots make consecutive updates agree at the ends of an epoch and contradict in its middle",
     setting="cosine of consecutive updates: C=9.5 at lr .1, C=10 at lr .01; sorted against DP-SGD",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("UpdateCosines", "Sorted"),
     terms="Cosinus-Ähnlichkeit, Badewannenkurve",
     seconds=40,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from sordino.lab.curves import against, learning, mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import CIFAR, INSIDE, OUTSIDE, cifar
+from sordino.lab.slides import CIFAR, CIFAR_MIDDLE, INSIDE, OUTSIDE, cifar
 from sordino.lab.workbench import Workbench
 
 
@@ -48,6 +48,7 @@ EXPERIMENT = Experiment(
     shows="at a small λ it does not matter where the decay is",
     setting="R=10, λ=1e-4, σ=1.5",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("L2", "Flat"),
     seconds=20,
     run=run,

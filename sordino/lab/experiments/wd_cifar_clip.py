@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import CIFAR, INSIDE, OUTSIDE, cifar
+from sordino.lab.slides import CIFAR, CIFAR_MIDDLE, INSIDE, OUTSIDE, cifar
 from sordino.lab.sweep import Grid, Sweep
 from sordino.lab.workbench import Workbench
 
@@ -66,6 +66,7 @@ EXPERIMENT = Experiment(
     shows="both fall as R falls, and at λ = 1e-4 they are the same within the spread",
     setting="R ∈ (0.2, 1.0, 2.0, 5.0, 10.0), the rest as in the baseline",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("L2", "Flat"),
     seconds=40,
     run=run,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import CIFAR, INSIDE, OUTSIDE, cifar
+from sordino.lab.slides import CIFAR, CIFAR_MIDDLE, INSIDE, OUTSIDE, cifar
 from sordino.lab.sweep import Grid, Sweep
 from sordino.lab.workbench import Workbench
 
@@ -88,6 +88,7 @@ EXPERIMENT = Experiment(
     shows="decay outside the clip breaks down at large λ, and so does L2 inside it when it is exact",
     setting="λ over seven powers of ten, the rest as in the baseline",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("L2", "Flat"),
     seconds=40,
     run=run,

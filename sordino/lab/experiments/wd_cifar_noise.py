@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import CIFAR, INSIDE, OUTSIDE, cifar
+from sordino.lab.slides import CIFAR, CIFAR_MIDDLE, INSIDE, OUTSIDE, cifar
 from sordino.lab.sweep import Grid, Sweep
 from sordino.lab.workbench import Workbench
 
@@ -61,6 +61,7 @@ EXPERIMENT = Experiment(
     shows="both fall with the noise, without a difference",
     setting="σ ∈ (1.5, 3.0, 7.5, 15.0), the rest as in the baseline",
     reduced=CIFAR,
+    middle=CIFAR_MIDDLE,
     nouns=("L2", "Flat"),
     seconds=40,
     run=run,

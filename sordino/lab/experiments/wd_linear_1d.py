@@ -2,7 +2,7 @@
 
 source     000, "Simple linear regression", lines 269–288
 setting    y = 10x + noise, 1000 examples; (R, λ, lr) = (.1, .01, .03), (.01, .01, .1), (.1, .1, .03); σ = 0.1
-reduced    a 25th of the steps, each 25 times as long
+reduced    a 25th of the steps, each 25 times as long; one seed
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ EXPERIMENT = Experiment(
     shows="decay outside the clip pulls towards R/λ; L2 inside it goes to the ridge solution",
     setting="y=10x+ε, (R,λ,lr) in three panels, σ=0.1",
     reduced="a 25th of the steps, each 25 times as long",
+    middle="nothing",
     nouns=("L2", "Flat", "Poisson"),
     seconds=16,
     run=run,

@@ -2,7 +2,7 @@
 
 source     000, "Multiple linear regression", lines 290–309
 setting    w = [10, 5], otherwise as wd-linear-1d
-reduced    a 25th of the steps, each 25 times as long
+reduced    a 25th of the steps, each 25 times as long; one seed
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ EXPERIMENT = Experiment(
     shows="as with one weight",
     setting="w=[10,5], the same panels",
     reduced="a 25th of the steps, each 25 times as long",
+    middle="nothing",
     nouns=("L2", "Flat", "Poisson"),
     seconds=16,
     run=run,

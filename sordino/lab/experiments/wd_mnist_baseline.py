@@ -10,7 +10,7 @@ from __future__ import annotations
 from sordino.lab.curves import against, learning, mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import INSIDE, MNIST, OUTSIDE, mnist
+from sordino.lab.slides import INSIDE, MNIST, MNIST_MIDDLE, OUTSIDE, mnist
 from sordino.lab.workbench import Workbench
 
 
@@ -48,6 +48,7 @@ EXPERIMENT = Experiment(
     shows="at a small λ it does not matter where the decay is",
     setting="R=3, λ=1e-4, σ=1.3",
     reduced=MNIST,
+    middle=MNIST_MIDDLE,
     nouns=("L2", "Flat"),
     seconds=35,
     run=run,

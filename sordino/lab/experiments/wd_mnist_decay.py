@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import INSIDE, MNIST, OUTSIDE, mnist
+from sordino.lab.slides import INSIDE, MNIST, MNIST_MIDDLE, OUTSIDE, mnist
 from sordino.lab.sweep import Grid, Sweep
 from sordino.lab.workbench import Workbench
 
@@ -90,6 +90,7 @@ EXPERIMENT = Experiment(
     shows="decay outside the clip breaks down at large λ, and so does L2 inside it when it is exact",
     setting="λ over seven powers of ten, the rest as in the baseline",
     reduced=MNIST,
+    middle=MNIST_MIDDLE,
     nouns=("L2", "Flat"),
     seconds=80,
     run=run,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import IGNORED, INSIDE, MNIST, OUTSIDE, mnist
+from sordino.lab.slides import IGNORED, INSIDE, MNIST, MNIST_MIDDLE, OUTSIDE, mnist
 from sordino.lab.sweep import Grid, Sweep
 from sordino.lab.workbench import Workbench
 
@@ -77,6 +77,7 @@ EXPERIMENT = Experiment(
     shows="the source's flat curve is what ignoring λ looks like; the exact method is not flat",
     setting="as wd-mnist-decay, with a third curve",
     reduced=MNIST,
+    middle=MNIST_MIDDLE,
     nouns=("L2", "Flat"),
     seconds=80,
     run=run,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.slides import INSIDE, MNIST, OUTSIDE, mnist
+from sordino.lab.slides import INSIDE, MNIST, MNIST_MIDDLE, OUTSIDE, mnist
 from sordino.lab.sweep import Grid, Sweep
 from sordino.lab.workbench import Workbench
 
@@ -61,6 +61,7 @@ EXPERIMENT = Experiment(
     shows="both fall with the noise, without a difference",
     setting="σ ∈ (1.3, 2.6, 6.5, 13.0, 65.0), the rest as in the baseline",
     reduced=MNIST,
+    middle=MNIST_MIDDLE,
     nouns=("L2", "Flat"),
     seconds=60,
     run=run,
