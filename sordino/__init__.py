@@ -21,6 +21,7 @@ _NAMES = {
     "door.sealed": ("Sealed",),
     "lots.draws": ("Draws",),
     "lots.lot": ("Lot",),
+    "lots.units": ("Unit", "Views"),
     "penalty": ("L2",),
     "private": ("Private",),
     "refusal": ("Refusal",),

@@ -34,7 +34,7 @@ from sordino.door.sealed import Sealed, under
 from sordino.door.vectors import Grads, divide_
 from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
-from sordino.gradients import check, probe
+from sordino.gradients import check
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.protocol import Backend, LossFn, PerSample
 from sordino.lots.draws import Draws
@@ -44,6 +44,7 @@ from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.phase import Phase
 from sordino.lots.record_lengths import labels_of, lengths_of, records_for_samplers
 from sordino.lots.request import Request, summable
+from sordino.lots.units import AnyUnit
 from sordino.penalty import L2, prepared
 from sordino.progress import Progress
 from sordino.random.rng import Rng
@@ -128,18 +129,17 @@ class Private:
         physical_batch: int | None = None,
         workers: int = 0,
         collate: Callable[[list[Any]], Any] | None = None,
+        unit: AnyUnit | None = None,
     ) -> Draws:
         """`steps` lots of a map-style dataset.
 
         `expected_batch` is the public number every sum is divided by; without it rate × N is used, and the claim says
         that it does not cover the dataset's size. `physical_batch` samples are processed at once (None: as many as fit in
-        memory). `workers` processes load datasets that are not plain tensors.
+        memory). `workers` processes load datasets that are not plain tensors. A `unit` is what is drawn, clipped and claimed.
         """
         check.structure(self._model)
-        request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate)
-        self._passes.look()
-        few = batches.to(request.first(probe.PROBE), self._passes.device)
-        probe.probe(self._model, self._loss_fn, few)
+        request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate, unit)
+        few = self._passes.tried(request.first)
         chunk = summable(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
         for name in size_not_covered(sampler, request.n, expected_batch):
             self._ledger.disclose(name)
@@ -149,7 +149,7 @@ class Private:
         """Begun with the first lot: a call of `draws` whose lots are never asked for draws nothing."""
         run, loads = self._run, self._run.loads
         phase = run.begin(request.sampler, request.n, chunk)
-        self._ledger.uses(request.dataset)
+        self._ledger.uses(request.dataset, request.unit, request.declared)
         records = records_for_samplers(request.n, request.load, chunk, self._gradients)
         made = request.draws(phase, records, run.root, chunk)
         try:

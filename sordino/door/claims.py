@@ -59,11 +59,13 @@ class Guarantee:
     not_covered: tuple[str, ...] = ()
     rests_on: tuple[str, ...] = ()
     """What holds the facts about the user's code; docs/claims.md says which remain the user's word."""
+    unit: str = "record"
+    """What neighbours differ by: all records of one person, say, where lots were drawn by person."""
 
     def __str__(self) -> str:
         lines = [
             f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy",
-            f"  neighbours   {self.relation}: {self.relation.meaning}",
+            f"  neighbours   {self.relation}: {self.neighbours}",
             f"  accountant   {self.accountant}",
             f"  event        {describe(self.event)}",
         ]
@@ -72,6 +74,11 @@ class Guarantee:
             lines.append(f"  not covered  {name}" + (f": {why}" if why else ""))
         lines += [f"  rests on     {what}" for what in self.rests_on]
         return "\n".join(lines)
+
+    @property
+    def neighbours(self) -> str:
+        """How two neighbouring datasets differ, in words."""
+        return self.relation.between(self.unit)
 
 
 @dataclass(frozen=True)
@@ -100,8 +107,12 @@ def claim(
     not_covered: tuple[str, ...] = (),
     rests_on: tuple[str, ...] = (),
     coordinates: int = MOST_COORDINATES,
+    unit: str = "record",
 ) -> Claim:
-    """What can truly be said about an event at this δ, no release of which had more than so many coordinates."""
+    """What can truly be said about an event at this δ, no release of which had more than so many coordinates.
+
+    A `unit` is what every draw was made of, and what every sum was bounded in.
+    """
     delta = validate.number("delta", delta)
     if not 0 <= delta < 1:
         raise ValueError(f"delta={delta!r}: must lie in [0, 1); usual is less than 1 / dataset size")
@@ -125,11 +136,11 @@ def claim(
         return NoGuarantee(f"the {accountant.name} accountant has no theorem for {error}")
     if not math.isfinite(epsilon):
         return NoGuarantee(f"no finite ε holds at δ={delta:g}")
-    return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered, rests_on)
+    return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered, rests_on, unit)
 
 
 def table(said: Claim) -> dict[str, Any]:
-    """A claim as JSON can hold it: epsilon, delta, relation, accountant, event, not_covered, rests_on; or reason.
+    """A claim as JSON can hold it: epsilon, delta, relation, unit, accountant, event, not_covered, rests_on; or reason.
 
     >>> table(NoGuarantee("nothing was released"))
     {'reason': 'nothing was released'}
@@ -140,6 +151,7 @@ def table(said: Claim) -> dict[str, Any]:
         "epsilon": said.epsilon,
         "delta": said.delta,
         "relation": str(said.relation),
+        "unit": said.unit,
         "accountant": said.accountant,
         "event": events.to_json(said.event),
         "not_covered": list(said.not_covered),

@@ -36,6 +36,10 @@ from sordino.events import (
     from_json,
     to_json,
 )
+from sordino.refusal import Refusal
+
+
+_RECORD = "record"
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Ledger:
         self._counts: dict[str, LotCounts] = {}  # by page
         self._data: list[list[Ledger]] = []  # the ledgers of what the records are made of
         self._coordinates = 0
+        self._unit = _RECORD
 
     def __copy__(self) -> Ledger:
         """Itself: what was done to the data is not done again, nor forgotten, by copying the ledger."""
@@ -136,14 +141,26 @@ class Ledger:
         """What became of the lots drawn on a page, so far."""
         self._counts[page] = counts
 
-    def uses(self, dataset: Any) -> None:
-        """Something is done to these records; other ledgers that they are used under will be named."""
+    def uses(self, dataset: Any, unit: str = _RECORD, declared: str = "") -> None:
+        """Something is done to these records, in units; other ledgers that they are used under will be named.
+
+        Two units in one ledger have no common guarantee: of what is bounded by record nobody knows what a person moves.
+        `declared` is the user's word for what a unit is.
+        """
+        if unit != self._unit and not self.empty:
+            raise Refusal(
+                f"this ledger is about one {self._unit} more or fewer, and this is drawn and bounded by {unit}: need the same "
+                "unit in all that shares a ledger; give the same `unit`, or keep a Ledger() of its own for it"
+            )
+        self._unit = unit
+        if declared:
+            self.declare(declared)
         self._data += history.drawn_from(dataset, self)
 
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What holds the facts about the user's code that the events take for granted."""
-        return (*lot_counts.said(self._counts.values()), *self._declared)
+        return (*lot_counts.said(self._counts.values(), self._unit), *self._declared)
 
     def noised(self, coordinates: int) -> None:
         """Noise is added to so many numbers at once: what its end costs grows with them."""
@@ -182,7 +199,7 @@ class Ledger:
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
         """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason."""
         chosen = PLD() if accountant is None else accountant
-        return claims.claim(self.event(), delta, chosen, self.disclosed, self.rests_on, self.coordinates)
+        return claims.claim(self.event(), delta, chosen, self.disclosed, self.rests_on, self.coordinates, self._unit)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON; open draws are in it as charged."""
@@ -194,6 +211,7 @@ class Ledger:
             "declared": list(self._declared),
             "counts": {page: list(counts) for page, counts in self._counts.items()},
             "coordinates": self._coordinates,
+            "unit": self._unit,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -202,7 +220,7 @@ class Ledger:
         if not self.empty and self._all() != loaded:
             raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
         if self.empty:
-            self._entries = loaded
+            self._entries, self._unit = loaded, state.get("unit", _RECORD)
         self._pages = max(self._pages, state["pages"])
         self._coordinates = max(self._coordinates, state["coordinates"])
         self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}

@@ -16,7 +16,7 @@ class LotCounts(NamedTuple):
     """Charged, and no optimizer step was made before the next was drawn: a lot's gradient takes the place of the last."""
 
 
-def said(counts: Iterable[LotCounts]) -> tuple[str, ...]:
+def said(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
     """In words, for the claim.
 
     >>> said([LotCounts(7200, 73), LotCounts()])
@@ -26,7 +26,8 @@ def said(counts: Iterable[LotCounts]) -> tuple[str, ...]:
     drawn, tested, unused = (sum(count[column] for count in every) for column in range(len(LotCounts._fields)))
     if not drawn:
         return ()
-    lines = [f"{tested:,} of {drawn:,} lots replayed with a record exchanged"]
+    article = "an" if unit.lower().startswith(("a", "e", "i", "o")) else "a"
+    lines = [f"{tested:,} of {drawn:,} lots replayed with {article} {unit} exchanged"]
     if unused:
         were, them = ("was", "it") if unused == 1 else ("were", "them")
         lines.append(f"{unused:,} of {drawn:,} lots {were} drawn and charged, and no optimizer step used {them}")

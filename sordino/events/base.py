@@ -20,13 +20,21 @@ class Relation(StrEnum):
         >>> Relation.REPLACE.meaning
         'one record replaced by another'
         """
-        return _MEANINGS[self]
+        return self.between("record")
+
+    def between(self, unit: str) -> str:
+        """The same where a unit is something else than a record.
+
+        >>> Relation.ADD_OR_REMOVE.between("speaker")
+        'one speaker added or removed'
+        """
+        return _MEANINGS[self].format(unit)
 
 
 _MEANINGS = {
-    Relation.ADD_OR_REMOVE: "one record added or removed",
-    Relation.REPLACE: "one record replaced by another",
-    Relation.ZERO_OUT: "one record's contribution replaced by nothing",
+    Relation.ADD_OR_REMOVE: "one {} added or removed",
+    Relation.REPLACE: "one {} replaced by another",
+    Relation.ZERO_OUT: "one {}'s contribution replaced by nothing",
 }
 
 

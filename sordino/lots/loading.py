@@ -52,6 +52,18 @@ def length(dataset: Any) -> int:
     return n
 
 
+class Reads(Protocol):
+    """From indices to a batch, of records or of units."""
+
+    def unread(self) -> Reads:
+        """The same as if nothing had been read."""
+        ...
+
+    def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
+        """The batch."""
+        ...
+
+
 class Loader:
     """From indices to a batch: tensor datasets by indexing, others record by record and through collate."""
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.gradients import batch as batches
+from sordino.gradients import probe
 from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.displaced import displaced
 from sordino.gradients.inventory import Inventory, Names, held_by
@@ -27,6 +28,7 @@ from sordino.gradients.physical_batch import activation_bytes, physical_batch
 from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import Seeded
 from sordino.gradients.spectral import left_unmoved, move_on, vectors_of
+from sordino.gradients.unit_loss import UnitBatch, unit_losses
 from sordino.lots.lot import Lot
 from sordino.penalty import L2
 from sordino.random.rng import Rng
@@ -38,6 +40,7 @@ class LotGradients:
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, backend: Backend, penalty: L2 | None) -> None:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
+        self._unit_loss = partial(unit_losses, loss_fn)
         self.device = torch.device("cpu")  # where the model is
         self._names = Names(model)
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
@@ -62,6 +65,17 @@ class LotGradients:
         """The parameters by name; the same dict for as long as they and what is trained of them are the same."""
         return self._names.named
 
+    def loss_for(self, batch: Any) -> LossFn:
+        """The loss, or its mean over the records of a unit where the batch is of units."""
+        return self._unit_loss if type(batch) is UnitBatch else self.loss_fn
+
+    def tried(self, first: Callable[[int], Any]) -> Any:
+        """The first few records where the model is now, after a probe of the loss on them."""
+        self.look()
+        few = batches.to(first(probe.PROBE), self.device)
+        probe.probe(self.model, self.loss_for(few), few)
+        return few
+
     def sizes(self) -> dict[str, int]:
         """The elements of each trainable parameter."""
         return {name: p.numel() for name, p in self._names.trained.items()}
@@ -78,7 +92,9 @@ class LotGradients:
         """The same of another model, such as a copy in double precision; without the penalty."""
         inventory = Inventory(model)
         with left_unmoved(vectors_of(inventory.modules)):
-            return _for_pass(self.backend, inventory).per_sample(model, self.loss_fn, batches.to(batch, self.device))
+            return _for_pass(self.backend, inventory).per_sample(
+                model, self.loss_for(batch), batches.to(batch, self.device)
+            )
 
     def over(self) -> None:
         """The passes of a lot are over: what moves on with every lot does."""
@@ -87,7 +103,7 @@ class LotGradients:
 
     def physical_batch(self, few: Any, expected: float) -> int:
         """How many records of lots of the expected size are processed at once, from what a few of them take."""
-        activations = activation_bytes(self.model, self.loss_fn, few)
+        activations = activation_bytes(self.model, self.loss_for(few), few)
         parameters = sum(p.nbytes for p in self.model.parameters())
         return physical_batch(self.backend.sample_bytes(self.model), self.device, expected, activations, parameters)
 
@@ -139,7 +155,7 @@ class LotGradients:
         """A batch's per-sample gradients, the penalty in them, and its losses."""
         before = [tensor._version for _, tensor in self._tensors]
         with left_unmoved(self._vectors) if self._vectors else nullcontext():
-            part = backend.per_sample(self.model, self.loss_fn, batches.to(batch, self.device))
+            part = backend.per_sample(self.model, self.loss_for(batch), batches.to(batch, self.device))
         if before != [tensor._version for _, tensor in self._tensors]:
             moved = (name for (name, t), version in zip(self._tensors, before, strict=True) if t._version != version)
             self.written = next(moved)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from sordino import validate
 from sordino.door.rounding import slack
-from sordino.lots.loading import Batches, Loader, MapStyle, Prefetch, length
+from sordino.lots.loading import Batches, Loader, MapStyle, Prefetch, Reads, length
 from sordino.lots.phase import Phase
 from sordino.lots.repeated_records import grouped, most_copies
+from sordino.lots.units import RECORD, AnyUnit, Unit, UnitLoader, unit_of
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.sampling.records import Records
@@ -34,8 +35,10 @@ class Request:
     collate: Collate | None
     n: int
     expected: float  # the public number that sums are divided by
-    load: Loader
+    load: Reads
     copies: int  # of one record, at most
+    unit: str = RECORD  # what is drawn
+    declared: str = ""  # the user's word for it
 
     @staticmethod
     def checked(
@@ -45,9 +48,14 @@ class Request:
         expected_batch: float | None,
         workers: int,
         collate: Collate | None,
+        given: AnyUnit | None = None,
     ) -> Request:
         """The request, if it can be met."""
         n = length(dataset)
+        unit = None if given is None else unit_of(given)
+        members = None if unit is None else unit.members(dataset)
+        copies = 1 if isinstance(unit, Unit) else most_copies(dataset, n)
+        n = n if members is None else members.n
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler={sampler!r}: must be a sampler, such as Poisson(rate=0.01)")
         steps = validate.count("steps", steps)
@@ -60,9 +68,16 @@ class Request:
                 f"workers={workers}: {type(sampler).__name__} asks the records at the model of the moment, so its lots "
                 "cannot be loaded ahead; use workers=0"
             )
+        if workers and unit is not None:
+            raise Refusal(f"workers={workers}: units are read by the process that trains; use workers=0")
         load = Loader(dataset, collate)
         load.begin()
-        return Request(dataset, sampler, steps, workers, collate, n, expected, load, most_copies(dataset, n))
+        if unit is None or members is None:
+            return Request(dataset, sampler, steps, workers, collate, n, expected, load, copies)
+        of_units = UnitLoader(load, members)
+        return Request(
+            dataset, sampler, steps, 0, collate, n, expected, of_units, copies, unit.name, unit.declared
+        )
 
     def first(self, few: int) -> Any:
         """A batch of the first few records, for the checks before the first draw."""
@@ -85,7 +100,10 @@ class Request:
         for k, draw in enumerate(made()):
             ahead = None if prefetch is None else prefetch.of(k)
             whole = grouped(draw, self.copies, self.sampler)
-            yield whole, Batches(draw.indices, chunk, self.load, self.n, ahead), draw.indices
+            load = self.load
+            if isinstance(load, UnitLoader):
+                load = load.at(root.child("records of units", phase.number, start + k))
+            yield whole, Batches(draw.indices, chunk, load, self.n, ahead), draw.indices
 
 
 def summable(records: int | None) -> int | None:

@@ -101,6 +101,7 @@ def _claim(path: Path, said: Mapping[str, Any]) -> Claim:
             event=from_json(table["event"]),
             not_covered=_words(table["not_covered"]),
             rests_on=_words(table.get("rests_on", [])),
+            unit=str(table.get("unit", "record")),
         )
         least, _ = PLD().bounds(made.event, made.delta, relation=made.relation)
     except (KeyError, TypeError, ValueError, Unsupported) as error:

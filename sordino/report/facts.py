@@ -105,7 +105,7 @@ def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> 
         curve,
         [(delta, rounded_up(epsilon)) for delta, epsilon in at if math.isfinite(epsilon)],
         rounded_up(attack.mu) if math.isfinite(attack.mu) else None,
-        guarantee.relation.meaning,
+        guarantee.neighbours,
         [(name, explain(name) or "") for name in guarantee.not_covered],
         checklist(evidence, guarantee, statement),
     )

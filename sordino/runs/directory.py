@@ -157,7 +157,7 @@ class Run:
 
 
 def statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
-    """privacy.json: `claim` (epsilon, delta, relation, accountant, event, not_covered, rests_on, or reason) and more.
+    """privacy.json: `claim` (epsilon, delta, relation, unit, accountant, event, not_covered, rests_on, or reason) and more.
 
     `status` is running, stopped, finished or failed; `steps` is how many lots the claim speaks about, `budget` the ε that
     was asked for, `words` the printed claim, `at_delta` ε at other δ, `mu` the Gaussian mechanism's with the same (ε, δ).

@@ -112,7 +112,8 @@ def together(each: Sequence[Claim], delta: float) -> Claim:
         return next(claim for claim in each if not isinstance(claim, Guarantee))
     uncovered = tuple(dict.fromkeys(name for claim in proved for name in claim.not_covered))
     rests = tuple(f"run {number}: {name}" for number, claim in enumerate(proved) for name in claim.rests_on)
-    return claims.claim(compose([claim.event for claim in proved]), delta, PLD(), uncovered, rests)
+    unit = proved[0].unit  # of all: they are runs of one recipe
+    return claims.claim(compose([claim.event for claim in proved]), delta, PLD(), uncovered, rests, unit=unit)
 
 
 def _numbered(settings: Settings, number: int) -> Settings:

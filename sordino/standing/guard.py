@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sordino.gradients.protocol import PerSample
-from sordino.lots.loading import Loader
+from sordino.lots.loading import Reads
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.standing.double import Rounding
@@ -30,7 +30,7 @@ _WHOLE_EARLY, _WHOLE = 1 / 3, 1 / 8
 @dataclass(frozen=True)
 class _Lot:
     number: int
-    load: Loader
+    load: Reads
     indices: NDArray[np.int64]
     n: int
     chunk: int  # records that training runs at once, at most
@@ -57,7 +57,7 @@ class Guard:
         self.tested, self.before_claims = tested, before_claims
         self._moments = Moments(stream, replayed=replayed)
 
-    def drawn(self, number: int, load: Loader, indices: NDArray[np.int64], n: int, chunk: int) -> None:
+    def drawn(self, number: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int) -> None:
         """A lot was drawn, of a dataset of n records; it is processed `chunk` records at a time."""
         self._lot = _Lot(number, load, indices, n, chunk)
 

@@ -21,7 +21,7 @@ from sordino.door.lot_counts import LotCounts
 from sordino.door.tripwire import Tripwire
 from sordino.gradients import check
 from sordino.gradients.inventory import Inventory
-from sordino.lots.loading import Loader
+from sordino.lots.loading import Reads
 from sordino.lots.lot_gradients import LotGradients
 from sordino.random.rng import Rng
 from sordino.standing.finding import Broken, Finding
@@ -59,7 +59,7 @@ class LotChecks:
         if begun:
             self.tripwire.trust()
 
-    def drawn(self, page: str, lot: int, load: Loader, indices: NDArray[np.int64], n: int, chunk: int) -> None:
+    def drawn(self, page: str, lot: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int) -> None:
         """A lot was drawn, and charged; training runs `chunk` records of it at once."""
         self._unused += int(not self.tripwire.used)
         self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False

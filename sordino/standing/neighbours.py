@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.gradients.batch import mapped, tensors
-from sordino.lots.loading import Loader
+from sordino.lots.loading import Reads
 from sordino.random.global_state import GlobalState, seed_all
 
 Change = Callable[[Tensor], Tensor]
@@ -42,7 +42,7 @@ _TYPES = (torch.uint8,)
 class RecordsTogether:
     """Some records, by their places in the dataset, and the random numbers they are read with."""
 
-    load: Loader
+    load: Reads
     indices: NDArray[np.int64]
     seed: int
 

@@ -25,7 +25,7 @@ from sordino.door.sensitivity import EXACT
 from sordino.gradients import batch as batches
 from sordino.gradients.probe import evaluation_mode
 from sordino.gradients.protocol import PerSample
-from sordino.lots.loading import Loader
+from sordino.lots.loading import Reads
 from sordino.random.global_state import GlobalState, left_as_they_were, seed_all
 from sordino.random.rng import Rng
 from sordino.standing.compare import Seen, directions, disagreement, distance, length
@@ -61,7 +61,7 @@ class StandingTest:
 
     def __call__(
         self,
-        load: Loader,
+        load: Reads,
         drawn: NDArray[np.int64],
         n: int,
         stream: Rng,

@@ -101,8 +101,11 @@ class World:
     model: Callable[[], nn.Module] = network
     loss: LossFn = squared_error
     learning_rate: float = 0.05
+    unit: sd.Unit | sd.Views | None = None
 
 
+Units = Callable[[int], tuple[int, sd.Unit | sd.Views]]
+"""From a number of units to how many records they have together, and whose each is; record u < n is of unit u."""
 Queries = Callable[[], "sd.algorithms.Query"]
 
 
@@ -114,17 +117,20 @@ def hunt(
     seed: int = 0,
     physical_batch: int = 3,
     options: Mapping[str, Any] | None = None,
+    units: Units | None = None,
 ) -> Catch:
-    """Random and adversarial neighbours; the worst that was found."""
+    """Random and adversarial neighbours; the worst that was found. With `units` they differ by a unit."""
     rng = np.random.default_rng(seed)
     catch = Catch()
     for _ in range(trials):
         n = int(rng.choice([1, 2, 5, 12]))
-        dataset = TensorDataset(*records(rng, n))
+        total, unit = (n, None) if units is None else units(n)
+        dataset = TensorDataset(*records(rng, total))
         lots = tuple(tuple(np.flatnonzero(rng.random(n) < 0.7).tolist()) for _ in range(3))
         gone = int(rng.integers(n))
         fewer = tuple(tuple(i for i in lot if i != gone) for lot in lots)
-        here, there = World(dataset, Scripted(lots), len(lots)), World(dataset, Scripted(fewer), len(lots))
+        here = World(dataset, Scripted(lots), len(lots), unit=unit)
+        there = World(dataset, Scripted(fewer), len(lots), unit=unit)
         found = compare(
             query, here, there, backend, seed=int(rng.integers(2**31)), physical_batch=physical_batch, options=options
         )
@@ -228,7 +234,9 @@ def _run(
     optimizer = torch.optim.SGD(model.parameters(), lr=world.learning_rate)
     written = []
     with tapped(tap, tap.choose), untested():
-        for lot in private.draws(world.dataset, world.sampler, steps=world.steps, physical_batch=physical_batch):
+        for lot in private.draws(
+            world.dataset, world.sampler, steps=world.steps, physical_batch=physical_batch, unit=world.unit
+        ):
             private.backward(lot)
             written += [p.grad.clone() for p in model.parameters() if p.grad is not None]
             optimizer.step()

@@ -13,7 +13,7 @@ from sordino.algorithms import Query
 from sordino.gradients import JL, Backend, Captured, Loop, Vmap
 from sordino.sampling import Sampler
 from sordino.weigh import Weigher
-from tests.contracts.hunter import Catch, World, compare
+from tests.contracts.hunter import Catch, Units, World, compare
 from tests.contracts.neighbours import one_record_more
 
 EXACT: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
@@ -41,7 +41,7 @@ class Variant:
 
     `noun` is what docs/claims.md calls it. `weigher` is given where the query is a NoisySum of one: then its weights are
     tested too. `sampler` is given where the method is one; such a row runs the contracts that need no scripted lots.
-    `options` go to `Private`: a penalty. `without` names the contracts a row cannot keep, each with the reason.
+    `options` go to `Private`: a penalty. `units` where something else than a record is drawn and bounded. `without` names the contracts a row cannot keep, each with the reason.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Variant:
     weigher: Callable[[], Weigher] | None = None
     sampler: Callable[[], Sampler] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    units: Units | None = None
     backends: tuple[str, ...] = tuple(EXACT)
     guarantee: bool = True
     witness: Witness | None = None
@@ -67,6 +68,21 @@ def weighs(
 
     plain = None if unclipped is None else lambda: sd.NoisySum(unclipped(), sd.Gaussian(0.0))
     return Variant(name, noun, query, plain, weigher, **more)
+
+
+def speakers(n: int) -> tuple[int, sd.Unit]:
+    """Units of one to three records; the last has eight, of which three are in a lot."""
+    own = [*range(n), *(u for u in range(n) for _ in range(u % 3)), *([n - 1] * 5)]
+    return len(own), sd.Unit(own, records=3, name="speaker")
+
+
+def by_unit(name: str, noun: str, units: Units, backends: tuple[str, ...]) -> Variant:
+    """A row for lots of units, under flat clipping."""
+
+    def query(multiplier: float = 1.0) -> sd.NoisySum:
+        return sd.NoisySum(sd.Flat(0.5), sd.Gaussian(multiplier))
+
+    return Variant(name, noun, query, units=units, backends=backends)
 
 
 def draws(name: str, noun: str, sampler: Callable[[], Sampler], **more: Any) -> Variant:

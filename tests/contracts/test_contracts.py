@@ -43,8 +43,14 @@ def asks(sampler) -> bool:
 LOTS = ((0, 3, 5, 7), (), (1, 2), (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 
 
-def data(n: int = 12) -> TensorDataset:
-    return TensorDataset(*records(np.random.default_rng(6), n))
+def data(variant=None, n: int = 12) -> TensorDataset:
+    """So many records, or of so many units."""
+    total = n if variant is None or variant.units is None else variant.units(n)[0]
+    return TensorDataset(*records(np.random.default_rng(6), total))
+
+
+def unit_of(variant, n: int = 12):
+    return None if variant.units is None else variant.units(n)[1]
 
 
 def train(variant, backend=None, *, query=None, lots=LOTS, dataset=None, seed=3, **options):
@@ -52,7 +58,8 @@ def train(variant, backend=None, *, query=None, lots=LOTS, dataset=None, seed=3,
     model = network()
     private = sd.Private(model, squared_error, query or variant.query(), backend=backend, seed=seed, **variant.options)
     steps = torch.optim.SGD(model.parameters(), lr=0.05)
-    for lot in private.draws(dataset or data(), Scripted(lots), steps=len(lots), **options):
+    unit = unit_of(variant)
+    for lot in private.draws(dataset or data(variant), Scripted(lots), steps=len(lots), unit=unit, **options):
         private.backward(lot)
         steps.step()
     return torch.cat([p.detach().flatten() for p in model.parameters()]), private
@@ -125,7 +132,7 @@ def with_samplers(found, samplers):
 def test_the_event_of_a_dry_run_is_that_of_the_real_run(variant, sampler):
     model, backend = network(), BACKENDS[variant.backends[-1]]
     private = sd.Private(model, squared_error, variant.query(), backend=backend, seed=0, **variant.options)
-    for lot in private.draws(data(), sampler, steps=7):
+    for lot in private.draws(data(variant), sampler, steps=7, unit=unit_of(variant)):
         private.backward(lot)
     assert private.event == sd.dry_run(variant.query(), sampler, dataset_size=12, steps=7, backend=backend)
 
@@ -149,7 +156,7 @@ def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, bac
         model = network()
         private = begun(model, 5)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        for lot in private.draws(data(), sampler, steps=8):
+        for lot in private.draws(data(variant), sampler, steps=8, unit=unit_of(variant)):
             private.backward(lot)
             optimizer.step()
             if private.steps == stop:
@@ -165,7 +172,7 @@ def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, bac
     resumed.load_state_dict(saved, replay=sd.Replay("a test", entered=True))
     again = torch.optim.Adam(fresh.parameters(), lr=0.01)
     again.load_state_dict(optimizer.state_dict())
-    for lot in resumed.draws(data(), sampler, steps=8 - resumed.steps):
+    for lot in resumed.draws(data(variant), sampler, steps=8 - resumed.steps, unit=unit_of(variant)):
         resumed.backward(lot)
         again.step()
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), fresh.parameters(), strict=True))
@@ -241,7 +248,7 @@ def test_weight_times_norm_never_exceeds_the_declared_bound(variant):
 @every_variant_and_backend("poison")
 @pytest.mark.parametrize("poison", [math.nan, math.inf, 1e200])
 def test_a_record_whose_gradient_is_not_finite_contributes_nothing(variant, backend, poison):
-    x, y = (column.clone() for column in data().tensors)
+    x, y = (column.clone() for column in data(variant).tensors)
     y[3] = poison
     poisoned, _ = train(variant, backend, dataset=TensorDataset(x, y), lots=((0, 3, 5), (3,)))
     without, _ = train(variant, backend, dataset=TensorDataset(x, y), lots=((0, 5), ()))

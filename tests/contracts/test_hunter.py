@@ -22,7 +22,7 @@ PROVEN = {name: pair for name, pair in rows_and_backends("hunt").items() if pair
     ],
 )
 def test_no_neighbour_moves_a_sum_by_more_than_declared(variant, backend):
-    catch = hunt(variant.query, backend, trials=30, options=variant.options)
+    catch = hunt(variant.query, backend, trials=30, options=variant.options, units=variant.units)
     assert not catch.broken, catch
     assert catch.worst > 0.3  # the hunter came near the bound, so it was looking in the right place
 

@@ -26,12 +26,14 @@ from tests.contracts.row import (
     Variant,
     Witness,
     by_sign,
+    by_unit,
     clips_by,
     draws,
     lookahead,
     per_layer,
     releases_loss,
     sorts,
+    speakers,
     weighs,
 )
 
@@ -256,6 +258,8 @@ VARIANTS = [
     sorts("sorted-quantile", lambda: sd.Sorted.quantile(4)),
     sorts("sorted-class-diverse", lambda: sd.Sorted.class_diverse(4, label=by_sign)),
     sorts("sorted-similar-length", lambda: sd.Sorted.similar_length(4)),
+    by_unit("unit", "Unit", speakers, ("loop", "vmap-chunk", "captured")),
+    by_unit("views", "Views", lambda n: (n, sd.Views(3)), FAST),
     draws("poisson", "Poisson", lambda: sd.Poisson(0.3), backends=FAST),
     draws("shuffle", "Shuffle", lambda: sd.Shuffle(5), backends=FAST),
     draws("fixed-size", "FixedSize", lambda: sd.FixedSize(4), backends=FAST),
