@@ -36,6 +36,8 @@ from sordino.door.noise import Laplace as Laplace
 from sordino.door.sealed import Sealed as Sealed
 from sordino.lots.draws import Draws as Draws
 from sordino.lots.lot import Lot as Lot
+from sordino.lots.units import Unit as Unit
+from sordino.lots.units import Views as Views
 from sordino.penalty import L2 as L2
 from sordino.private import Private as Private
 from sordino.refusal import Refusal as Refusal

@@ -135,7 +135,7 @@ class Private:
 
         `expected_batch` is the public number every sum is divided by; without it rate × N is used, and the claim says
         that it does not cover the dataset's size. `physical_batch` samples are processed at once (None: as many as fit in
-        memory). `workers` processes load datasets that are not plain tensors. A `unit` is what is drawn, clipped and claimed.
+        memory). `workers` processes load datasets that are not plain tensors. A `unit` is what is drawn and claimed.
         """
         check.structure(self._model)
         request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate, unit)

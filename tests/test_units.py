@@ -130,7 +130,7 @@ def test_units_that_become_coupled_end_the_claim():
 
 
 def test_one_ledger_has_one_unit():
-    private, model, dataset, unit = trained()
+    private, model, dataset, _ = trained()
     again = sd.Private(model, squared_error, dpsgd(2.0))
     with pytest.raises(sd.Refusal, match="about one speaker"):
         next(again.draws(dataset, sd.Poisson(0.3), steps=1))

@@ -38,7 +38,6 @@ from sordino.events import (
 )
 from sordino.refusal import Refusal
 
-
 _RECORD = "record"
 
 
@@ -149,8 +148,8 @@ class Ledger:
         """
         if unit != self._unit and not self.empty:
             raise Refusal(
-                f"this ledger is about one {self._unit} more or fewer, and this is drawn and bounded by {unit}: need the same "
-                "unit in all that shares a ledger; give the same `unit`, or keep a Ledger() of its own for it"
+                f"this ledger is about one {self._unit} more or fewer, and this is drawn and bounded by {unit}: need the "
+                "same unit in all that shares a ledger; give the same `unit`, or keep a Ledger() of its own for it"
             )
         self._unit = unit
         if declared:

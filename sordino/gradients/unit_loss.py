@@ -2,8 +2,8 @@
 
     ℓ_u = Σ_{i ∈ u} ℓ_i / |u|,    so its gradient is the mean of those of its records
 
-The model sees all rows of all units as one batch of U·K records; the backends see U losses, and with them the gradients of U
-samples. Layers then have several rows for each sample, as they do for the tokens of a text.
+The model sees all rows of all units as one batch of U·K records; the backends see U losses, and with them the gradients of
+U samples. Layers then have several rows for each sample, as they do for the tokens of a text.
 
 Privacy: the mean is taken before anything is weighed, so a weigher that bounds ‖g_u‖ bounds what the whole unit adds to a
 sum, however many records it has. K is public, so no shape tells how many a unit has.
@@ -34,7 +34,7 @@ def unit_losses(loss_fn: LossFn, model: nn.Module, records: Any, taken: Tensor) 
 
     >>> two = UnitBatch((torch.tensor([[1.0, 3.0], [5.0, 5.0]]),), torch.tensor([[True, True], [True, False]]))
     >>> unit_losses(lambda m, x: 2 * x, nn.Identity(), *two)
-    tensor([4., 10.])
+    tensor([ 4., 10.])
     """
     losses = losses_of(loss_fn, model, mapped(lambda leaf: leaf.flatten(0, 1), records))
     if not isinstance(losses, Tensor) or losses.dim() != 1 or losses.numel() != taken.numel():

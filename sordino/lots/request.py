@@ -75,9 +75,7 @@ class Request:
         if unit is None or members is None:
             return Request(dataset, sampler, steps, workers, collate, n, expected, load, copies)
         of_units = UnitLoader(load, members)
-        return Request(
-            dataset, sampler, steps, 0, collate, n, expected, of_units, copies, unit.name, unit.declared
-        )
+        return Request(dataset, sampler, steps, 0, collate, n, expected, of_units, copies, unit.name, unit.declared)
 
     def first(self, few: int) -> Any:
         """A batch of the first few records, for the checks before the first draw."""

@@ -162,9 +162,7 @@ AnyUnit: TypeAlias = Unit | Views | str
 def unit_of(given: AnyUnit) -> Unit | Views:
     """What was given as `unit`: a column's name alone is that of a `Unit`."""
     if not isinstance(given, Unit | Views | str):
-        raise TypeError(
-            f"unit={type(given).__name__}: must be a column's name, Unit(ids, name='speaker') or Views(4)"
-        )
+        raise TypeError(f"unit={type(given).__name__}: must be a column's name, Unit(ids, name='speaker') or Views(4)")
     return Unit(given) if isinstance(given, str) else given
 
 
@@ -178,5 +176,6 @@ def _column(dataset: Any, name: str) -> Any:
     if hasattr(dataset, name):
         return getattr(dataset, name)
     raise Refusal(
-        f"unit={name!r}: the dataset has no such column; give one id per record, as in unit=Unit(ids, records=16, name={name!r})"
+        f"unit={name!r}: the dataset has no such column; give one id per record, as in "
+        f"unit=Unit(ids, records=16, name={name!r})"
     )

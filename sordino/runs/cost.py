@@ -71,7 +71,7 @@ def _event_of(
 ) -> Callable[[float], Event]:
     """The event of a run as a function of its noise multiplier."""
     if prepared is not None:
-        records = len(prepared.train)
+        records = prepared.drawn
         return RunParts(recipe, build(recipe, prepared, seed=0), records, parameters or {}).event
     asked = [f"parameters={dict(parameters)!r}"] if parameters else []
     if not is_plain(recipe):

@@ -16,11 +16,13 @@ from sordino.door.ledger import Ledger
 from sordino.events import Event, compose
 from sordino.gradients import Backend
 from sordino.gradients.physical_batch import physical_batch_by_shapes
+from sordino.lots.units import RECORD, Unit
 from sordino.penalty import L2
 from sordino.runs.cost import noise_for, steps_for
 from sordino.runs.diagnosis import DISCLOSED, asked
 from sordino.runs.environment import here
 from sordino.runs.problem import Problem, build, tell_noise
+from sordino.runs.recipe import Recipe
 from sordino.runs.run_data import RunData, Say, run_data
 from sordino.runs.run_parts import RunParts
 from sordino.runs.settings import Settings
@@ -52,7 +54,7 @@ class Job:
     @property
     def expected_batch(self) -> float:
         """The public number that sums are divided by."""
-        return self.sampler.expected(len(self.data.prepared.train))
+        return self.sampler.expected(self.data.prepared.drawn)
 
     @property
     def evaluate_every(self) -> int:
@@ -71,6 +73,11 @@ class Job:
     def backend(self) -> Backend:
         """How per-sample gradients are computed; nothing is measured, so that a replay computes the same bits."""
         return self._parts.backend()
+
+    def unit(self) -> Unit | None:
+        """What lots are drawn of, where it is not records."""
+        recipe, ids = self.settings.recipe, self.data.prepared.units
+        return None if ids is None or recipe.unit is None else Unit(ids, recipe.unit_records, recipe.unit)
 
     def penalty(self) -> L2 | None:
         """The L2 penalty inside each record's gradient, if there is one."""
@@ -94,13 +101,15 @@ class Job:
             done = so_far.event()
             on_plan = steps > 0 and done == self._parts.event(self.multiplier, steps)
             whole = whole if on_plan else compose([done, whole])
-        return claims.claim(whole, self.settings.recipe.delta, PLD(), uncovered, (PLANNED,), coordinates=numbers)
+        recipe = self.settings.recipe
+        unit = recipe.unit or RECORD
+        return claims.claim(whole, recipe.delta, PLD(), uncovered, (PLANNED,), coordinates=numbers, unit=unit)
 
     def not_covered(self) -> tuple[str, ...]:
         """What the claim will list, in the order in which the run comes to it."""
         options, drawn = self.settings.options, self.sampler
         seed = [claims.SEED] if options.seed is not None else []
-        size = size_not_covered(drawn, len(self.data.prepared.train), None)
+        size = size_not_covered(drawn, self.data.prepared.drawn, None)
         shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
         looked = [DISCLOSED[name] for name in asked(options.diagnose) if name in DISCLOSED]
         return (*seed, *size, *shown, *looked)
@@ -156,7 +165,7 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
     loaded = run_data(recipe, options.records, say)
     problem = build(recipe, loaded.prepared, options.init_seed)
     _fits(settings, problem)
-    n = len(loaded.prepared.train)
+    n = loaded.prepared.drawn
     parts = _parts(settings, problem, loaded)
     drawn = parts.sampler()
     drawn.expected(n)  # refuses what cannot be drawn
@@ -174,13 +183,17 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
     steps = recipe.steps
     if options.budget is not None:
         steps = steps_for(lambda count: parts.event(multiplier, count), steps, options.budget, recipe.delta)
-    physical = options.physical_batch or physical_batch_by_shapes(
-        problem.model, loaded.prepared.train.tensors[0], drawn.expected(n)
-    )
+    physical = options.physical_batch or _physical_batch(recipe, problem, loaded, drawn.expected(n))
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
 
 
+def _physical_batch(recipe: Recipe, problem: Problem, data: RunData, lot: float) -> int:
+    """Records, or units, each of which has its own rows."""
+    rows = 1 if data.prepared.units is None else recipe.unit_records
+    return max(1, physical_batch_by_shapes(problem.model, data.prepared.train.tensors[0], lot * rows) // rows)
+
+
 def _parts(settings: Settings, problem: Problem, data: RunData) -> RunParts:
-    records = len(data.prepared.train)
+    records = data.prepared.drawn
     return RunParts(settings.recipe, problem, records, settings.parameters, settings.options.non_private)

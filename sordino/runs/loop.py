@@ -249,6 +249,7 @@ class Training:
                 self.job.sampler,
                 self.job.steps - self.private.steps,
                 physical_batch=self.job.physical_batch,
+                unit=self.job.unit(),
             )
         return self._lots
 
@@ -262,7 +263,7 @@ class Training:
         if not math.isfinite(found.loss):
             raise NotFinite(f"step {step}: the test loss is {found.loss}; lower learning_rate in config.toml")
         rate, delta = self.job.problem.learning_rate(max(0, step - 1)), self.job.settings.recipe.delta
-        epoch = step * self.job.expected_batch / len(self.job.data.prepared.train)
+        epoch = step * self.job.expected_batch / self.job.data.prepared.drawn
         said = self.claim()
         epsilon = said.epsilon if isinstance(said, Guarantee) else None
         self._tell_if_void()

@@ -26,6 +26,13 @@ class Prepared:
     train: TensorDataset
     test: TensorDataset
     classes: int
+    units: Tensor | None = None
+    """Whose each training record is, where lots are drawn by unit."""
+
+    @property
+    def drawn(self) -> int:
+        """How many things lots are drawn from: units, or records."""
+        return len(self.train) if self.units is None else len(self.units.unique())
 
     @property
     def shape(self) -> torch.Size:

@@ -76,8 +76,12 @@ class Recipe:
     """gaussian or laplace. None: the method's own."""
     backend: str | None = None
     """How per-sample gradients are computed. None: the method's own."""
+    unit: str | None = None
+    """What is drawn, clipped and claimed in place of a record: speaker, of the data set friends."""
+    unit_records: int = 16
+    """At most so many records of a unit are in a lot, others each time."""
     rate: float
-    """Poisson rate: the chance of each record to be in a lot."""
+    """Poisson rate: the chance of each record, or unit, to be in a lot."""
     steps: int
     """Lots to draw."""
     bound: float
@@ -147,6 +151,11 @@ class Recipe:
             if getattr(self, name) is not None:
                 validate.positive(name, getattr(self, name))
         validate.count("components", self.components)
+        validate.count("unit_records", self.unit_records)
+        if self.unit is not None and (self.normalise is not None or self.pca is not None):
+            raise ValueError(
+                f"unit={self.unit!r}: normalise and pca are bounded by record, not by unit; leave them out"
+            )
         validate.count("warm_up", self.warm_up, least=0)
         if self.schedule_steps is not None:
             validate.count("schedule_steps", self.schedule_steps)

@@ -25,12 +25,14 @@ from sordino import data as known
 from sordino.data import Data, NotFetched
 from sordino.data.adult import adult
 from sordino.runs import Prepared, Recipe, prepare
-from sordino.runs.text_data import encoded
+from sordino.runs.text_data import encoded, encoded_by_speaker
 
 Say = Callable[[str], None]
 T = TypeVar("T")
 
 _TEXTS = ("r8", "20news")
+_UNITS = {"friends": "speaker"}
+"""Data sets whose records have an owner."""
 
 _SPIRAL_ARMS = 3
 _SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
@@ -61,6 +63,11 @@ class RunData:
 
 def run_data(recipe: Recipe, limit: int | None, say: Say) -> RunData:
     """The recipe's data, at most `limit` training records of it."""
+    if recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
+        known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
+        raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
+    if recipe.dataset == "friends":
+        return _by_speaker(recipe, limit, say)
     if recipe.dataset in _VECTORS:
         if recipe.features != "none":
             raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
@@ -102,7 +109,21 @@ def _limited(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, l
     if limit > n:
         raise ValueError(f"records={limit}: the training set has {n}")
     some = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
-    return RunData(Prepared(some, prepared.test, prepared.classes), tuple(t[:limit] for t in private), generated)
+    units = None if prepared.units is None else prepared.units[:limit]
+    fewer = Prepared(some, prepared.test, prepared.classes, units)
+    return RunData(fewer, tuple(t[:limit] for t in private), generated)
+
+
+def _by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
+    if recipe.features != "minilm":
+        raise ValueError(f"features={recipe.features!r}: the lines of friends are texts; need 'minilm'")
+    train, test, outputs, speakers = _had("friends", lambda: encoded_by_speaker(say))
+    return _limited(
+        Prepared(train, test, outputs, None if recipe.unit is None else speakers),
+        (*train.tensors, speakers),
+        False,
+        limit,
+    )
 
 
 def _spirals() -> tuple[TensorDataset, TensorDataset, int]:

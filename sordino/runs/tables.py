@@ -49,8 +49,30 @@ def _text(name: str, epsilon: float) -> Recipe:
     )
 
 
+def _friends(epsilon: float, learning_rate: float) -> Recipe:
+    return Recipe(
+        name="friends",
+        dataset="friends",
+        features="minilm",
+        model="linear",
+        unit="speaker",
+        unit_records=16,
+        rate=0.25,
+        steps=200,
+        bound=1.0,
+        epsilon=epsilon,
+        delta=1e-4,
+        optimizer="adam",
+        learning_rate=learning_rate,
+        schedule="linear",
+        ema=0.9,
+        tuned=_TEXT,
+    )
+
+
 TABLES: tuple[Recipe, ...] = (
     *(_adult(epsilon) for epsilon in (1.0, 3.0)),
     *(_text("r8", epsilon) for epsilon in (1.0, 3.0, 8.0)),
     *(_text("20news", epsilon) for epsilon in (1.0, 3.0, 8.0)),
+    *(_friends(epsilon, 0.005) for epsilon in (3.0, 8.0)),
 )

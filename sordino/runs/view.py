@@ -198,7 +198,7 @@ class Bar:
     def begin(self, job: Job, step: int) -> None:
         """The bar appears."""
         self._budget, self._steps = job.settings.budget, job.steps
-        self._pass = len(job.data.prepared.train) / job.expected_batch
+        self._pass = job.data.prepared.drawn / job.expected_batch
         first, *rest = summary(job)
         self._console.print(first, markup=False, highlight=False, style="bold")
         for line in rest:

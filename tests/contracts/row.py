@@ -41,7 +41,8 @@ class Variant:
 
     `noun` is what docs/claims.md calls it. `weigher` is given where the query is a NoisySum of one: then its weights are
     tested too. `sampler` is given where the method is one; such a row runs the contracts that need no scripted lots.
-    `options` go to `Private`: a penalty. `units` where something else than a record is drawn and bounded. `without` names the contracts a row cannot keep, each with the reason.
+    `options` go to `Private`: a penalty. `units` where something else than a record is drawn and bounded. `without` names
+    the contracts a row cannot keep, each with the reason.
     """
 
     name: str
