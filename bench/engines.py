@@ -76,9 +76,11 @@ def ours(
     private = sd.Private(model, lambda m, a, t: problem.loss(m(a), t), query, **options)
     lots = private.draws(TensorDataset(x, y), sd.Full(), _FOREVER, expected_batch=b, physical_batch=chunk)
 
-    def step() -> None:
+    def step() -> int:
+        before = private._checks.counts().tested
         private.backward(next(lots))
         optimizer.step()
+        return private._checks.counts().tested - before
 
     return step
 

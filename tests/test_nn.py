@@ -1,6 +1,7 @@
 """Models: their published sizes, each trainable privately as it is; batch norm replaced; ImageNet weights by name."""
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -243,3 +244,32 @@ def test_weights_that_lack_a_layer_are_refused():
     del weights["_blocks.3._bn1.bias"]
     with pytest.raises(ValueError, match=r"lack '_blocks.3._bn1.bias'"):
         network.load_folded(weights)
+
+
+class WithActivation(nn.BatchNorm2d):
+    """Normalises, drops, activates, as the layers of some collections of models do."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.drop, self.act = nn.Identity(), nn.PReLU(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.drop(super().forward(x)))
+
+
+class Doubled(nn.BatchNorm2d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def test_what_a_subclass_of_batch_norm_does_besides_is_kept_or_refused_by_name():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), WithActivation(8))
+    replaced = models.replace_batchnorm(model)
+    x = torch.randn(2, 3, 6, 6)
+    inner = replaced[0](x)
+    assert torch.equal(replaced(x), model[1].act(nn.functional.group_norm(inner, 4, model[1].weight, model[1].bias)))
+    assert parameters(replaced) == parameters(model)
+    with pytest.raises(sd.Refusal, match=r"Doubled 'norm'.*by hand"):
+        models.replace_batchnorm(nn.Sequential(OrderedDict(norm=Doubled(4))))
+    assert isinstance(models.replace_batchnorm(type("Renamed", (nn.BatchNorm1d,), {})(4)), nn.GroupNorm)

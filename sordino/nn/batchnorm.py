@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from sordino import validate
+from sordino.refusal import Refusal
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -21,6 +23,8 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
     There are at most `groups` groups, of two channels or more; one group where a record may have only one number a
     channel (BatchNorm1d): a group of one number would always be 0.
     Scale and shift are kept, running means and variances dropped. A layer used in several places stays one layer.
+    A subclass that runs layers of its own after normalising, such as an activation, keeps them; one that does something
+    else besides is refused by name.
     ReLU modules that work in place are told not to: what they overwrite may be needed for per-sample gradients.
 
     >>> from torch import nn
@@ -30,18 +34,47 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
     validate.count("groups", groups)
     model = copy.deepcopy(model)
     if isinstance(model, _BATCH_NORMS):
-        return _group_norm(model, groups)
+        return _replaced("", model, groups)
     made: dict[int, nn.Module] = {}
-    for parent in list(model.modules()):
+    for prefix, parent in list(model.named_modules()):
         for name, child in list(parent._modules.items()):  # named_children() leaves out a layer's second name
             if isinstance(child, _BATCH_NORMS):
                 if id(child) not in made:
-                    made[id(child)] = _group_norm(child, groups)
+                    made[id(child)] = _replaced(f"{prefix}.{name}".lstrip("."), child, groups)
                 setattr(parent, name, made[id(child)])
     for module in model.modules():
         if getattr(module, "inplace", None) is True:
             module.inplace = False  # type: ignore[assignment]
     return model
+
+
+def _replaced(name: str, norm: nn.Module, groups: int) -> nn.Module:
+    """GroupNorm, and after it whatever a subclass runs after normalising."""
+    made = _group_norm(norm, groups)
+    kept = list(norm.children())
+    if kept or type(norm) not in _BATCH_NORMS or "forward" in norm.__dict__:
+        if not _only_runs(norm, kept):
+            raise Refusal(
+                f"{type(norm).__name__} {name!r} does something else than normalise and run its own layers; need to know "
+                "what is to be kept of it; replace it by hand, with nn.GroupNorm and what it does besides"
+            )
+        return nn.Sequential(made, *kept) if kept else made
+    return made
+
+
+def _only_runs(norm: nn.Module, kept: list[nn.Module]) -> bool:
+    """On made-up numbers, in evaluation: is it BatchNorm and then these layers?"""
+    assert isinstance(norm, _BATCH_NORMS)
+    twin, after = copy.deepcopy(norm).eval(), nn.Sequential(*copy.deepcopy(kept)).eval()
+    dims = 1 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
+    some = next(iter(norm.state_dict().values()), torch.zeros(()))
+    x = torch.linspace(-3, 3, 2 * norm.num_features * 3**dims).view(2, norm.num_features, *[3] * dims).to(some)
+    with torch.no_grad():
+        plain = nn.functional.batch_norm(
+            x, twin.running_mean, twin.running_var, twin.weight, twin.bias, twin.running_mean is None, 0.0, twin.eps
+        )
+        found, wanted = twin(x), after(plain)
+    return isinstance(found, Tensor) and found.shape == wanted.shape and torch.allclose(found, wanted)
 
 
 def _group_norm(norm: nn.Module, groups: int) -> nn.GroupNorm:

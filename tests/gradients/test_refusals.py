@@ -22,7 +22,7 @@ def refused(model: nn.Module, batch, loss_fn=square, *words: str) -> None:
 
 
 def test_a_use_that_cannot_be_recorded_is_refused_by_the_parameters_name():
-    model = Net(lambda m, x: m.inner(x).tanh().mul_(m.inner.bias), inner=nn.Linear(4, 4))
+    model = Net(lambda m, x: m.inner(x) * torch.stack([m.inner.bias] * len(x)), inner=nn.Linear(4, 4))
     refused(model, (torch.randn(3, 4),), square, "'inner.bias'", "need", "Loop()")
 
 
@@ -126,9 +126,27 @@ def test_a_compiled_model_is_refused():
     refused(OptimizedModule(nn.Linear(4, 3)), (torch.randn(3, 4),), square, "compiled")
 
 
-def test_a_packed_sequence_is_refused():
-    def run(m: nn.Module, x: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(x, torch.full((x.shape[0],), 3), batch_first=True)
-        return nn.utils.rnn.pad_packed_sequence(m.r(packed)[0], batch_first=True)[0]
+def test_a_layer_compiled_in_place_is_refused():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[1]._compiled_call_impl = model[
+        1
+    ]._call_impl  # what module.compile() sets: importing the compiler takes seconds
+    refused(model, (torch.randn(3, 4),), square, "module '1'", "before torch.compile")
 
-    refused(Net(run, r=nn.LSTM(4, 3, batch_first=True)), (torch.randn(3, 3, 4),), square, "layer 'r'", "pad")
+
+def test_an_unbatched_sequence_is_refused():
+    model = Net(lambda m, x: m.r(x.flatten(0, 1))[0].view(len(x), -1), r=nn.LSTM(4, 3))
+    refused(model, (torch.randn(3, 3, 4),), square, "layer 'r'", "unbatched", "unsqueeze")
+
+
+def test_rounding_that_cannot_be_told_from_a_wrong_rule_is_named_ill_conditioning():
+    class Single(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.dtype != torch.float32:
+                raise KeyError("made for float32 alone")
+            return x
+
+    def loss_fn(model: nn.Module, x: Tensor) -> Tensor:  # as if a batch rounded otherwise than a record alone
+        return (model(x) * (1 + 0.01 * (len(x) > 1))).sum(1)
+
+    refused(nn.Sequential(nn.Linear(4, 4), Single()), (torch.randn(3, 4),), loss_fn, "ill-conditioned", "double")

@@ -85,7 +85,7 @@ def test_a_weight_that_is_a_function_of_parameters_is_exact(case: str, two_pass:
 
 def test_what_vmap_cannot_do_is_refused_with_the_cure_and_the_loop_does_it() -> None:
     def run(m: Any, x: Tensor) -> Tensor:
-        return m.first(x).mul_(m.w)  # written into the batch
+        return m.first(x) * torch.stack([m.w] * len(x))  # a row for each record, made of no record
 
     model = Own(run, {"first": nn.Linear(4, 4)}, w=(4,))
     with pytest.raises(Refusal, match=r"backend=sordino\.gradients\.Loop\(\)"):

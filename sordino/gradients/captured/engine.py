@@ -27,12 +27,13 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from sordino.gradients import check
 from sordino.gradients.batch import rows_of, tensors
+from sordino.gradients.captured.layout import OtherLength, Unseen
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.captured.plan import Plans
 from sordino.gradients.captured.session import Session
-from sordino.gradients.captured.tape import Checkpointed, Unseen
+from sordino.gradients.captured.tape import Checkpointed
 from sordino.gradients.captured.two_pass import two_passes
-from sordino.gradients.first_batch.settle import settle
+from sordino.gradients.first_batch.settle import layouts_again, settle
 from sordino.gradients.first_batch.stopwatch import Stopwatch
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.inventory import Inventory
@@ -85,7 +86,13 @@ class Captured:
             return session.nothing(plan.parameters[0].new_zeros(0))
         if plan.layouts is None or not plan.trusted:
             settle(session, batch)
+        lengths = tuple([t.shape[1:] for t in inputs]) if plan.by_length else ()
+        plan.layouts = plan.by_length.get(lengths, plan.layouts)
         try:
+            return self._passed(session, batch, b)
+        except OtherLength:  # as many rows per sample as tokens, and another number of tokens
+            lengths = tuple([t.shape[1:] for t in inputs])
+            plan.layouts = plan.by_length[lengths] = layouts_again(session, batch)
             return self._passed(session, batch, b)
         except Unseen:  # a layer that earlier batches had no use for: look at the model again, on this one
             before = plan.layouts

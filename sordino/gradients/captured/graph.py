@@ -54,9 +54,9 @@ def reachable(losses: Tensor) -> set[Any]:
     return seen
 
 
-def unrecorded(nodes: set[Any], columns: Mapping[int, int]) -> bool:
-    """Is a trainable parameter used outside the recorded layers?"""
-    return any(type(node).__name__ == _LEAF and id(node.variable) in columns for node in nodes)
+def still_there(nodes: set[Any], columns: Mapping[int, int]) -> set[int]:
+    """Identities of the trainable parameters that are used outside the recorded layers."""
+    return {id(node.variable) for node in nodes if type(node).__name__ == _LEAF and id(node.variable) in columns}
 
 
 def recorded_only(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:

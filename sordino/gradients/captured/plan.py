@@ -6,7 +6,7 @@ the modules below the model, so that their identities are not given out again, a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from sordino.gradients.captured.buffers import Pool
+from sordino.gradients.captured.layout import Layouts
 from sordino.gradients.captured.loose_parameters import LooseParameters
 from sordino.gradients.captured.loss_identity import identity_of
-from sordino.gradients.captured.tape import Layout, Tape
+from sordino.gradients.captured.tape import Tape
 from sordino.gradients.inventory import Inventory, Mark
 from sordino.gradients.layers.fallback import fallback
 from sordino.gradients.layers.registry import Rule, rule_for
@@ -30,6 +31,10 @@ from sordino.refusal import Refusal
 
 _REWRITTEN = ("weight_g", "weight_v", "_orig")
 """What weight_norm, spectral_norm and pruning by hooks leave in place of a weight."""
+
+
+Lengths = tuple[torch.Size, ...]
+"""The shapes of a batch's tensors, without their samples."""
 
 
 @dataclass
@@ -43,9 +48,12 @@ class Plan:
     columns: dict[int, int]  # id of a parameter -> its column
     trainable: frozenset[int]  # the same ids
     rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
-    loose: bool  # some parameters belong to no layer with a rule
+    loose: bool  # some parameters belong to no layer
     has_convolutions: bool
-    layouts: Mapping[Hashable, Sequence[Layout | None]] | None = None
+    followed: bool = False  # the code of layers without a rule is followed operation by operation
+    mapped: frozenset[int] = frozenset()  # positions of those that are run as a whole, one sample at a time
+    layouts: Layouts | None = None
+    by_length: dict[Lengths, Layouts] = field(default_factory=dict)  # where samples are folded into rows
     trusted: bool = False  # compared with autograd on samples whose gradients were finite
     channels_last: bool = False
     two_pass: bool = False  # the model checkpoints activations
@@ -104,7 +112,8 @@ def new_plan(inventory: Inventory) -> Plan:
     rules: list[tuple[int, str, Rule]] = []
     loose, convolutions, done = False, False, set[int]()
     for position, (name, module) in enumerate(model.named_modules()):
-        if isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
+        compiled = getattr(module, "_compiled_call_impl", None) is not None  # by module.compile()
+        if compiled or isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
             raise Refusal(
                 f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can be seen; "
                 "pass the model as it was before torch.compile or torch.jit"
@@ -154,16 +163,19 @@ def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None
     """The model with its layers run by their rules, put back as found whatever happens."""
     before: list[tuple[nn.Module, Any]] = []
     tape.rules = places = {}
+    tape.follower = loose = LooseParameters(tape)
     try:
         for position, name, rule in plan.rules:
             module = modules[position]
             places[id(module)] = position, rule
             before.append((module, module.__dict__.get("forward")))
             original = module.forward
-            module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
+            if rule is not fallback or position in plan.mapped:
+                module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
+            elif plan.followed:
+                module.__dict__["forward"] = partial(_followed, tape, loose, position, name, original)
         if plan.loose:
-            held = [t for m in modules for t in (*m._buffers.values(), *m._parameters.values()) if t is not None]
-            with LooseParameters(tape, [t for t in held if not tape.wants(t)]):
+            with loose.everywhere():
                 yield
         else:
             yield
@@ -179,3 +191,16 @@ def _forward(
     tape: Tape, position: int, name: str, module: nn.Module, rule: Rule, original: Rule, *args: Any, **kwargs: Any
 ) -> Any:
     return tape.run(position, name, module, rule, original, args, kwargs)
+
+
+def _followed(
+    tape: Tape, loose: LooseParameters, position: int, name: str, original: Rule, *args: Any, **kwargs: Any
+) -> Any:
+    if tape.idle or tape.index != -1 or not torch.is_grad_enabled():
+        return original(*args, **kwargs)
+    outer, tape.name = tape.name, name
+    try:
+        with loose.following(position):
+            return original(*args, **kwargs)
+    finally:
+        tape.name = outer

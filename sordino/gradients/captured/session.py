@@ -7,7 +7,6 @@ to the process as a whole: two runs in one process share nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +24,9 @@ from sordino.gradients.inventory import Inventory
 from sordino.gradients.spectral import left_unmoved, vectors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
+    from sordino.gradients.captured.layout import Layouts
     from sordino.gradients.captured.options import PerformanceOptions
     from sordino.gradients.captured.plan import Plan
-    from sordino.gradients.captured.tape import Layout
     from sordino.gradients.formulas.workspace import Workspace
     from sordino.gradients.protocol import LossFn
 
@@ -75,7 +72,7 @@ class Session:
         self,
         b: int,
         mode: Mode,
-        layouts: Mapping[Hashable, Sequence[Layout | None]] | None = None,
+        layouts: Layouts | None = None,
         *,
         outputs: bool = False,
     ) -> Tape:

@@ -12,7 +12,7 @@ logs shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from sordino.gradients.captured.layout import Layout, Layouts, Meeting, other_length, unseen
 from sordino.gradients.captured.use import Parts, Use
 from sordino.gradients.formulas.parameter_product import ParameterProduct
 from sordino.gradients.formulas.workspace import Workspace
@@ -43,21 +44,10 @@ class Checkpointed(Exception):
     """Raised where saved tensors are rerouted (activation checkpointing): the engine must go in two passes."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where a layer's input has its samples: dimension `dim`, `rows` of it for each."""
-
-    dim: int
-    rows: int = 1
-
-
-_ROW_EACH = (Layout(0),)
+_FIRST = Layout(0)
+_ROW_EACH = (_FIRST,)
 _UNSEEN = Layout(-1, 0)
 """Of a layer that no batch has called yet."""
-
-
-class Unseen(Refusal):
-    """A layer was called that was not called on the model's first batch."""
 
 
 class _WithPath(torch.autograd.Function):
@@ -98,7 +88,7 @@ class Tape:
     mode: Mode
     trainable: frozenset[int]  # ids of the parameters wanted
     workspace: Workspace  # for the formulas
-    layouts: Mapping[Hashable, Sequence[Layout | None]] = field(default_factory=dict)  # by module, by call
+    layouts: Layouts = field(default_factory=dict)  # by module, by call
     channels_last: bool = False
     outputs: bool = False  # KEEP: hold the outputs too, for inner products with the parameters
     uses: list[Use] = field(default_factory=list)
@@ -112,9 +102,10 @@ class Tape:
     name: str = ""
     index: int = -1
     original: Rule = field(default=lambda: None)
+    follower: Any = None  # the `LooseParameters` of this pass
     rules: Mapping[int, tuple[int, Rule]] = field(default_factory=dict)  # by a module's identity: its place, its rule
     _calls: dict[Hashable, int] = field(default_factory=dict)
-    _layout: Layout = Layout(0)
+    _layout: Layout = _FIRST
 
     def run(self, index: int, name: str, module: nn.Module, rule: Rule, original: Rule, args: Any, kwargs: Any) -> Any:
         """A layer's forward, by its rule; by its own code where nothing is to be recorded."""
@@ -167,17 +158,29 @@ class Tape:
         """What is known of a tensor by its key; None: it has no samples."""
         return self._layout_of(key, self.name)
 
+    def meeting(self, key: Hashable, name: str) -> Meeting:
+        """What is known of an operation on shared tensors; another one at its place was not seen on the first batch."""
+        found: Meeting = self._layout_of(key, self.name)  # type: ignore[assignment]
+        if found.name != name:
+            raise unseen(self.name)
+        return found
+
+    def check_length(self, x: Tensor, layout: Layout) -> None:
+        """Raise where the samples are not where they were, with as many rows."""
+        if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.rows:
+            raise other_length(self.name, x.dim())
+
     def _layout_of(self, key: Hashable, name: str) -> Layout | None:
         layouts = self.layouts.get(key, ())
         if len(layouts) == 1:
-            return layouts[0]
+            return layouts[0]  # type: ignore[return-value]
         if not layouts:
-            raise _unseen(name)
+            raise unseen(name)
         call = self._calls.get(key, 0)
         self._calls[key] = call + 1
         if call >= len(layouts):
-            raise _unseen(name)
-        return layouts[call]
+            raise unseen(name)
+        return layouts[call]  # type: ignore[return-value]
 
     def batch_dim(self, x: Tensor, *, only: int | None = None, several: bool = True) -> int:
         """The dimension of x that counts samples; rules call it once per use, and never guess it from sizes.
@@ -189,12 +192,8 @@ class Tape:
             return 0
         layout = self._layout
         if layout is _UNSEEN:
-            raise _unseen(self.name)
-        if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.rows:
-            raise Refusal(
-                f"layer '{self.name}': its input of {x.dim()} dimensions does not have the samples where the first batch "
-                "had them; need one layout for all batches; keep the batch dimension first, or use Loop()"
-            )
+            raise unseen(self.name)
+        self.check_length(x, layout)
         if (only is not None and layout.dim != only) or (layout.rows != 1 and (layout.dim or not several)):
             raise Refusal(
                 f"layer '{self.name}': its input has the samples in dimension {layout.dim} ({layout.rows} rows each); "
@@ -202,21 +201,16 @@ class Tape:
             )
         return layout.dim
 
-    def argument_dim(self, which: tuple[Hashable, ...], x: Tensor) -> int | None:
+    def argument_layout(self, which: tuple[Hashable, ...], x: Tensor) -> Layout | None:
         """The same for one of several tensors a layer takes or returns; None: it is shared by all samples."""
         key = (self.index, *which)
         if self.mode is Mode.SHAPES:
             self.shapes.append((key, x.shape))
-            return 0
+            return Layout(0)
         layout = self._layout_of(key, self.name)
-        if layout is None:
-            return None
-        if layout.rows != 1 or layout.dim >= x.dim() or x.shape[layout.dim] != self.size:
-            raise Refusal(
-                f"layer '{self.name}': a tensor it takes or returns has several rows per sample; need one; keep the batch "
-                "dimension on its own, or write a rule for the layer (sordino.gradients.layers.rule)"
-            )
-        return layout.dim
+        if layout is not None:
+            self.check_length(x, layout)
+        return layout
 
     def wants(self, p: Tensor | None) -> bool:
         """Is this parameter's gradient asked for?"""
@@ -273,10 +267,3 @@ class Tape:
 
         out: Tensor = _HandOver.apply(y, self.path, sink, *[t.detach() for t in saved])  # type: ignore[no-untyped-call]
         return out
-
-
-def _unseen(name: str) -> Unseen:
-    return Unseen(
-        f"layer '{name}': it was called in another way than on the model's first batch, so its batch dimension "
-        "is not known; need the same inputs' layout every time; give the new use its own module, or use Loop()"
-    )

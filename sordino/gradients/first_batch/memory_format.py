@@ -10,6 +10,7 @@ import torch
 from sordino.gradients.batch import size, take, tensors
 from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Checkpointed
+from sordino.refusal import Refusal
 
 TRIAL = 32
 """Samples a format is timed on."""
@@ -38,7 +39,10 @@ def faster(session: Session, batch: Any) -> bool:
                 grads.weighted_sum(ones)
             except Checkpointed:
                 return False
-            except RuntimeError:  # the model's own code asks for the other format, as x.view(len(x), -1) does
+            except (
+                RuntimeError,
+                Refusal,
+            ):  # the model's own code asks for the other format, as x.view(len(x), -1) does
                 if not last:
                     raise
                 stopwatch.remember(key, "default")
@@ -58,6 +62,6 @@ def accepts_last(session: Session, more: Any) -> bool:
     session.plan.channels_last = True
     try:
         session.run(more)
-    except (Checkpointed, RuntimeError):
+    except (Checkpointed, RuntimeError, Refusal):
         return False
     return True

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from sordino.gradients.batch import size, take
+from sordino.gradients.captured.layout import Layouts
 from sordino.gradients.captured.session import Session
 from sordino.gradients.captured.tape import Checkpointed
 from sordino.gradients.first_batch import memory_format
@@ -19,6 +20,14 @@ from sordino.gradients.first_batch.layouts import MORE, layouts_of
 from sordino.gradients.first_batch.verify import verify
 from sordino.gradients.physical_batch import give_back
 from sordino.random.global_state import left_as_they_were
+
+
+def layouts_again(session: Session, batch: Any) -> Layouts:
+    """Where the layers have their samples on a batch of another length."""
+    more = take(batch, torch.arange(MORE) % size(batch))
+    kept, without = session.vectors_kept(), without_dropout(session.modules, everything=False)
+    with left_as_they_were(session.cuda_devices()), kept, without:
+        return layouts_of(session, more)
 
 
 def settle(session: Session, batch: Any) -> None:

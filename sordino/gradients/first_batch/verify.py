@@ -32,6 +32,8 @@ _AGREE = 2e-3
 """Relative difference allowed in float32: rounding is far below, a wrong formula far above."""
 _AGREE_LOW = 0.2
 """The same where layers compute in half precision, whose rounding autograd and the engine place differently."""
+_CONDITIONED = 0.3
+"""Relative difference up to which rounding in an ill-conditioned model is a likely reason."""
 _SEEDS = (0, 1, 2)
 """Of passes that draw at random."""
 
@@ -51,8 +53,16 @@ def verify(session: Session, more: Any) -> None:
                 return
         if not (last and drawn):
             break
-    if _agrees_in_double(session, more):
+    apart = _in_double(session, more)
+    if apart is not None and apart <= _AGREE:
         return
+    if apart is None and worst[0] <= _CONDITIONED:
+        raise Refusal(
+            f"parameter '{worst[1]}': the engine's per-sample gradients and autograd's differ by {worst[0]:.0%}, which may "
+            "be rounding: the model would be ill-conditioned, and it cannot be run in float64 to tell; need gradients that "
+            "float32 can hold; normalise activations, train it with model.double(), or use Loop(): "
+            "backend=sordino.gradients.Loop()"
+        )
     raise Refusal(
         f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model; need "
         "losses that depend on their own sample only, and layers whose rules are right; look for operations that mix "
@@ -69,23 +79,24 @@ def _worst(session: Session, more: Any) -> tuple[tuple[float, str], bool]:
     return worst, drawn
 
 
-def _agrees_in_double(session: Session, more: Any) -> bool:
-    """The same comparison in float64, on a copy.
+def _in_double(session: Session, more: Any) -> float | None:
+    """The disagreement in float64, on a copy; None where the model or its loss cannot be computed so.
 
     What a trained classifier is sure of has a gradient p − y that is little but rounding, and autograd on one sample
-    rounds otherwise than on three. A wrong formula is as wrong in float64; rounding is not.
+    rounds otherwise than on three; so does an ill-conditioned model. A wrong formula is as wrong in float64; rounding is
+    not.
     """
     if any(p.dtype == torch.float64 for p in session.model.parameters()):
-        return False
+        return float("inf")
     try:
         twin = copy.deepcopy(session.model).double()
         wide = mapped(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
         other = session.on(twin)
         with without_dropout(other.modules, everything=True), as_computed():
             other.plan.layouts = layouts_of(other, wide)
-            return _worst(other, wide)[0][0] <= _AGREE
-    except (RuntimeError, TypeError, Refusal):  # a loss that cannot be computed in float64 decides nothing
-        return False
+            return _worst(other, wide)[0][0]
+    except Exception:  # the model's or the loss's own, of any kind: they were not made for float64
+        return None
 
 
 def _tolerance(model: nn.Module) -> float:

@@ -43,6 +43,14 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
     geometry = Geometry(
         tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
     )
+    return convolved(tape, x, weight, bias, geometry)
+
+
+def convolved(
+    tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, rows: int | None = None
+) -> Tensor:
+    """`F.conv1d`, `F.conv2d` or `F.conv3d`, recorded; `rows` of x belong to one sample, by default as its layout says."""
+    rank = len(geometry.stride)
     w = tape.leaf(weight, x)
     b = None if bias is None else bias.detach()
     if tape.channels_last and rank == 2 and not tape.shapes_only:
@@ -62,7 +70,8 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
             found[bias] = g32.flatten(2).sum(2)
         return found
 
-    return tape.record(y, (x,), parts, product=ParameterProduct((weight, bias), partial(each, tape.workspace)))
+    product = ParameterProduct((weight, bias), partial(each, tape.workspace))
+    return tape.record(y, (x,), parts, rows=rows, product=product)
 
 
 @rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

@@ -30,8 +30,9 @@ def _check(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
         )
 
 
-def _look_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor) -> Tensor:
-    dim, size = tape.batch_dim(ids), tape.size
+def looked_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim: int) -> Tensor:
+    """The rows of a table, recorded; `dim` counts the samples."""
+    size = tape.size
     y = nn.functional.embedding(ids, tape.leaf(weight))
     moved = ids.movedim(dim, 0) if dim else ids
 
@@ -50,7 +51,20 @@ def _look_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor) -> Te
 def embedding(tape: Tape, module: nn.Embedding, input: Tensor) -> Tensor:
     """A table."""
     _check(tape, module)
-    return _look_up(tape, module.weight, module.padding_idx, input)
+    return looked_up(tape, module.weight, module.padding_idx, input, tape.batch_dim(input))
+
+
+def _bags(ids: Tensor, offsets: Tensor, weights: Tensor | None, *, last: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """One long list of ids as (bags, L), which of them are there, and their weights in the same way."""
+    begin = offsets[:-1] if last else offsets
+    end = offsets[1:] if last else torch.cat([offsets[1:], offsets.new_tensor([len(ids)])])
+    longest = int((end - begin).max()) if len(begin) else 0
+    places = begin[:, None] + torch.arange(max(1, longest), device=ids.device)  # (bags, L)
+    real = places < end[:, None]
+    places = places.clamp(max=max(0, len(ids) - 1))
+    if not len(ids):
+        ids, weights = ids.new_zeros(1), None
+    return ids[places], real, None if weights is None else weights[places]
 
 
 @rule(nn.EmbeddingBag)
@@ -63,22 +77,28 @@ def embedding_bag(
 ) -> Tensor:
     """A table and a reduction over each sample's bag; ids equal to padding_idx take no part."""
     _check(tape, module)
-    if offsets is not None or input.dim() != 2:
+    real = None
+    if offsets is not None:  # one long list of ids, and where each bag begins
+        tape.batch_dim(offsets[:-1] if module.include_last_offset else offsets, only=0)
+        input, real, per_sample_weights = _bags(input, offsets, per_sample_weights, last=module.include_last_offset)
+    elif input.dim() == 2:
+        tape.batch_dim(input, only=0)
+    else:
         raise Refusal(
-            f"layer '{tape.name}': EmbeddingBag with offsets has no batch dimension; need ids of shape (B, L); "
-            "pad the bags to one length with padding_idx"
+            f"layer '{tape.name}': EmbeddingBag on one list of ids has no batch dimension; need ids of shape (B, L), or "
+            "offsets; say where each record's bag begins"
         )
-    looked_up = _look_up(tape, module.weight, module.padding_idx, input)  # (B, L, d)
-    counted = torch.ones_like(input, dtype=torch.bool)
+    found = looked_up(tape, module.weight, module.padding_idx, input, 0)  # (B, L, d)
+    counted = torch.ones_like(input, dtype=torch.bool) if real is None else real
     if module.padding_idx is not None:
-        counted = input != module.padding_idx
+        counted = counted & (input != module.padding_idx)
     if module.mode == "max":
-        low = looked_up.masked_fill(~counted.unsqueeze(2), -torch.inf).max(dim=1).values
+        low = found.masked_fill(~counted.unsqueeze(2), -torch.inf).max(dim=1).values
         return low.masked_fill(~counted.any(1, keepdim=True), 0)
-    share = counted.to(looked_up.dtype)
+    share = counted.to(found.dtype)
     if per_sample_weights is not None:
         share = share * per_sample_weights
-    y = (looked_up * share.unsqueeze(2)).sum(1)
+    y = (found * share.unsqueeze(2)).sum(1)
     if module.mode == "mean":
         y = y / counted.sum(1, keepdim=True).clamp(min=1)
     return y

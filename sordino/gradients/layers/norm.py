@@ -46,21 +46,28 @@ def _first(x: Tensor, dim: int) -> Tensor:
 @rule(nn.LayerNorm)
 def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
     """Over the last dimensions."""
-    dim, size, shape = tape.batch_dim(input), tape.size, torch.Size(module.normalized_shape)
-    weight, bias = module.weight, module.bias
+    dim, shape = tape.batch_dim(input), torch.Size(module.normalized_shape)
+    return layer_normed(tape, input, dim, shape, module.weight, module.bias, module.eps)
+
+
+def layer_normed(
+    tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """`F.layer_norm`, recorded."""
+    size = tape.size
     if torch.is_autocast_enabled(input.device.type):  # autocast knows layer_norm, not the operation below it
-        y, kept = nn.functional.layer_norm(input, list(shape), _proxy(weight), _proxy(bias), module.eps), _only(input)
+        y, kept = nn.functional.layer_norm(input, list(shape), _proxy(weight), _proxy(bias), eps), _only(input)
     else:
-        y, mean, scale = torch.native_layer_norm(input, list(shape), _proxy(weight), _proxy(bias), module.eps)
+        y, mean, scale = torch.native_layer_norm(input, list(shape), _proxy(weight), _proxy(bias), eps)
         kept = (input, mean, scale)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         x = lift(saved[0])
-        mu, r = saved[1:] if len(saved) > 1 else torch.native_layer_norm(x, list(shape), None, None, module.eps)[1:]
+        mu, r = saved[1:] if len(saved) > 1 else torch.native_layer_norm(x, list(shape), None, None, eps)[1:]
         g32, found = lift(g), dict[Tensor, Part | Tensor]()
-        if tape.wants(weight):
+        if weight is not None and tape.wants(weight):
             found[weight] = _over_positions(_first((x - mu).mul_(r).mul_(g32), dim), size, shape)
-        if tape.wants(bias):
+        if bias is not None and tape.wants(bias):
             found[bias] = _over_positions(_first(g32, dim), size, shape)
         return found
 
@@ -70,12 +77,17 @@ def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
 @rule(nn.RMSNorm)
 def rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:
     """Without a mean."""
-    dim, size, shape = tape.batch_dim(input), tape.size, torch.Size(module.normalized_shape)
-    weight = module.weight
-    y = nn.functional.rms_norm(input, list(shape), _proxy(weight), module.eps)
+    dim = tape.batch_dim(input)
+    return rms_normed(tape, input, dim, torch.Size(module.normalized_shape), module.weight, module.eps)
+
+
+def rms_normed(tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor, eps: float | None) -> Tensor:
+    """`F.rms_norm`, recorded."""
+    size = tape.size
+    y = nn.functional.rms_norm(input, list(shape), _proxy(weight), eps)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        unit = lift(nn.functional.rms_norm(saved[0], list(shape), None, module.eps))
+        unit = lift(nn.functional.rms_norm(saved[0], list(shape), None, eps))
         return {weight: _over_positions(_first(unit * lift(g), dim), size, shape)}
 
     # The product with the weight is part of the same operation, whose backward pass may need its output unchanged; the
@@ -116,30 +128,40 @@ def _dense(x: Tensor) -> bool:
 def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:
     """Over the channels of a group and all positions."""
     tape.batch_dim(input, only=0)
-    weight, bias, groups = module.weight, module.bias, module.num_groups
+    return group_normed(tape, input, module.num_groups, module.weight, module.bias, module.eps)
+
+
+def group_normed(
+    tape: Tape,
+    input: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rows: int | None = None,
+) -> Tensor:
+    """`F.group_norm`, recorded; `rows` of the input belong to one sample, by default as the layer's layout says."""
     n, c, positions = input.shape[0], input.shape[1], prod(input.shape[2:])
     x = input if input.is_contiguous() or input.dim() == 4 else input.contiguous()
     if torch.is_autocast_enabled(x.device.type):
-        y, kept = nn.functional.group_norm(x, groups, _proxy(weight), _proxy(bias), module.eps), _only(x)
+        y, kept = nn.functional.group_norm(x, groups, _proxy(weight), _proxy(bias), eps), _only(x)
     else:
-        y, mean, scale = torch.native_group_norm(x, _proxy(weight), _proxy(bias), n, c, positions, groups, module.eps)
+        y, mean, scale = torch.native_group_norm(x, _proxy(weight), _proxy(bias), n, c, positions, groups, eps)
         kept = (x, mean, scale)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         held = lift(saved[0])
         mu, r = (
-            saved[1:]
-            if len(saved) > 1
-            else torch.native_group_norm(held, None, None, n, c, positions, groups, module.eps)[1:]
+            saved[1:] if len(saved) > 1 else torch.native_group_norm(held, None, None, n, c, positions, groups, eps)[1:]
         )
         g32, found = lift(g), dict[Tensor, Part | Tensor]()
-        if tape.wants(weight):
+        if weight is not None and tape.wants(weight):
             found[weight] = _correlated(held, mu, g32, groups, tape.workspace) * r.repeat_interleave(c // groups, 1)
-        if tape.wants(bias):
+        if bias is not None and tape.wants(bias):
             found[bias] = _per_channel(g32)
         return found
 
-    return tape.record(y, kept, parts)
+    return tape.record(y, kept, parts, rows=rows)
 
 
 def _affine_channels(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from sordino.gradients.formulas.lstm_layer import CompiledLSTMLayer, Held, LSTMLayer, Port
 from sordino.gradients.formulas.matrix_product import Matmul
@@ -116,31 +117,57 @@ def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: 
     return out, (out[-1], last)
 
 
-def _stepped(tape: Tape, module: nn.RNNBase, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
-    """One direction of any other layer, x (T, B, d)."""
+def _stepped(
+    tape: Tape, module: nn.RNNBase, x: Tensor, state: State, weights: list[Any], there: Tensor | None = None
+) -> tuple[Tensor, State]:
+    """One direction of any other layer, x (T, B, d); where a sequence is not there (T, B), its state stays."""
     w_ih, w_hh, *rest = weights
     projection = rest.pop() if module.proj_size else None
     b_ih, b_hh = rest or (None, None)
     inputs, step, out = affine(tape, x, w_ih, b_ih, 1), _step(module), []
     for t in range(x.shape[0]):
+        before = state
         state = step(inputs[t], affine(tape, state[0], w_hh, b_hh, 0), state)
         if projection is not None:
             state = (affine(tape, state[0], projection, None, 0), *state[1:])
+        if there is not None:
+            now = there[t].unsqueeze(1)
+            state = tuple(torch.where(now, new, old) for new, old in zip(state, before, strict=True))
         out.append(state[0])
     return torch.stack(out), state
 
 
 @rule(nn.LSTM, nn.GRU, nn.RNN)
-def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
+def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Any, Any]:
     """All layers and directions."""
-    if not isinstance(input, Tensor) or input.dim() != 3:
+    if isinstance(input, PackedSequence):
+        return _packed(tape, module, input, hx)
+    if input.dim() != 3:
         raise Refusal(
-            f"layer '{tape.name}': {type(module).__name__} on a packed or unbatched sequence; need a tensor "
-            "(B, T, d), or (T, B, d) with batch_first=False; pad the sequences and mask the loss"
+            f"layer '{tape.name}': {type(module).__name__} on an unbatched sequence; need a tensor "
+            "(B, T, d), or (T, B, d) with batch_first=False; unsqueeze the input"
         )
     dim = 0 if module.batch_first else 1
     tape.batch_dim(input, only=dim, several=False)
-    x = input.transpose(0, 1) if module.batch_first else input  # (T, B, d)
+    x, ends = _layers(tape, module, input.transpose(0, 1) if module.batch_first else input, hx, None)
+    return x.transpose(0, 1) if module.batch_first else x, ends
+
+
+def _packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+    """Sequences of their own lengths: padded, and a state that stays where its sequence is over or has not begun."""
+    x, lengths = pad_packed_sequence(packed)  # (T, B, d), in the order of the records
+    tape.batch_dim(x[0], only=0, several=False)  # the longest of fewer records may be shorter
+    there = torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device)
+    out, ends = _layers(tape, module, x, hx, there)
+    order = packed.sorted_indices
+    if order is not None:
+        out, lengths = out.index_select(1, order), lengths[order.cpu()]
+    data = pack_padded_sequence(out, lengths)[0]
+    return PackedSequence(data, packed.batch_sizes, order, packed.unsorted_indices), ends
+
+
+def _layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | None) -> tuple[Tensor, Any]:
+    """From x (T, B, d) to the outputs and the last states."""
     directions, is_lstm = 1 + module.bidirectional, isinstance(module, nn.LSTM)
     given = None if hx is None else (tuple(hx) if is_lstm else (hx,))
     sizes = (module.proj_size or module.hidden_size, module.hidden_size)[: 1 + is_lstm]
@@ -154,7 +181,9 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
             )
             weights = list(module.all_weights[which])
             turned = x.flip(0) if direction else x
-            if is_lstm and not module.proj_size:
+            if there is not None:
+                out, end = _stepped(tape, module, turned, state, weights, there.flip(0) if direction else there)
+            elif is_lstm and not module.proj_size:
                 kernel = recurrence() if usable(x, *state, *weights) and x.numel() else None
                 if kernel is None:
                     out, end = _fused(tape, turned, state, weights)
@@ -168,7 +197,7 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
         if module.dropout and module.training and layer < module.num_layers - 1:
             x = nn.functional.dropout(x, module.dropout)
     ends = tuple(torch.stack(s) for s in zip(*last, strict=True))
-    return x.transpose(0, 1) if module.batch_first else x, ends if is_lstm else ends[0]
+    return x, ends if is_lstm else ends[0]
 
 
 @rule(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
