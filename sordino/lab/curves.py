@@ -6,20 +6,33 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sordino.lab.experiment import Compared, Finding
+from sordino.lab.size import Size
 from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
 
 Pairs = Mapping[str, tuple[float | None, float | None]]
 """Published loss and accuracy by a plan's label."""
+_BLOWN_UP = 50.0
+"""A loss; guessing among ten classes has 2.3."""
 
 
 def learning(trained: Sequence[Trained], title: str) -> list[Panel]:
     """Accuracy and loss against epochs."""
     return [
         Panel(f"{title}: accuracy", "epochs", "test accuracy, %", [one.series() for one in trained]),
-        Panel(f"{title}: loss", "epochs", "test loss", [one.series("test_loss") for one in trained], ylog=True),
+        _losses(f"{title}: loss", [one.series("test_loss") for one in trained]),
     ]
+
+
+def _losses(title: str, lines: Sequence[Series]) -> Panel:
+    """A curve that blows up leaves the axis, so that the others can be seen."""
+    seen = [y for line in lines for y in line.y if math.isfinite(y) and y > 0]
+    kept = [y for y in seen if y < _BLOWN_UP]
+    if not kept or len(kept) == len(seen):
+        return Panel(title, "epochs", "test loss", lines, ylog=True)
+    limits = (0.7 * min(kept), 1.6 * max(kept))
+    return Panel(f"{title} (what blows up is above)", "epochs", "test loss", lines, ylog=True, ylim=limits)
 
 
 def against(trained: Sequence[Trained], published: Pairs, where: str) -> list[Compared]:
@@ -62,12 +75,17 @@ def mean(one: Trained, field: str = "test_accuracy") -> float:
 def higher(
     bench: Workbench, one: Trained, other: Trained, says: str, line: str, *, less: float = 0.0, why: str = ""
 ) -> Finding:
-    """Whether one is above the other in accuracy, by seeds; where the spread covers it, this size cannot tell."""
+    """Whether one is above the other in accuracy, by seeds; where the spread covers it, this size cannot tell.
+
+    Nor can --quick where it comes out the other way: that has a part of the records and often another network.
+    """
     a, b = one.last(), other.last()
     gap, noise = a[0] - b[0], math.hypot(a[1], b[1])
     holds: bool | None = gap > -less
     if not bench.tells or (abs(gap + less) <= noise and len(one.runs) > 1):
         holds = None
+    if bench.size is Size.QUICK and holds is False:
+        holds, why = None, "; ".join(filter(None, (why, "the other way round in so short a run")))
     because = f"{one.plan.label} {a[0]:.1f} ± {a[1]:.1f} %, {other.plan.label} {b[0]:.1f} ± {b[1]:.1f} %"
     return Finding(says, line, holds, f"{because}{'; ' + why if why else ''}")
 

@@ -1,15 +1,21 @@
-"""The index of docs/lab.md: paper figure → command → noun, with the German terms of source 001; and the other page."""
+"""docs/lab.md: the index paper figure → command → noun, with the German terms of source 001, and what came out; and the
+page *called private, and is not*.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from sordino.lab import store
 from sordino.lab.catalogue import experiments
-from sordino.lab.experiment import SOURCES
+from sordino.lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, outcome
 from sordino.lab.not_private import entries
 from sordino.runs import files
 
 BEGIN, END = "<!-- index: written by sordino.lab.index.write -->", "<!-- end of the index -->"
+CAME, OUT = "<!-- results: written by sordino.lab.index.write -->", "<!-- end of the results -->"
+_MOST = 4
+"""Numbers of an id that the table has; `sordino lab check` has all."""
 
 
 def index() -> str:
@@ -27,6 +33,35 @@ def index() -> str:
             + "\n".join(rows)
         )
     return f"{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}"
+
+
+def came_out() -> str:
+    """The results that come with the package: a row for each, and what does not hold."""
+    results = store.read(store.SHIPPED)
+    rows, fails = [], []
+    for name, result in results.items():
+        found = outcome(result)
+        numbers = [
+            f"{one.what}: {'diverged' if one.ours is None else f'{one.ours:.4g}'} ({one.published:g})"
+            for one in found.compared
+        ]
+        more = [f"{len(numbers) - _MOST} more"] if len(numbers) > _MOST else []
+        verdicts = [one.verdict for one in found.findings]
+        counts = [str(verdicts.count(verdict)) for verdict in (HOLDS, FAILS, UNTESTED)]
+        rows.append(
+            f"| `{name}` | {result['size']} | {result['seconds']:.0f} | {_cell('; '.join(numbers[:_MOST] + more))} | "
+            f"{' / '.join(counts)} |"
+        )
+        fails += [
+            f"- `{name}` ({result['size']}): “{one.says}” ({one.line}). {one.because}."
+            for one in found.findings
+            if one.verdict == FAILS
+        ]
+    head = (
+        "| id | size | CPU s | ours (published) | holds / does not / cannot tell |\n|---|---|---|---|---|\n"
+        + "\n".join(rows)
+    )
+    return f"{CAME}\n\n{head}\n\n### What does not hold\n\n" + "\n".join(fails) + f"\n\n{OUT}"
 
 
 def called_private() -> str:
@@ -56,5 +91,7 @@ def write(folder: Path) -> None:
     """Both pages, in a folder of documents."""
     page = folder / "lab.md"
     text = page.read_text("utf-8")
-    files.write(page, text[: text.index(BEGIN)] + index() + text[text.index(END) + len(END) :])
+    for begin, made, end in ((BEGIN, index(), END), (CAME, came_out(), OUT)):
+        text = text[: text.index(begin)] + made + text[text.index(end) + len(end) :]
+    files.write(page, text)
     files.write(folder / "called_private.md", called_private())

@@ -52,10 +52,7 @@ def _entry(result: dict[str, Any]) -> dict[str, Any]:
         "note": result["note"],
         "seconds": f"{result['seconds']:.3g}",
         "processor": result["processor"],
-        "figures": [
-            Markup(inline(panel, f"{name}-{k}", store.wrapped(result["note"], 66)))
-            for k, panel in enumerate(found.panels)
-        ],
+        "figures": [Markup(inline(panel, f"{name}-{k}", result["note"])) for k, panel in enumerate(found.panels)],
         "compared": [_row(one) for one in found.compared],
         "findings": found.findings,
         "verdicts": " ".join(sorted({_CLASSES[one.verdict] for one in found.findings})) or "drawing",

@@ -53,7 +53,7 @@ def write(folder: Path, result: Mapping[str, Any]) -> list[Path]:
     path = folder / f"{result['id']}.json"
     files.write(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     panels = [panel(one) for one in result["panels"]]
-    return [path, *panel_figures.save(panels, folder, result["id"], wrapped(result["note"]), result["title"])]
+    return [path, *panel_figures.save(panels, folder, result["id"], result["note"], result["title"])]
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
@@ -66,8 +66,3 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
                 found[name] = json.loads(path.read_text("utf-8"))
                 break
     return found
-
-
-def wrapped(text: str, most: int = 92) -> str:
-    """One line of a figure's foot."""
-    return text if len(text) <= most else text[: most - 1].rsplit(" ", 1)[0] + " …"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,12 @@ _MOST_MARKED = 40
 _WIDTH, _HEIGHT = 4.7, 3.5
 _LEGEND_ROW = 0.19
 _COLUMNS = 3
-_SHORT = 60
+_SHORT, _SHORTEST = 60, 3
+"""Up to which ratio a logarithmic axis shows numbers, and up to which it is no better than a plain one."""
+_ENTRY = 500
+"""Points times letters of a legend's entry."""
+_LETTERS = 13.0
+"""Of a note, in an inch."""
 _TITLE = 450
 """Points times letters that fit over a panel."""
 
@@ -39,8 +45,10 @@ def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
         _HEIGHT + _LEGEND_ROW * max(_legend_rows(one) for one in panels[row * columns : (row + 1) * columns])
         for row in range(rows)
     ]
-    foot = 0.34 if note else 0.1
-    width, height = _WIDTH * columns, sum(heights) + foot
+    width = _WIDTH * columns
+    lines = textwrap.wrap(note, int(_LETTERS * width))
+    foot = 0.1 + 0.2 * len(lines)
+    height = sum(heights) + foot
     with plt.rc_context(figures.LOOK):
         made = plt.figure(figsize=(width, height))
         for number, one in enumerate(panels):
@@ -57,8 +65,7 @@ def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
             axes = made.add_axes(box, projection="3d" if solid else None)
             _draw(axes, one)
             _legend(made, axes, one, (column * _WIDTH + 0.2) / width, (bottom + legend + 0.02) / height)
-        if note:
-            made.text(0.2 / width, 0.1 / height, note, color=SOFT, fontsize=8.5)
+        made.text(0.2 / width, 0.1 / height, "\n".join(lines), color=SOFT, fontsize=8.5)
         try:
             yield made
         finally:
@@ -109,7 +116,7 @@ def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
             loc="upper left",
             bbox_to_anchor=(left, top),
             ncols=columns,
-            fontsize=7.6,
+            fontsize=min(7.6, _ENTRY / max(map(len, labels))),
             borderaxespad=0,
             borderpad=0,
             labelspacing=0.28,
@@ -136,12 +143,13 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_zlabel(one.zlabel)
         axes.view_init(elev=42, azim=-118)
         return
-    if one.xlog:
+    across, up = ([v for series in one.series for v in getattr(series, name)] for name in ("x", "y"))
+    if one.xlog and _ratio(across) > _SHORTEST:
         axes.set_xscale("log")
-        _few_ticks(axes.xaxis, [value for series in one.series for value in series.x])
-    if one.ylog:
+        _few_ticks(axes.xaxis, across)
+    if one.ylog and _ratio(up) > _SHORTEST:
         axes.set_yscale("log")
-        _few_ticks(axes.yaxis, [value for series in one.series for value in series.y])
+        _few_ticks(axes.yaxis, up)
     if one.xticks:
         axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.5)
         axes.set_xlim(-0.5, len(one.xticks) - 0.5)
@@ -151,13 +159,22 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_aspect("equal", adjustable="datalim")
 
 
+def _positive(values: Sequence[float]) -> list[float]:
+    return [value for value in values if value > 0 and math.isfinite(value)]
+
+
+def _ratio(values: Sequence[float]) -> float:
+    positive = _positive(values)
+    return max(positive) / min(positive) if positive else math.inf
+
+
 def _few_ticks(axis: Any, values: Sequence[float]) -> None:
     """Of a short logarithmic axis the numbers themselves, of a long one the powers of ten."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-    positive = [value for value in values if value > 0 and math.isfinite(value)]
     axis.set_minor_formatter(NullFormatter())
-    if positive and max(positive) / min(positive) < _SHORT:
+    if _ratio(values) < _SHORT:
+        positive = _positive(values)
         steps = [m * 10.0**k for k in range(-12, 13) for m in (1, 2, 5)]
         low, high = min(positive) / 1.3, max(positive) * 1.3
         axis.set_major_locator(FixedLocator([step for step in steps if low <= step <= high]))
