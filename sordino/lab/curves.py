@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sordino.lab.experiment import Compared, Finding
 from sordino.lab.size import Size
@@ -31,6 +32,7 @@ def _losses(title: str, lines: Sequence[Series]) -> Panel:
     kept = [y for y in seen if y < _BLOWN_UP]
     if not kept or len(kept) == len(seen):
         return Panel(title, "epochs", "test loss", lines, ylog=True)
+    lines = [replace(one, low=(), high=()) if max(one.y, default=0.0) >= _BLOWN_UP else one for one in lines]
     limits = (0.7 * min(kept), 1.6 * max(kept))
     return Panel(f"{title} (what blows up is above)", "epochs", "test loss", lines, ylog=True, ylim=limits)
 

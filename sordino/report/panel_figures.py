@@ -144,6 +144,8 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.view_init(elev=42, azim=-118)
         return
     across, up = ([v for series in one.series for v in getattr(series, name)] for name in ("x", "y"))
+    if one.ylim:
+        up = [v for v in up if one.ylim[0] <= v <= one.ylim[1]]
     if one.xlog and _ratio(across) > _SHORTEST:
         axes.set_xscale("log")
         _few_ticks(axes.xaxis, across)
