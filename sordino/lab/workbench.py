@@ -36,6 +36,10 @@ class Workbench:
         """The verdict, or None at the size of the tests."""
         return holds if self.tells else None
 
+    def told(self, holds: bool) -> bool | None:
+        """The verdict on what a --quick run, on a part of the records, can bear out but not refute."""
+        return self.judged(holds) if holds or self.size is not Size.QUICK else None
+
     def rng(self, seed: int = 0) -> np.random.Generator:
         """For data made here and simulated errors, never for noise that a claim speaks of."""
         return np.random.default_rng(seed)

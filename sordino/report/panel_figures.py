@@ -153,7 +153,7 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_yscale("log")
         _few_ticks(axes.yaxis, up)
     if one.xticks:
-        axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.5)
+        axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.5 if len(one.xticks) < 7 else 6.4)
         axes.set_xlim(-0.5, len(one.xticks) - 0.5)
     if one.ylim:
         axes.set_ylim(*one.ylim)
@@ -177,7 +177,8 @@ def _few_ticks(axis: Any, values: Sequence[float]) -> None:
     axis.set_minor_formatter(NullFormatter())
     if _ratio(values) < _SHORT:
         positive = _positive(values)
-        steps = [m * 10.0**k for k in range(-12, 13) for m in (1, 2, 5)]
+        fine = (1, 1.5, 2, 3, 4, 5, 7) if _ratio(values) < 10 else (1, 2, 5)
+        steps = [m * 10.0**k for k in range(-12, 13) for m in fine]
         low, high = min(positive) / 1.3, max(positive) * 1.3
         axis.set_major_locator(FixedLocator([step for step in steps if low <= step <= high]))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

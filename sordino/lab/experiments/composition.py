@@ -45,7 +45,6 @@ def run(bench: Workbench) -> Outcome:
         ],
         [
             Compared("without drift, k=1000", driftless[-1], 11.75, "003:517"),
-            Compared("Laplace itself, k=1000", laplace[-1], 13.73, "computed beforehand"),
         ],
         [
             Finding(

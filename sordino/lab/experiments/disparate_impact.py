@@ -32,7 +32,7 @@ def plans(bench: Workbench) -> list[Plan]:
         "evaluations": 3,
     }
     return [
-        Plan(label="without DP", method="sgd", given={"non_private": True}, **base),
+        Plan(label="without DP", method="sgd", given={"non_private": True, "learning_rate": 0.1}, **base),
         Plan(label="σ = 0.7", method="dpsgd", variant=1, given={"noise_multiplier": 0.7}, **base),
         Plan(label="σ = 4", method="dpsgd", variant=2, given={"noise_multiplier": 4.0}, **base),
     ]
@@ -96,7 +96,7 @@ def run(bench: Workbench) -> Outcome:
             Finding(
                 "differential privacy has disparate impact",
                 "004:381",
-                bench.judged(float(drop[hard].mean()) > float(drop[~hard].mean())) if hard.any() else None,
+                bench.told(float(drop[hard].mean()) > float(drop[~hard].mean())) if hard.any() else None,
                 f"harder classes lose {float(drop[hard].mean()) if hard.any() else 0:.1f} points, easier ones "
                 f"{float(drop[~hard].mean()):.1f}",
             ),

@@ -7,11 +7,11 @@ reduced    8,000 records, 8 epochs, 2 seeds
 
 from __future__ import annotations
 
-from sordino.lab.curves import mean, no_guarantee, swept
+from sordino.lab.curves import mean, no_guarantee
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.workbench import Workbench
-from sordino.report.panels import Panel, Series
+from sordino.report.panels import Panel
 
 VALUES = (0.7,)
 
@@ -43,15 +43,8 @@ def run(bench: Workbench) -> Outcome:
     spent = {value: one.epsilon or 0.0 for value, one in trained.items()}
     return Outcome(
         [
-            Panel(
-                "privacy cost",
-                "noise multiplier σ",
-                "ε at δ = 1e-5",
-                [Series("", list(spent), list(spent.values()), method="pld")],
-                xlog=True,
-                ylog=True,
-            ),
-            Panel("test accuracy", "noise multiplier σ", "test accuracy, %", [swept(trained, "")], xlog=True),
+            Panel("privacy cost", "epochs", "ε at δ = 1e-5", [one.series("epsilon") for one in trained.values()]),
+            Panel("test accuracy", "epochs", "test accuracy, %", [one.series() for one in trained.values()]),
             Panel(
                 "through training",
                 "ε at δ = 1e-5",
@@ -71,7 +64,7 @@ def run(bench: Workbench) -> Outcome:
                 ),
             ),
         ],
-        notes=[*["The slides print no numbers."], *no_guarantee(list(trained.values()))],
+        notes=["The slides print no numbers.", *no_guarantee(list(trained.values()))],
         commands=bench.commands(plans(bench)),
         numbers={
             "epsilon": {f"{v:g}": e for v, e in spent.items()},

@@ -103,7 +103,7 @@ def run(bench: Workbench) -> Outcome:
                 "the average is still found, and DP does not promise otherwise: it is not about a record",
             ),
             Finding(
-                "can similar approaches break DP?",
+                "similar approaches can break DP (a question there)",
                 "002:193",
                 bench.judged(abs(alike(after, record)) > 0.2),
                 f"a record planted in the class correlates {alike(before, record):.2f} with what is found without "

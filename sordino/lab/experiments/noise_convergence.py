@@ -28,7 +28,7 @@ def plans(bench: Workbench) -> list[Plan]:
             records=records if records < 60_000 else None,
             epochs=iterations * 64 / records,
             seeds=bench.pick(1, 1, 2, 3),
-            evaluations=bench.pick(1, 2, 10, 10),
+            evaluations=bench.pick(1, 6, 10, 10),
             variant=k,
             given={"noise_multiplier": noise, "bound": 1.0, "weight_decay": 0.0},
         )

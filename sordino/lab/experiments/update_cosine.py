@@ -71,7 +71,7 @@ def run(bench: Workbench) -> Outcome:
             Finding(
                 "DPSGD's cosines are above 0 early at lr 0.01 and below at 0.1",
                 "001:590",
-                bench.judged(early.get("0.01", 0.0) > 0 > early.get("0.1", 0.0)),
+                bench.told(early.get("0.01", 0.0) > 0 > early.get("0.1", 0.0)),
                 f"{early.get('0.01', 0.0):.3f} and {early.get('0.1', 0.0):.3f} before noise",
             ),
         ],

@@ -52,13 +52,13 @@ def judge(bench: Workbench, grid: Grid) -> list[Finding]:
         Finding(
             "for λ ≥ 1e-3 the accuracy of DP-SGD drops sharply",
             "000:436",
-            bench.judged(outside[last] < 20),
+            bench.told(outside[last] < 20),
             f"{outside[min(outside)]:.1f} % at λ = {min(outside):g}, {outside[last]:.1f} % at λ = {last:g}",
         ),
         Finding(
             "the accuracy of our method fluctuates at a high level",
             "000:436",
-            bench.judged(flat < 5),
+            bench.told(flat < 5),
             f"exact L2 inside the clip falls from {max(inside.values()):.1f} % to {inside[top]:.1f} % at λ = {top:g}",
         ),
     ]
