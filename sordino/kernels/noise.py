@@ -101,6 +101,56 @@ class Noise:
         else:
             in_parts(part, _pairs(n, self.block_values), threads, _PAIRS)
 
+    def normals_at(
+        self, stream: Stream, scale: float, total: int, start: int, count: int, threads: int = 1
+    ) -> NDArray[np.float32]:
+        """Values start, start + 1, … of the draw of `total` values that `add_normal` adds, and few others.
+
+        Only where it makes the key stream itself. Whole blocks are made where they go; of a block that begins before the
+        values or ends after them, the pairs behind those in it.
+        """
+        block, end = self.block_values, start + count
+        out = np.zeros(count, dtype=np.float32)
+        first, last = -(-start // block) * block, end if end == total else end // block * block
+        if first < last:
+            self._stretch(stream, scale, total, (first // 2, _pairs(last, block)), out, start, threads)
+        for begin, to in ((start, min(first, end)), (max(first, last), end)):
+            if begin < to:
+                base = begin - begin % block
+                made = np.zeros(min(block, total - base), dtype=np.float32)
+                least, most = _behind((len(made) + 1) // 2, begin - base, to - base)
+                self._stretch(stream, scale, total, (base // 2 + least, base // 2 + most), made, base, 1)
+                out[begin - start : to - start] = made[begin - base : to - base]
+        return out
+
+    def _stretch(
+        self,
+        stream: Stream,
+        scale: float,
+        total: int,
+        pairs: tuple[int, int],
+        out: NDArray[np.float32],
+        first: int,
+        threads: int,
+    ) -> None:
+        """Add a draw's values of these pairs to `out`, which holds its values from number `first` on.
+
+        The kernel counts from value 0; it is told where that would lie.
+        """
+        state, ends = stream.state(), (ctypes.c_uint64 * 1)(total)
+        whole = (ctypes.c_uint64 * 1)(out.ctypes.data - out.itemsize * first)
+        begin, end = pairs
+
+        def part(a: int, b: int) -> None:
+            self.library.sordino_add_normal(
+                self.level, state, scale, 1.0, begin + a, begin + b, whole, ends, 1, None, 0
+            )
+
+        if threads == 1 or end - begin < _SPLIT:
+            part(0, end - begin)
+        else:
+            in_parts(part, end - begin, threads, _PAIRS)
+
     def _fed(self, stream: Stream, n: int, part: _Part) -> None:
         """Block after block, each with the words the stream makes for it."""
         block = self.block_values
@@ -114,6 +164,13 @@ class Noise:
 
 class _Part(Protocol):
     def __call__(self, begin: int, end: int, words: int | None = None, first: int = 0) -> None: ...
+
+
+def _behind(half: int, begin: int, end: int) -> tuple[int, int]:
+    """The pairs behind values begin … end of a block, whose first `half` values are cosines and the others sines."""
+    if end <= half:
+        return begin, end
+    return (begin - half, end - half) if begin >= half else (0, half)
 
 
 def _pairs(n: int, block: int) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from numpy.typing import NDArray
 
 KEY_BYTES = 32
 BLOCK_BYTES = 16
@@ -35,6 +37,12 @@ class KeyStream:
         block, at = divmod(4 * index, BLOCK_BYTES)
         found: int = struct.unpack_from("<I", self._from(block).update(bytes(BLOCK_BYTES)), at)[0]
         return found
+
+    def words(self, first: int, n: int) -> NDArray[np.uint32]:
+        """32-bit words first, first + 1, … of the stream, wherever it is being read."""
+        block, skip = divmod(4 * first, BLOCK_BYTES)
+        found = self._from(block).update(bytes(BLOCK_BYTES * -(-(skip + 4 * n) // BLOCK_BYTES)))
+        return np.frombuffer(found, dtype="<u4", count=n, offset=skip)
 
     def state(self) -> bytes:
         """Key and number, for the compiled kernel."""

@@ -67,6 +67,43 @@ def blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
         yield out[:count]
 
 
+def blocks_at(total: int, start: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+    """Where values start … start + count of a draw of `total` lie: each block's first value, its length, from and to in it.
+
+    >>> list(blocks_at(total=3 * BLOCK, start=BLOCK - 2, count=5))
+    [(0, 262144, 262142, 262144), (262144, 262144, 0, 3)]
+    """
+    if not 0 <= start <= start + count <= total:
+        raise ValueError(f"values {start} to {start + count} of a draw of {total}: must lie within it")
+    for first in range(start - start % BLOCK, start + count, BLOCK):
+        here = min(BLOCK, total - first)
+        yield first, here, max(start - first, 0), min(start + count - first, here)
+
+
+def pairs_of(half: int, begin: int, end: int) -> tuple[int, int]:
+    """The pairs behind values begin … end of a block, whose first `half` values are cosines and the others sines."""
+    if end <= half:
+        return begin, end
+    return (begin - half, end - half) if begin >= half else (0, half)
+
+
+def values_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> F32:
+    """Values start, start + 1, … of the draw that `blocks(stream, total, scale)` makes, and no others: the same bits."""
+    out, filled = np.empty(count, dtype=np.float32), 0
+    for first, here, begin, end in blocks_at(total, start, count):
+        half = (here + 1) // 2
+        least, most = pairs_of(half, begin, end)
+        block = np.empty(2 * half, dtype=np.float32)
+        for at in range(least, most, _RUN):
+            to = min(most, at + _RUN)
+            v = uniforms(stream.words(first + at, to - at), stream, first + at)
+            angles = stream.words(first + half + at, to - at)
+            box_muller(v, angles, scale, block[at:to], block[half + at : half + to])
+        out[filled : filled + end - begin] = block[begin:end]
+        filled += end - begin
+    return out
+
+
 def uniforms(words: U32, stream: KeyStream, first: int) -> F32:
     """2³¹ u of radius words, the first of which is word `first` of the stream."""
     k = (words & np.uint32(2**31 - 1)).view(np.int32)
@@ -126,11 +163,24 @@ def double_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[NDArray[n
     """The same in float64, from words of 64 bits."""
     for start in range(0, n, BLOCK):
         count = min(BLOCK, n - start)
-        half = (count + 1) // 2
-        buffer = bytearray(16 * half)
+        buffer = bytearray(16 * ((count + 1) // 2))
         stream.into(buffer)
-        words = np.frombuffer(buffer, dtype="<i8")
-        u = ((words[:half] & (2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-63
-        r = scale * np.sqrt(-2.0 * np.log(u))
-        angle = words[half:].astype(np.float64) * (math.pi * 2.0**-63)  # [-π, π)
-        yield np.concatenate([r * np.cos(angle), r * np.sin(angle)])[:count]
+        yield _double(np.frombuffer(buffer, dtype="<i8"), count, scale)
+
+
+def double_values_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> NDArray[np.float64]:
+    """Values start, start + 1, … of `double_blocks`: each block whole, so that numpy rounds as it does there."""
+    found = [np.empty(0, dtype=np.float64)]
+    for first, here, begin, end in blocks_at(total, start, count):
+        words = stream.words(2 * first, 4 * ((here + 1) // 2))
+        found.append(_double(words.view("<i8"), here, scale)[begin:end])
+    return np.concatenate(found)
+
+
+def _double(words: NDArray[np.int64], count: int, scale: float) -> NDArray[np.float64]:
+    half = (count + 1) // 2
+    u = ((words[:half] & (2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-63
+    r = scale * np.sqrt(-2.0 * np.log(u))
+    angle = words[half:].astype(np.float64) * (math.pi * 2.0**-63)  # [-π, π)
+    both: NDArray[np.float64] = np.concatenate([r * np.cos(angle), r * np.sin(angle)])[:count]
+    return both

@@ -173,6 +173,22 @@ class Rng:
         compiled.add_normal(self._stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
         return True
 
+    def normals_at(
+        self, total: int, start: int, count: int, scale: float = 1.0, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Values start, start + 1, … of `normal_blocks(total, scale)`, bit by bit, for the price of those alone: one draw.
+
+        Value j of draw k is a function of (key, k, j) and of the number of values, wherever and by whomever it is made.
+        """
+        if total > _LONGEST or not 0 <= start <= start + count <= total:
+            raise ValueError(f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}")
+        stream, compiled = self._stream(), kernel()
+        if dtype == torch.float64:
+            return torch.from_numpy(normals.double_values_at(stream, total, start, count, scale))
+        if compiled is None or not compiled.ciphers:
+            return torch.from_numpy(normals.values_at(stream, total, start, count, scale))
+        return torch.from_numpy(compiled.normals_at(stream, scale, total, start, count, torch.get_num_threads()))
+
     def laplace(self, n: int) -> Tensor:
         """N independent standard Laplace values, float64: sign · −ln u."""
         u = torch.from_numpy(self.uniform(2 * n)).view(2, n) if n else torch.zeros(2, 0, dtype=torch.float64)
