@@ -22,11 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino import validate
 from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
 from sordino.algorithms.with_loss import released_loss
-from sordino.door import claims, history
+from sordino.door import history
 from sordino.door.claims import Claim
 from sordino.door.diverged import Diverged, not_finite
 from sordino.door.ledger import Ledger, ledger_for
@@ -35,7 +34,6 @@ from sordino.door.vectors import Grads, divide_
 from sordino.events import Event, NonPrivate
 from sordino.gradients import batch as batches
 from sordino.gradients import check
-from sordino.gradients.captured.engine import Captured
 from sordino.gradients.protocol import Backend, LossFn, PerSample
 from sordino.lots.draws import Draws
 from sordino.lots.loading import Batches, MapStyle
@@ -47,13 +45,14 @@ from sordino.lots.request import Request, summable
 from sordino.lots.units import AnyUnit
 from sordino.penalty import L2, prepared
 from sordino.progress import Progress
-from sordino.random.rng import Rng
+from sordino.ranks.group import ranks_of
 from sordino.refusal import Refusal
 from sordino.replay import Replay
 from sordino.sampling.records import Label
 from sordino.sampling.sampler import Draw, Sampler
 from sordino.sampling.told_size import size_not_covered
 from sordino.standing import LotChecks
+from sordino.together import Together
 
 
 class Private:
@@ -64,7 +63,7 @@ class Private:
 
     A `penalty` joins every gradient before it is weighed: L2(λ) makes it g + λθ. Decoupled decay stays in torch.optim.
     Given a `ledger` that other things done to the same data are in (statistics, another run), the claim is about all of
-    them together.
+    them together. With a `mesh`, or inside a torch.distributed group, each rank computes its part of every lot.
     """
 
     def __init__(
@@ -78,23 +77,19 @@ class Private:
         seed: int | None = None,
         accountant: Accountant | None = None,
         ledger: Ledger | None = None,
+        mesh: Any = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
-        for name, value in (("loss_fn", loss_fn), ("query", query)):
-            if not callable(value):
-                raise TypeError(f"{name}={value!r}: must be callable; a query is NoisySum(Flat(1.0), Gaussian(1.1))")
+        check.given(model, loss_fn, query)
         check.structure(model)
         self._model, self._loss_fn, self._query = model, loss_fn, query
-        self._backend: Backend = prepared(Captured() if backend is None else backend, penalty, model)
+        self._together = Together(ranks_of(mesh), model)
+        self._backend: Backend = prepared(self._together.backend(backend), penalty, model)
         self._passes = LotGradients(model, loss_fn, self._backend, penalty)
         self._accountant: Accountant = PLD() if accountant is None else accountant
         self._ledger = ledger_for(model, ledger)
-        if seed is not None:
-            self._ledger.disclose(claims.SEED)
-        root = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
-        self._run = Progress(root, query, self._backend, self._ledger)
-        self._checks = LotChecks(model, self._passes, self._ledger, root.child("standing test"))
+        root = self._together.root(seed, self._ledger)
+        self._run = Progress(root, query, self._backend, self._ledger, self._together.fresh)
+        self._checks = LotChecks(model, self._passes, self._ledger, root.child("standing test"), self._together.ranks)
         self._lot: Lot | None = None
         self.kept: Mapping[str, Sealed[Grads]] = {}  # what the query handed out besides its last release
         self._records: NDArray[np.int64] | None = None  # of that lot
@@ -140,7 +135,8 @@ class Private:
         check.structure(self._model)
         request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate, unit)
         few = self._passes.tried(request.first)
-        chunk = summable(physical_batch) or self._run.chunk or self._passes.physical_batch(few, request.expected)
+        known = summable(physical_batch) or self._run.chunk
+        chunk = known or self._together.physical_batch(self._passes, few, request.expected)
         for name in size_not_covered(sampler, request.n, expected_batch):
             self._ledger.disclose(name)
         return Draws(request.steps, self._lots(request, chunk))
@@ -151,17 +147,18 @@ class Private:
         phase = run.begin(request.sampler, request.n, chunk)
         self._ledger.uses(request.dataset, request.unit, request.declared)
         records = records_for_samplers(request.n, request.load, chunk, self._gradients)
-        made = request.draws(phase, records, run.root, chunk)
+        made = request.draws(phase, records, run.root, chunk, self._together.share)
         try:
             while not run.over(self._model):  # before the next lot is drawn, and after the last
                 run.same_as(loads)
                 self._checks.tripwire.look(numbers=False)  # `backward` looks at those
                 draw, loaded, indices = next(made, (None, None, None))
                 if draw is None or loaded is None or indices is None:
-                    return
+                    break
                 lot = self._drawn(phase, draw, loaded, request.expected)
                 self._checks.drawn(run.page or "", lot.step, request.load, indices, request.n, chunk)
                 yield lot
+            self._together.ended(run)
         finally:
             self._checks.tripwire.looping = False
 
@@ -179,7 +176,9 @@ class Private:
         losses: list[Tensor] = []
         run = self._run
         with self._passes.own_randomness(self._run.forward), ExitStack() as put_back:
-            grads = self._passes.of(lot, losses, put_back, self._records if lot is self._lot else None)
+            records = self._records if lot is self._lot else None
+            ranked = self._together.ranked(run, lot, records, self._passes)
+            grads = self._passes.of(lot, losses, put_back, records, ranked)
             release, run.state = self._query(grads, run.state, lot.expected_batch, run.noise)
         self._ledger.release(release.event, run.page or "")
         self.kept = {name: under(value, self._ledger) for name, value in release.kept.items()}
@@ -272,7 +271,8 @@ class Private:
 
     def _twin(self, model: nn.Module) -> Private:
         ask, penalty = self._query, self._passes.penalty
-        twin = Private(model, self._loss_fn, ask, penalty=penalty, backend=self._backend, ledger=self._ledger)
+        shared, by, mesh = self._ledger, self._backend, self._together.ranks
+        twin = Private(model, self._loss_fn, ask, penalty=penalty, backend=by, ledger=shared, mesh=mesh)
         twin._accountant = self._accountant
         state = self.state_dict()
         twin.load_state_dict({**state, "page": None, "state": copy.deepcopy(state["state"])})

@@ -6,7 +6,7 @@ saved, here or elsewhere, used the old one; only a `Replay` takes the old key ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -38,6 +38,7 @@ class Progress:
     query: Query
     backend: Backend
     ledger: Ledger
+    fresh: Callable[[], Rng] = Rng.from_entropy  # a stream nobody can repeat; the same on all ranks
     noise: Rng = field(init=False)
     forward: Rng = field(init=False)
     state: State = field(init=False)  # the query's
@@ -147,7 +148,7 @@ class Progress:
 
     def renew(self, *, draws: bool) -> None:
         """Noise that was never used before, and draws too if asked."""
-        fresh = Rng.from_entropy()
+        fresh = self.fresh()
         self.noise, self.forward = fresh.child("noise"), fresh.child("forward")
         if draws:
             self.root = fresh

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino.declared import Declaration, Example
+from sordino.door.grid import OnGrid
 from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
 from sordino.door.rounding import slack
@@ -57,17 +58,18 @@ class _Look:
 
 def weighed(
     weigher: Weigher, state: State, grads: PerSample
-) -> tuple[Grads | Summed, Sealed[Tensor] | None, Sensitivity | Unproven]:
+) -> tuple[Grads | Summed | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
     """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
     look = _Look(grads.norms)
     rule, watch = weigher.rule(state, look), Watched()
     rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
     if isinstance(grads, Chunked):
-        found, estimate = weigh(grads, rule, grads.estimate, grads.sizes, grads.most), grads.estimate
+        found = weigh(grads.parts(), rule, grads.estimate, grads.sizes, grads.most, grads.ranked)
+        estimate, broken = grads.estimate, watch.found(grads.ranked)
     else:
-        found, estimate = weigh((grads,), rule), EXACT
+        found, estimate, broken = weigh((grads,), rule), EXACT, watch.broken
     sensitivity = look.judged(rule.sensitivity)
-    if watch.broken and isinstance(sensitivity, Sensitivity):
+    if broken and isinstance(sensitivity, Sensitivity):
         sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
     if isinstance(sensitivity, Sensitivity):
         sensitivity = replace(sensitivity, estimate=estimate, rounding=slack(found.rows, found.dtype))

@@ -69,7 +69,7 @@ class _InL1:
 
 
 def _parts(grads: PerSample) -> Iterator[PerSample]:
-    whole: Iterable[PerSample] = grads if isinstance(grads, Chunked) else (grads,)
+    whole: Iterable[PerSample] = grads.parts() if isinstance(grads, Chunked) else (grads,)
     return (_InL1(part) for part in whole)
 
 
@@ -99,9 +99,10 @@ class L1Sum:
         rule, watch = self._rule(state), Watched()
         rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
         lot = grads if isinstance(grads, Chunked) else None
-        found = weigh(_parts(grads), rule, most=None if lot is None else lot.most)
+        ranked = None if lot is None else lot.ranked
+        found = weigh(_parts(grads), rule, most=None if lot is None else lot.most, ranked=ranked)
         sensitivity = rule.sensitivity
-        if watch.broken and isinstance(sensitivity, Sensitivity):
+        if watch.found(ranked) and isinstance(sensitivity, Sensitivity):
             sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
         if isinstance(sensitivity, Sensitivity):
             sensitivity = replace(sensitivity, rounding=slack(found.rows, found.dtype))

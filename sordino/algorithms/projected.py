@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from sordino.algorithms.dpsgd import NoisySum, weighed
 from sordino.algorithms.virtual_steps import add, checked_rate, proportions, rate
 from sordino.declared import Declaration, Method
+from sordino.door.grid import whole
 from sordino.door.noise import Noise
 from sordino.door.release import Release, release
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity, Unproven
-from sordino.door.vectors import rounded
 from sordino.events import compose
 from sordino.gradients.chunked import moved
 from sordino.gradients.protocol import PerSample
@@ -60,11 +60,11 @@ class Projected:
         eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
         total, learnt, sensitivity = weighed(self.weigher, inner, grads)
         first, *others = proportions(self.rho, self.rounds)
-        step = add({}, rounded(total), 1.0)  # private, and so is every point on the way
+        step = add({}, whole(total), 1.0)  # private, and so is every point on the way
         update = add({}, step, first)
         for weight in others:
             total, _, sensitivity = weighed(self.weigher, inner, moved(grads, add({}, update, -eta / expected_batch)))
-            update = add(update, rounded(total), weight)
+            update = add(update, whole(total), weight)
             scale = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
             sensitivity = Unproven(REASON, scale)
         kept = {"first": Sealed(step), "update": Sealed(add({}, update, 1.0))}

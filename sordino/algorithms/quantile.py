@@ -25,6 +25,7 @@ from sordino.door.release import Steps, choose_between
 from sordino.door.sealed import Sealed, derived
 from sordino.events import Event
 from sordino.random.rng import Rng
+from sordino.ranks.group import fresh
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class PrivateQuantile:
         """The quantile of a tensor of private numbers, one per record, entered in the ledger of what is done to them."""
         if seed is not None:
             ledger.disclose(SEED)
-        rng = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+        rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
         found, event = self(Sealed(values, ledger), rng)
         ledger.release(event, ledger.page())
         return found

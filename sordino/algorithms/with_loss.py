@@ -82,7 +82,7 @@ class _Losses:
     """Adds up the clipped losses of a lot while somebody else goes through it."""
 
     bound: float
-    found: Tensor | None = field(default=None, init=False)
+    found: list[Tensor] | None = field(default=None, init=False)  # by part
 
     def of(self, grads: PerSample) -> PerSample:
         """The same gradients; a whole pass over them leaves the sum here."""
@@ -95,17 +95,18 @@ class _Losses:
         if self.found is None:
             for _ in self._watch(grads.parts() if isinstance(grads, Chunked) else (grads,)):
                 pass
-        assert self.found is not None, "a lot has at least one part"
-        return self.found
+        assert self.found, "a lot has at least one part"
+        ranked = grads.ranked if isinstance(grads, Chunked) else None
+        return torch.stack(self.found).sum(dim=0) if ranked is None else ranked.sums(self.found)
 
     def _watch(self, parts: Iterable[PerSample]) -> Iterator[PerSample]:
-        total = torch.zeros(1, dtype=torch.float64)
+        found: list[Tensor] = []
         for part in parts:
             losses = part.losses.detach().to(torch.float64).cpu()
-            total += losses.nan_to_num(nan=self.bound).clamp(-self.bound, self.bound).sum()
+            found.append(losses.nan_to_num(nan=self.bound).clamp(-self.bound, self.bound).sum(dim=0, keepdim=True))
             yield part
             del part  # or it would live on beside the next one
-        self.found = total
+        self.found = found
 
 
 DECLARED = Declaration(

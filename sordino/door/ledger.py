@@ -80,6 +80,7 @@ class Ledger:
         self._data: list[list[Ledger]] = []  # the ledgers of what the records are made of
         self._coordinates = 0
         self._unit = _RECORD
+        self.voided: str | None = None  # the first reason given to `void`
 
     def __copy__(self) -> Ledger:
         """Itself: what was done to the data is not done again, nor forgotten, by copying the ledger."""
@@ -125,6 +126,7 @@ class Ledger:
 
     def void(self, reason: str) -> None:
         """There is no guarantee from here on."""
+        self.voided = self.voided or reason
         if NonPrivate(reason) not in (entry.event for entry in self._entries):
             self._append(Entry(NonPrivate(reason), 1))
 
@@ -175,6 +177,11 @@ class Ledger:
         """What the claim does not cover, in the order it was said."""
         others = history.others(self._data, self)
         return (*self._disclosed, *([claims.other_ledgers(others)] if others else []))
+
+    @property
+    def length(self) -> int:
+        """What was drawn and released so far, in entries with a guarantee; open draws included."""
+        return sum(e.count for e in self._entries if not isinstance(e.event, NonPrivate)) + len(self._open)
 
     @property
     def empty(self) -> bool:

@@ -10,6 +10,7 @@ A multiplier of 0 adds nothing, and the event says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,6 +46,10 @@ class Noise(Protocol):
         """What was done to the data, given how the norms were obtained."""
         ...
 
+    def length_of_ones(self, coordinates: int) -> float:
+        """The length of a vector of ones in the norm that this noise goes by."""
+        ...
+
 
 @dataclass(frozen=True)
 class Gaussian:
@@ -77,6 +82,10 @@ class Gaussian:
         if isinstance(estimate, FromProjections):
             return events.ProjectedClip(self.multiplier, estimate.projections)
         return self._event
+
+    def length_of_ones(self, coordinates: int) -> float:
+        """√d."""
+        return math.sqrt(coordinates)
 
     @cached_property
     def _event(self) -> Event:
@@ -114,6 +123,10 @@ class Laplace:
                 "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
             )
         return events.Laplace(self.multiplier) if self.multiplier else _no_noise()
+
+    def length_of_ones(self, coordinates: int) -> float:
+        """d."""
+        return float(coordinates)
 
 
 def _no_noise() -> Event:

@@ -8,7 +8,8 @@ A value brings its event (rule R3): nobody computes the event anywhere else.
 
 Privacy: the declared sensitivity is the caller's proof obligation; the neighbour hunter tries to break it. Norms and sums
 are rounded, so the scale is raised by what that may add to a record's reach (`rounding`). A sum over chunks comes in
-float64 and is rounded to float32 after the noise, where rounding is free.
+float64 and is rounded to float32 after the noise, where rounding is free. A sum over ranks comes as whole numbers
+(`grid`): each rank adds the noise of its own coordinates, which are values of one draw that all have in common.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import torch
 from torch import Tensor
 
 from sordino import events, validate
-from sordino.door.noise import Noise, dense
+from sordino.door.grid import MOVED, OnGrid
+from sordino.door.noise import Gaussian, Noise, dense
 from sordino.door.sealed import Sealed, unseal
 from sordino.door.sensitivity import Sensitivity, Unproven
 from sordino.door.vectors import Grads, Summed, divide_, rounded
@@ -70,7 +72,7 @@ def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
 
 
 def release(
-    value: Sealed[Grads] | Sealed[Grads | Summed],
+    value: Sealed[Grads] | Sealed[Grads | Summed | OnGrid],
     sensitivity: Sensitivity | Unproven,
     noise: Noise,
     rng: Rng,
@@ -81,6 +83,10 @@ def release(
     What comes out is divided by a public number, if one is given, in the pass that adds the noise.
     """
     total, factors, slack = _opened(value), None, 0.0
+    if isinstance(total, OnGrid):
+        if not _taps and noise.multiplier > 0:
+            return _released_by_ranks(total, sensitivity, noise, rng, divide_by)
+        total = total.summed()
     bare = total.values if isinstance(total, Summed) else total
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
@@ -105,8 +111,39 @@ def release(
     return Release(_divided(noised, factors), event, divide_by)
 
 
-def _opened(value: Sealed[Grads] | Sealed[Grads | Summed]) -> Grads | Summed:
-    total: Grads | Summed = unseal(value)  # type: ignore[misc]  # a sealed union of the two
+def _released_by_ranks(
+    total: OnGrid, sensitivity: Sensitivity | Unproven, noise: Noise, rng: Rng, divide_by: float
+) -> Release:
+    """Sums of whole numbers over the ranks, each rank's noise on its own coordinates, and what all released."""
+    size, step = len(total.values), total.grid.step
+    event: Event
+    if isinstance(sensitivity, Unproven):
+        scale, event = _scale(noise, sensitivity.scale, lost=True), events.NonPrivate(sensitivity.reason)
+    else:
+        _check_dimension(total.narrow, sensitivity)
+        bound, event = noise.bound(sensitivity), noise.event(sensitivity.estimate)
+        scale = _scale(noise, bound, lost=False) * (1 + sensitivity.rounding)
+        scale += noise.multiplier * MOVED * step * noise.length_of_ones(size)  # rounding to the grid
+    start, count = total.own
+    own = total.own_sums()
+    drawn = _noise_at(noise, size, start, count, scale, rng, total.dtype).to(own.device, torch.float64)
+    noised = own + drawn.div_(step).round_().to(torch.int64)  # exact: whole numbers
+    value = total.released(noised.double().mul_(step / divide_by).to(total.dtype))
+    value = {name: tensor.to(total.narrow[name].dtype) for name, tensor in value.items()}
+    return Release(_divided(value, total.grid.factors), event, divide_by)
+
+
+def _noise_at(noise: Noise, total: int, start: int, count: int, scale: float, rng: Rng, dtype: torch.dtype) -> Tensor:
+    """Coordinates start, start + 1, … of the noise of one release of `total`, whoever makes the others: one draw."""
+    if isinstance(noise, Gaussian):
+        return rng.normals_at(total, start, count, scale, dtype)
+    whole = torch.zeros(total, dtype=dtype)
+    noise.add_({"": whole}, scale, rng)
+    return whole[start : start + count]
+
+
+def _opened(value: Sealed[Grads] | Sealed[Grads | Summed | OnGrid]) -> Grads | Summed | OnGrid:
+    total: Grads | Summed | OnGrid = unseal(value)  # type: ignore[misc]  # a sealed union of the three
     return total
 
 

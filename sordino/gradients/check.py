@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -40,6 +39,15 @@ def loss_vector(losses: Any, samples: int) -> Tensor:
     return losses
 
 
+def given(model: Any, loss_fn: Any, query: Any) -> None:
+    """Refuse what is no model, no loss and no query."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+    for name, value in (("loss_fn", loss_fn), ("query", query)):
+        if not callable(value):
+            raise TypeError(f"{name}={value!r}: must be callable; a query is NoisySum(Flat(1.0), Gaussian(1.1))")
+
+
 def structure(model: nn.Module) -> None:
     """Refuse modules that mix the samples of a batch or store something about them, and parameters without a meaning."""
     wrapped(model)
@@ -53,23 +61,14 @@ def structure(model: nn.Module) -> None:
 
 _WRAPPERS = {
     "DataParallel": "it cuts batches over devices",
-    "DistributedDataParallel": "its ranks would each draw, add noise and print ε as if they were alone",
-    "FullyShardedDataParallel": "its parameters are shards of one rank",
+    "DistributedDataParallel": "it adds up gradients that are no releases, and Private divides lots among ranks by itself",
+    "FullyShardedDataParallel": "its parameters are shards of one rank, which are not supported yet",
     "OptimizedModule": "torch.compile hides its layers",
 }
 
 
 def wrapped(model: nn.Module) -> None:
-    """Refuse wrappers that are not supported, and a process that is one of several, by name."""
-    if (
-        torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-        and torch.distributed.get_world_size() > 1
-    ):
-        raise Refusal(
-            "this process is one of several ranks: each would draw, add noise and print ε as if it were alone; "
-            "train in one process"
-        )
+    """Refuse wrappers that are not supported, by name."""
     for name, module in model.named_modules():
         label = f"module {name!r}" if name else "the model"
         for kind in type(module).__mro__:
@@ -82,8 +81,8 @@ def wrapped(model: nn.Module) -> None:
     for name, p in model.named_parameters():
         if type(p.data).__name__ == "DTensor" or type(p).__name__ == "DTensor":
             raise Refusal(
-                f"parameter {name!r} is a DTensor, a shard of one rank: its norms would be those of the shard; train the "
-                "plain model in one process"
+                f"parameter {name!r} is a DTensor, a shard of one rank: its norms would be those of the shard; give every "
+                "rank the whole model"
             )
 
 

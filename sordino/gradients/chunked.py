@@ -19,6 +19,7 @@ from sordino.door.sensitivity import EXACT, Estimate
 from sordino.door.vectors import Grads
 from sordino.gradients.materialised import Materialised
 from sordino.gradients.protocol import Norms, PerSample
+from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 
 
@@ -41,8 +42,15 @@ class Chunked:
     estimate: Estimate = EXACT  # what the norms of its parts are
     sizes: Callable[[], Mapping[str, int]] | None = None  # the elements of each tensor; public
     most: int | None = None  # no part has more records; public
+    ranked: RankedLot | None = None  # of several ranks: `parts` are those of this one
 
     def __iter__(self) -> Iterator[PerSample]:
+        """The parts of the whole lot; refused where other ranks have some of them."""
+        if self.ranked is not None and self.ranked.ranks.size > 1:
+            raise Refusal(
+                "this query goes through the records of a lot by itself, and on several ranks each has some of them; need "
+                "a query that sums by a weigher, such as NoisySum, or one process"
+            )
         return iter(self.parts())
 
     @property
@@ -52,8 +60,16 @@ class Chunked:
 
     def norms(self) -> Norms:
         """Of all samples: a pass over the lot."""
-        found = [part.norms() for part in self]
-        return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
+        if self.ranked is None:
+            found = [part.norms() for part in self]
+            return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
+        try:
+            found = [part.norms() for part in self.parts()]
+        except Exception as error:
+            self.ranked.failed(error)
+        self.ranked.agree(found[0].names)
+        squared = self.ranked.in_order([norms.squared for norms in found])
+        return Norms(squared, found[0].names, found[0].estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Of all samples: a pass over the lot."""
@@ -77,4 +93,4 @@ def moved(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
             f"gradients at other parameters were asked of a {type(grads).__name__}: need the lot that Private hands a query"
         )
     at = grads.parts_at
-    return Chunked(lambda: at(by), estimate=grads.estimate, sizes=grads.sizes, most=grads.most)
+    return Chunked(lambda: at(by), estimate=grads.estimate, sizes=grads.sizes, most=grads.most, ranked=grads.ranked)

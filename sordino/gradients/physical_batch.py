@@ -22,6 +22,7 @@ MOST = USUAL_ROWS
 a percent more noise (`door.rounding`), and past this larger chunks gain little."""
 
 LEAST_BY_SHAPES = 16
+_CHUNKS = 16  # of a lot of the expected size, for ranks to divide
 _OUTPUTS = (
     1 << 25
 )  # bytes of layers' outputs: more leaves the caches, and fresh memory costs more than what is computed
@@ -87,6 +88,16 @@ def physical_batch(
     if lot * activations > max(_MODEST, parameters / 2):
         return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
     return fits
+
+
+def for_ranks(activations: int, lot: float) -> int:
+    """The number of samples processed at once where ranks divide a lot: the same for any number of them.
+
+    A lot is meant to have a few chunks for each of up to a dozen ranks, and chunks enough samples to keep layers busy. For
+    more ranks, or larger lots per rank, give draws(physical_batch=…).
+    """
+    fits = max(LEAST_BY_SHAPES, _OUTPUTS // max(1, _COPIES * activations))
+    return int(min(MOST, fits, max(LEAST_BY_SHAPES, ceil(lot / _CHUNKS))))
 
 
 def physical_batch_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:

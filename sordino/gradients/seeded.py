@@ -5,6 +5,13 @@ from __future__ import annotations
 import torch
 
 
+def reseed(seed: int, device: torch.device) -> None:
+    """Inside a `Seeded`: from here on this seed gives what is drawn."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
 class Seeded:
     """Dropout and the like draw what this seed gives, on the CPU and on the device."""
 

@@ -25,6 +25,7 @@ from sordino.sampling.sampler import Draw
 
 Indices = NDArray[np.int64]
 Load = Callable[[Indices], Any]
+ALL = slice(None)
 
 
 @runtime_checkable
@@ -176,7 +177,10 @@ def _halved(indices: Indices, first: int, last: int, physical_batch: int) -> Ite
 
 
 class Batches:
-    """The chunks of one lot. Each call goes through them from the first; only the first can use what was prefetched."""
+    """The chunks of one lot, or a rank's share of them.
+
+    Each call goes through them from the first; only the first can use what was prefetched.
+    """
 
     def __init__(
         self,
@@ -185,15 +189,19 @@ class Batches:
         load: Load,
         records: int | None = None,
         prefetched: Callable[[int], Any] | None = None,
+        share: slice = ALL,
     ) -> None:
-        self._parts, self.most = chunks(indices, physical_batch, records), physical_batch
+        """`share`: the chunks that are loaded here, of all."""
+        parts = chunks(indices, physical_batch, records)
+        self.chunks, self.numbers = len(parts), range(len(parts))[share]
+        self._parts, self.most = parts[share], physical_batch
         self._load = load
         self._prefetched = prefetched
 
     def __call__(self) -> Iterator[Any]:
         """The batches."""
         prefetched, self._prefetched = self._prefetched, None
-        for number, part in enumerate(self._parts):
+        for number, part in zip(self.numbers, self._parts, strict=True):
             yield self._load(part) if prefetched is None else prefetched(number)
 
 
@@ -208,12 +216,15 @@ class Prefetch:
         workers: int,
         collate: Callable[[list[Any]], Any] | None,
         seed: int,
+        share: slice = ALL,
     ) -> None:
         n = length(dataset)
-        self._keys = (
-            (k, c) for k, draw in enumerate(draws()) for c, _ in enumerate(chunks(draw.indices, physical_batch, n))
-        )
-        batches = (part.tolist() for draw in draws() for part in chunks(draw.indices, physical_batch, n))
+
+        def parts(draw: Draw) -> list[Indices]:
+            return chunks(draw.indices, physical_batch, n)
+
+        self._keys = ((k, c) for k, draw in enumerate(draws()) for c in range(len(parts(draw)))[share])
+        batches = (part.tolist() for draw in draws() for part in parts(draw)[share])
         generator = torch.Generator().manual_seed(seed)
         self._loader = DataLoader(
             dataset,

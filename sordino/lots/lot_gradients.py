@@ -24,14 +24,15 @@ from sordino.gradients import probe
 from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.displaced import displaced
 from sordino.gradients.inventory import Inventory, Names, held_by
-from sordino.gradients.physical_batch import activation_bytes, physical_batch
+from sordino.gradients.physical_batch import activation_bytes, for_ranks, physical_batch
 from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
-from sordino.gradients.seeded import Seeded
+from sordino.gradients.seeded import Seeded, reseed
 from sordino.gradients.spectral import left_unmoved, move_on, vectors_of
 from sordino.gradients.unit_loss import UnitBatch, unit_losses
 from sordino.lots.lot import Lot
 from sordino.penalty import L2
 from sordino.random.rng import Rng
+from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 
 
@@ -101,31 +102,46 @@ class LotGradients:
         if self._vectors:
             move_on(self._inventory.modules)
 
-    def physical_batch(self, few: Any, expected: float) -> int:
-        """How many records of lots of the expected size are processed at once, from what a few of them take."""
+    def physical_batch(self, few: Any, expected: float, *, by_shapes: bool = False) -> int:
+        """How many records of lots of the expected size are processed at once, from what a few of them take.
+
+        By shapes alone it is the same on every rank, and for any number of ranks.
+        """
         activations = activation_bytes(self.model, self.loss_for(few), few)
+        if by_shapes:
+            return for_ranks(activations, expected)
         parameters = sum(p.nbytes for p in self.model.parameters())
         return physical_batch(self.backend.sample_bytes(self.model), self.device, expected, activations, parameters)
 
-    def of(self, lot: Lot, losses: list[Tensor], put_back: ExitStack, records: NDArray[np.int64] | None) -> Chunked:
+    def of(
+        self,
+        lot: Lot,
+        losses: list[Tensor],
+        put_back: ExitStack,
+        records: NDArray[np.int64] | None,
+        ranked: RankedLot | None = None,
+    ) -> Chunked:
         """The lot as a query is given it: at the model, and at a model moved, which is put back."""
         return Chunked(
-            lambda: self.parts(lot, losses),
-            partial(self.parts_at, lot, losses, put_back),
+            lambda: self.parts(lot, losses, ranked),
+            partial(self.parts_at, lot, losses, put_back, ranked),
             records,
             estimate_of(self.backend),
             self.sizes,
             lot.most,
+            ranked,
         )
 
-    def parts(self, lot: Lot, losses: list[Tensor]) -> Iterator[PerSample]:
+    def parts(self, lot: Lot, losses: list[Tensor], ranked: RankedLot | None = None) -> Iterator[PerSample]:
         """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way."""
         losses.clear()
+        if ranked is not None:  # what is drawn for all chunks of a pass is the same on all ranks
+            reseed(ranked.begin_pass(), self.device)
         parameters = self._names.trained
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
         backend = _for_pass(self.backend, self._inventory)
-        for batch in lot.loads():
+        for batch in lot.loads() if ranked is None else self._loaded(lot, ranked):
             part, loss = self._part(backend, batch, parameters)
             losses.append(loss)
             yield part
@@ -135,8 +151,20 @@ class LotGradients:
             losses.append(part.losses)
             yield part
 
+    def _loaded(self, lot: Lot, ranked: RankedLot) -> Iterator[Any]:
+        """The batches of this rank; what is drawn to load and to compute a chunk is the chunk's, whoever does it."""
+        loads = iter(lot.loads())
+        for place in range(len(ranked.numbers)):
+            reseed(ranked.begin_chunk(place), self.device)
+            yield next(loads)
+
     def parts_at(
-        self, lot: Lot, losses: list[Tensor], put_back: ExitStack, by: Mapping[str, Tensor]
+        self,
+        lot: Lot,
+        losses: list[Tensor],
+        put_back: ExitStack,
+        ranked: RankedLot | None,
+        by: Mapping[str, Tensor],
     ) -> Iterator[PerSample]:
         """The same with the parameters moved; they are put back after the last part, or when the query is left.
 
@@ -145,7 +173,7 @@ class LotGradients:
 
         def parts() -> Generator[PerSample, None, None]:
             with displaced(self.model, by):
-                yield from self.parts(lot, [] if losses else losses)
+                yield from self.parts(lot, [] if losses else losses, ranked)
 
         made = parts()
         put_back.callback(made.close)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sordino import validate
 from sordino.door.rounding import slack
-from sordino.lots.loading import Batches, Loader, MapStyle, Prefetch, Reads, length
+from sordino.lots.loading import ALL, Batches, Loader, MapStyle, Prefetch, Reads, length
 from sordino.lots.phase import Phase
 from sordino.lots.repeated_records import grouped, most_copies
 from sordino.lots.units import RECORD, AnyUnit, Unit, UnitLoader, unit_of
@@ -82,9 +82,9 @@ class Request:
         return self.load(np.arange(few) % self.n)
 
     def draws(
-        self, phase: Phase, records: Records, root: Rng, chunk: int
+        self, phase: Phase, records: Records, root: Rng, chunk: int, share: slice = ALL
     ) -> Iterator[tuple[Draw, Batches, NDArray[np.int64]]]:
-        """The draws of a phase from where it stands, each with its batches of `chunk` records."""
+        """The draws of a phase from where it stands, each with its batches of `chunk` records, or a share of them."""
         stream, start = root.child("draws", phase.number), phase.position
         memory = None if phase.memory is None else phase.memory()
 
@@ -94,14 +94,14 @@ class Request:
         prefetch = None
         if self.workers:
             seed = root.child("workers", phase.number, start).seed()
-            prefetch = Prefetch(self.dataset, made, chunk, self.workers, self.collate, seed)
+            prefetch = Prefetch(self.dataset, made, chunk, self.workers, self.collate, seed, share)
         for k, draw in enumerate(made()):
             ahead = None if prefetch is None else prefetch.of(k)
             whole = grouped(draw, self.copies, self.sampler)
             load = self.load
             if isinstance(load, UnitLoader):
                 load = load.at(root.child("records of units", phase.number, start + k))
-            yield whole, Batches(draw.indices, chunk, load, self.n, ahead), draw.indices
+            yield whole, Batches(draw.indices, chunk, load, self.n, ahead, share), draw.indices
 
 
 def summable(records: int | None) -> int | None:

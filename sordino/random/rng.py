@@ -181,7 +181,9 @@ class Rng:
         Value j of draw k is a function of (key, k, j) and of the number of values, wherever and by whomever it is made.
         """
         if total > _LONGEST or not 0 <= start <= start + count <= total:
-            raise ValueError(f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}")
+            raise ValueError(
+                f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}"
+            )
         stream, compiled = self._stream(), kernel()
         if dtype == torch.float64:
             return torch.from_numpy(normals.double_values_at(stream, total, start, count, scale))

@@ -16,8 +16,11 @@ from torch import nn
 from sordino.gradients.protocol import PerSample
 from sordino.lots.loading import Reads
 from sordino.random.rng import Rng
+from sordino.ranks.group import Ranks
+from sordino.ranks.ranked_lot import first_of
 from sordino.refusal import Refusal
 from sordino.standing.double import Rounding
+from sordino.standing.finding import Finding
 from sordino.standing.moments import Moments, mark_of
 from sordino.standing.questions import StandingTest
 
@@ -46,7 +49,9 @@ class Guard:
         gradients_of: Callable[[nn.Module, Any], PerSample],
         void: Callable[[str], None],
         stream: Rng,
+        ranks: Ranks | None = None,
     ) -> None:
+        self._ranks = ranks
         self._test = StandingTest(gradients, model, Rounding(model, gradients_of))
         self._moments, self._void = Moments(stream), void
         self._lot: _Lot | None = None  # drawn last, and not tested yet
@@ -65,23 +70,29 @@ class Guard:
         """Test the lot if its moment has come; `released`: a step was made on what was released."""
         if self._lot is not None and self._moments.due(self._lot.number, mark_of(modules)):
             early = self._lot.number < _EARLY
-            self._made(released=released, thorough=early, whole=_WHOLE_EARLY if early else _WHOLE)
+            self._made(self._ranks, released=released, thorough=early, whole=_WHOLE_EARLY if early else _WHOLE)
 
     def before_claim(self) -> None:
         """Test the last lot if it was not, so that no claim is made of an untested end."""
         if self._lot is not None and self._moments.again(self._lot.number, self.before_claims):
             self.before_claims += 1
-            self._made(released=True, thorough=True, whole=1.0 if self.before_claims <= _FIRST else _WHOLE_EARLY)
+            whole = 1.0 if self.before_claims <= _FIRST else _WHOLE_EARLY
+            self._made(None, released=True, thorough=True, whole=whole)  # who claims may be one rank alone
 
-    def _made(self, *, released: bool, thorough: bool, whole: float) -> None:
+    def _made(self, ranks: Ranks | None, *, released: bool, thorough: bool, whole: float) -> None:
         """Make the test; `whole`: the chance that it is made on a whole batch too."""
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
         stream = self._moments.stream(lot.number, self.tested)
         first = lot.number < _FIRST
-        finding = self._test(lot.load, lot.indices, lot.n, stream, thorough=thorough, first=first)
-        if finding is None and (self.tested == 0 or float(stream.uniform(1)[0]) < whole):
-            finding = self._test(lot.load, lot.indices, lot.n, stream, thorough=False, first=first, whole=lot.chunk)
+
+        def test() -> Finding | None:
+            found = self._test(lot.load, lot.indices, lot.n, stream, thorough=thorough, first=first)
+            if found is None and (self.tested == 0 or float(stream.uniform(1)[0]) < whole):
+                found = self._test(lot.load, lot.indices, lot.n, stream, thorough=False, first=first, whole=lot.chunk)
+            return found
+
+        finding = test() if ranks is None else first_of(ranks, test, "a standing test", lot.number)
         self.tested += 1
         if finding is not None:
             if not released:

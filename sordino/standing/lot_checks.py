@@ -24,6 +24,7 @@ from sordino.gradients.inventory import Inventory
 from sordino.lots.loading import Reads
 from sordino.lots.lot_gradients import LotGradients
 from sordino.random.rng import Rng
+from sordino.ranks.group import Ranks
 from sordino.standing.finding import Broken, Finding
 from sordino.standing.guard import Guard
 
@@ -31,10 +32,12 @@ from sordino.standing.guard import Guard
 class LotChecks:
     """The checks of one run."""
 
-    def __init__(self, model: nn.Module, gradients: LotGradients, ledger: Ledger, stream: Rng) -> None:
+    def __init__(
+        self, model: nn.Module, gradients: LotGradients, ledger: Ledger, stream: Rng, ranks: Ranks | None = None
+    ) -> None:
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger.void)
-        self._guard = Guard(model, gradients.gradients, gradients.gradients_of, ledger.void, stream)
+        self._guard = Guard(model, gradients.gradients, gradients.gradients_of, ledger.void, stream, ranks)
         self._page, self._drawn, self._unused = "", 0, 0
         self._watch()
 

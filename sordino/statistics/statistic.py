@@ -29,6 +29,7 @@ from sordino.events import Event
 from sordino.lots.loading import Loader, MapStyle, chunks, length
 from sordino.lots.repeated_records import grouped, most_copies
 from sordino.random.rng import Rng
+from sordino.ranks.group import fresh
 from sordino.refusal import Refusal
 from sordino.sampling.full import Full
 from sordino.sampling.sampler import Draw, Sampler
@@ -117,7 +118,7 @@ def ask(
     if seed is not None:
         ledger.disclose(claims.SEED)
     if rng is None:
-        rng = Rng.from_entropy() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+        rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
     for name in told_size(sampler, n, given):
         ledger.disclose(name)
     own = rng.split()

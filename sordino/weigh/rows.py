@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sordino.gradients.protocol import Norms
 from sordino.random.rng import Rng
+from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 
 Given = Tensor | NDArray[np.float64]
@@ -71,13 +72,14 @@ class Watched:
     STATISTIC = "the weigher's weights or tally change with other rows of a batch: nothing bounds what one record moves"
 
     def __init__(self) -> None:
-        self.broken = False
+        self.broken, self.watching = False, False
         self._rng = Rng.from_entropy()
 
     def __call__(self, function: Callable[[Norms], Tensor]) -> Callable[[Norms], Tensor]:
         """The function, watched; the library's own are proved and stay as they are."""
         if str(getattr(function, "__module__", "")).startswith("sordino."):
             return function
+        self.watching = True
 
         def watched(norms: Norms) -> Tensor:
             found = function(norms)
@@ -91,6 +93,10 @@ class Watched:
             return found
 
         return watched
+
+    def found(self, ranked: RankedLot | None) -> bool:
+        """Is it broken, here or on any other rank?"""
+        return self.broken if ranked is None or not self.watching else ranked.any(self.broken)
 
     def _other(self, norms: Norms) -> Norms:
         """Rows of any length: each is multiplied by 10⁻³ to 10³."""

@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from sordino.door.grid import END, Grid, OnGrid, OnGridAccumulator
 from sordino.door.rounding import USUAL_ROWS
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Estimate, Exact, Sensitivity, Unproven
@@ -30,6 +31,7 @@ from sordino.door.vectors import Accumulator, Grads, Summed
 from sordino.events import Event
 from sordino.gradients.protocol import Norms, PerSample
 from sordino.random.rng import Rng
+from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 from sordino.weigh.reach import bounded_weights
 
@@ -92,7 +94,7 @@ EXACT = Exact()
 class Weighed:
     """What a rule made of a lot; total and tally are private."""
 
-    total: Grads | Summed
+    total: Grads | Summed | OnGrid
     tally: Tensor | None
     rows: int  # at most so many records were added up at once
     dtype: torch.dtype  # in this type
@@ -112,41 +114,80 @@ def weigh(
     estimate: Estimate = EXACT,
     sizes: Callable[[], Mapping[str, int]] | None = None,
     most: int | None = None,
+    ranked: RankedLot | None = None,
 ) -> Weighed:
     """Σ w_i g_i and the tally's sum over the parts of a lot, one part in memory at a time.
 
     `estimate` is what the caller takes the norms to be; the sensitivity it hands to the door must say so. Norms that are
     something else are refused. `sizes` gives the numbers of elements of the tensors, and `most` a public number of records
-    that no part exceeds, where they are known.
+    that no part exceeds, where they are known. Of a `ranked` lot the parts are this rank's; the total is its share, which
+    the door adds up, and the tally that of all.
 
     A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
     presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
     training diverges: it counts like any other.
     """
-    total = Accumulator()
-    tally: Tensor | None = None
-    rows, promise = 0, rule.sensitivity
-    for part in parts:
-        norms = part.norms()
-        if norms.estimate != estimate:
-            raise Refusal(
-                f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms"
-            )
-        norms, finite = cleaned(norms) if rule.bounded else (norms, None)
-        weights = rule.weights(norms)
-        if finite is not None:
-            weights = torch.where(finite, weights, 0)
-        if isinstance(promise, Sensitivity) and rule.bounded:
-            weights = bounded_weights(weights, norms, promise, sizes or partial(_sizes, part))
-        total.take(part.weighted_sum(weights, into=total.room()))
-        rows = max(rows, len(weights))
-        if rule.tally is not None:
-            counts = rule.tally(norms)
-            added = (counts if finite is None else torch.where(finite, counts, 0)).sum(dim=0)  # (K,)
-            tally = added if tally is None else tally + added
-        del part, norms  # before the next part is made: one in memory at a time
+    total = Accumulator() if ranked is None else _on_grid(rule, ranked, sizes)
+    tallies: list[Tensor] = []
+    rows = 0
+    try:
+        for part in parts:
+            weights, norms, finite = _weights(part, rule, estimate, sizes)
+            total.take(part.weighted_sum(weights, into=total.room()))
+            rows = max(rows, len(weights))
+            if rule.tally is not None:
+                counts = rule.tally(norms)
+                tallies.append((counts if finite is None else torch.where(finite, counts, 0)).sum(dim=0))  # (K,)
+            del part, norms  # before the next part is made: one in memory at a time
+    except Exception as error:
+        if ranked is not None:
+            ranked.failed(error)  # or the others would wait for this rank
+        raise
     assert most is None or rows <= most, "a lot is cut into parts of at most so many records"
+    if ranked is not None:
+        assert isinstance(total, OnGridAccumulator), "ranks add up on a grid"
+        if total.past_the_end:
+            ranked.failed(Refusal("a sum is too long for whole numbers of 64 bits: need a rule that bounds each row"))
+        ranked.agree(len(total.total.values), total.total.grid.step, most)
+    tally = None if not tallies else _sum(tallies) if ranked is None else ranked.sums(tallies)
     return Weighed(total.total, tally, max(USUAL_ROWS, rows if most is None else most), total.dtype)
+
+
+def _weights(
+    part: PerSample, rule: Rule, estimate: Estimate, sizes: Callable[[], Mapping[str, int]] | None
+) -> tuple[Tensor, Norms, Tensor | None]:
+    """What each row counts, within what the rule promised; the norms, and which rows are finite, if not all are."""
+    norms = part.norms()
+    if norms.estimate != estimate:
+        raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
+    norms, finite = cleaned(norms) if rule.bounded else (norms, None)
+    weights = rule.weights(norms)
+    if finite is not None:
+        weights = torch.where(finite, weights, 0)
+    if isinstance(rule.sensitivity, Sensitivity) and rule.bounded:
+        weights = bounded_weights(weights, norms, rule.sensitivity, sizes or partial(_sizes, part))
+    return weights, norms, finite
+
+
+def _on_grid(rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int]] | None) -> OnGridAccumulator:
+    """Where this rank adds up its chunks: the grid follows from the bound, which is public."""
+    promise = rule.sensitivity
+    if not rule.bounded:
+        raise Refusal(
+            "the rule bounds nothing, and ranks add up on a grid that follows from the bound: give a finite one, or "
+            "train in one process"
+        )
+    if isinstance(promise, Unproven):
+        return OnGridAccumulator(Grid.of(promise.scale), ranked.ranks, END / max(1, ranked.chunks))
+    factors = None if promise.units is None or sizes is None else promise.units(sizes())
+    return OnGridAccumulator(Grid.of(promise.l2, factors), ranked.ranks)
+
+
+def _sum(tallies: Sequence[Tensor]) -> Tensor:
+    first, *others = tallies
+    for other in others:
+        first = first + other
+    return first
 
 
 def _sizes(part: PerSample) -> Mapping[str, int]:

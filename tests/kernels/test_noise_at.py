@@ -1,5 +1,7 @@
 """Value j of a draw by itself: the bits it has in the whole draw, by the kernel and by numpy."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -61,7 +63,7 @@ def test_shares_put_together_are_the_draw_and_each_is_one_draw(dtype):
     together = Rng.from_seed(3).normal(total, dtype)
     cuts = [0, total // 3, total // 3, BLOCK + 5, total]
     shares = []
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in pairwise(cuts):
         rng = Rng.from_seed(3)
         shares.append(rng.normals_at(total, a, b - a, dtype=dtype))
         assert rng.counter == 1  # an empty share too: all ranks stay at the same draw

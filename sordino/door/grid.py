@@ -1,0 +1,159 @@
+"""Sums of chunks on a public grid of whole numbers: the same bits in any order, on any number of ranks.
+
+    q = Σ over chunks of round(s_c / step),    step = 2^(⌊log₂ C⌋ − 34), C the bound
+
+Additions of whole numbers have no order, so a sum over ranks has the bits of one process's. Noise is rounded to the same
+grid, X + round(Z/step): for whole X that is round(X + Z/step), a function of the sum and the noise without any rounding of
+their sum in floating point.
+
+Privacy: a record is in one chunk; with it and without it each coordinate of the chunk's sum is rounded by at most half a
+step, and where the record makes one chunk more (`loading.chunks` cuts a chunk that is too large in two) by another half. So
+over d coordinates rounding moves a sum further by at most 1.5·√d steps in L2 and 1.5·d in L1; the door adds MOVED = 2 of
+them, which covers the products with public factors in float64 too. At 10⁷ coordinates that is 4·10⁻⁷ of the bound.
+
+A bounded row adds at most C·(1 + slack) to a coordinate, so a lot of fewer than 2²⁷ records stays below 2⁶³; what has no
+bound is compared with the end of the numbers chunk by chunk, and refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.door.vectors import Grads, Summed, accumulation_dtype, rounded
+from sordino.ranks.group import Ranks
+
+FINE = 34
+"""Bits between the bound and a step of the grid."""
+MOVED = 2.0
+"""Steps by which rounding may move one coordinate of a sum further, when a record comes in."""
+MOST_RECORDS = 1 << 27
+END = 2.0**62
+"""What 64 bits hold, in steps, and something to spare."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A step, and public factors the tensors are multiplied by before they are rounded, as noise will see them."""
+
+    step: float
+    factors: Mapping[str, float] | None = None
+
+    @staticmethod
+    def of(bound: float, factors: Mapping[str, float] | None = None) -> Grid:
+        """The grid for sums whose rows are no longer than the bound.
+
+        >>> Grid.of(1.0).step == Grid.of(1.9).step == 2.0**-34
+        True
+        """
+        exponent = math.frexp(bound)[1] - 1 if bound > 0 else 0
+        return Grid(2.0 ** (exponent - FINE), factors)
+
+    def rounded(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor's coordinates in steps, whole numbers in float64."""
+        factor = 1.0 if self.factors is None else self.factors[name]
+        return tensor.detach().reshape(-1).double().mul_(factor / self.step).round_()
+
+
+@dataclass(frozen=True, eq=False)
+class OnGrid:
+    """One rank's share of a sum: whole numbers in steps of a grid, all tensors end to end."""
+
+    values: Tensor  # (d,), int64
+    narrow: Grads  # tensors of the types and shapes of what is released
+    grid: Grid
+    ranks: Ranks
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The first of the coordinates that this rank adds noise to, and their number; the last ranks may have fewer."""
+        width = -(-len(self.values) // self.ranks.size)
+        start = min(len(self.values), self.ranks.rank * width)
+        return start, min(width, len(self.values) - start)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that noise is drawn in."""
+        wide = any(tensor.dtype == torch.float64 for tensor in self.narrow.values())
+        return torch.float64 if wide else torch.float32
+
+    def own_sums(self) -> Tensor:
+        """The sums over all ranks of this rank's coordinates: one reduce-scatter."""
+        whole = self._padded(self.values)
+        return self.ranks.own_sums(whole)[: self.own[1]]
+
+    def released(self, own: Tensor) -> Grads:
+        """What all ranks made of their coordinates, by parameter: one all-gather."""
+        width = -(-len(self.values) // self.ranks.size)
+        room = own.new_zeros(width)
+        room[: len(own)] = own
+        return self._apart(self.ranks.joined(room)[: len(self.values)])
+
+    def summed(self) -> Summed:
+        """The whole sum on every rank, in float64 and without the factors: for who watches the door, and for no noise."""
+        total = self.ranks.sum_(self.values.clone()).double() * self.grid.step
+        values = self._apart(total)
+        if self.grid.factors is not None:
+            values = {name: tensor / self.grid.factors[name] for name, tensor in values.items()}
+        return Summed({name: tensor.double() for name, tensor in values.items()}, self.narrow)
+
+    def _padded(self, values: Tensor) -> Tensor:
+        missing = -len(values) % self.ranks.size
+        return torch.cat([values, values.new_zeros(missing)]) if missing else values
+
+    def _apart(self, whole: Tensor) -> Grads:
+        ends = torch.tensor([t.numel() for t in self.narrow.values()]).cumsum(0).tolist()
+        pieces = whole.tensor_split(ends[:-1]) if ends else ()
+        return {name: piece.view(t.shape) for (name, t), piece in zip(self.narrow.items(), pieces, strict=True)}
+
+
+class OnGridAccumulator:
+    """Adds up the sums of chunks as whole numbers."""
+
+    def __init__(self, grid: Grid, ranks: Ranks, most: float = math.inf) -> None:
+        """`most`: steps that no coordinate of a chunk's sum may reach; none for rows that are bounded."""
+        self._grid, self._ranks, self._most = grid, ranks, most
+        self._narrow: Grads = {}
+        self._values: Tensor | None = None
+        self.past_the_end = False  # a sum that whole numbers of 64 bits do not hold
+
+    def room(self) -> None:
+        """Every chunk is added up by itself, as any rank would."""
+
+    def take(self, chunk: Grads) -> None:
+        """The sum of one more chunk."""
+        rows = [self._grid.rounded(name, tensor) for name, tensor in chunk.items()]
+        steps = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.float64)
+        if math.isfinite(self._most) and not bool((steps.abs() < self._most).all()):
+            self.past_the_end, steps = True, torch.zeros_like(steps)
+        if self._values is None:
+            self._values = steps.to(torch.int64)
+            self._narrow = {name: _empty(tensor) for name, tensor in chunk.items()}
+        else:
+            self._values += steps.to(torch.int64)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest type that a chunk was added up in."""
+        wide = bool(self._narrow) and all(t.dtype is torch.float64 for t in self._narrow.values())
+        return torch.float64 if wide else torch.float32
+
+    @property
+    def total(self) -> OnGrid:
+        """The share of the sum that this rank has."""
+        assert self._values is not None, "a lot has at least one part"
+        return OnGrid(self._values, self._narrow, self._grid, self._ranks)
+
+
+def whole(total: Grads | Summed | OnGrid) -> Grads:
+    """The whole sum in its own type, the same on every rank: for queries that go on from it before there is noise."""
+    return rounded(total.summed() if isinstance(total, OnGrid) else total)
+
+
+def _empty(tensor: Tensor) -> Tensor:
+    """Room for what is released; a chunk's own memory may be used again for the next."""
+    return torch.empty(tensor.shape, dtype=accumulation_dtype(tensor.dtype), device=tensor.device)

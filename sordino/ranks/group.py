@@ -1,0 +1,117 @@
+"""The processes that train one model together (torch.distributed), as the library speaks to them.
+
+A rank is one of them. Launchers (torchrun, Slurm and others) start them and set the environment; the user, or the command
+line, calls `torch.distributed.init_process_group`. One process without a group is a group of one, in which nothing is said.
+
+Privacy: what ranks send each other is private and not protected: sums before noise, and once the key of the noise. They
+are one party; the network between them is inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sordino.random.keystream import KEY_BYTES
+from sordino.random.rng import Rng
+
+
+class Ranks:
+    """All processes of a group, seen from one of them.
+
+    >>> alone = Ranks()
+    >>> alone.rank, alone.size
+    (0, 1)
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.size = 1 if group is None else dist.get_world_size(group)
+        on_gpu = group is not None and "nccl" in str(dist.get_backend(group))
+        self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    def sum_(self, values: Tensor) -> Tensor:
+        """Whole numbers, added up over all ranks in place, the same on each."""
+        if self.size > 1:
+            dist.all_reduce(values, group=self.group)
+        return values
+
+    def own_sums(self, values: Tensor) -> Tensor:
+        """Of whole numbers, as many as a multiple of the ranks: this rank's stretch, added up over all ranks."""
+        if self.size == 1:
+            return values
+        own = torch.empty_like(values[: len(values) // self.size])
+        dist.reduce_scatter(own, list(values.chunk(self.size)), group=self.group)
+        return own
+
+    def joined(self, own: Tensor) -> Tensor:
+        """The stretches of all ranks, which are equally long, in the order of the ranks."""
+        if self.size == 1:
+            return own
+        whole = own.new_empty(self.size * len(own))
+        dist.all_gather(list(whole.chunk(self.size)), own, group=self.group)
+        return whole
+
+    def gathered(self, thing: Any) -> list[Any]:
+        """A small thing of every rank, in their order."""
+        if self.size == 1:
+            return [thing]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, thing, group=self.group)
+        return found
+
+    def of_first(self, thing: Any) -> Any:
+        """A small thing, as the first rank has it."""
+        if self.size == 1:
+            return thing
+        held = [thing]
+        dist.broadcast_object_list(held, group=self.group, group_src=0)
+        return held[0]
+
+    def fresh(self) -> Rng:
+        """A stream nobody can repeat, the same on all ranks."""
+        if self.size == 1:
+            return Rng.from_entropy()
+        key = bytearray(KEY_BYTES)
+        Rng.from_entropy().fill(key)
+        return Rng(self.of_first(bytes(key)))
+
+    def copy_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with those of the first rank."""
+        if self.size == 1:
+            return
+        with torch.no_grad():
+            for tensor in tensors:
+                held = tensor.detach().to(self.device).contiguous()
+                dist.broadcast(held, group=self.group, group_src=0)
+                tensor.copy_(held)
+
+
+def ranks_of(mesh: Any) -> Ranks | None:
+    """The ranks that a user means: a DeviceMesh of one dimension, a process group; by default torch's own group, if any."""
+    if isinstance(mesh, Ranks):
+        return mesh
+    if mesh is None:
+        ready = dist.is_available() and dist.is_initialized()
+        return Ranks(dist.group.WORLD) if ready else None
+    if isinstance(mesh, dist.ProcessGroup):
+        return Ranks(mesh)
+    if not isinstance(mesh, dist.device_mesh.DeviceMesh):
+        raise TypeError(f"mesh={mesh!r}: must be a torch DeviceMesh of one dimension, or a process group")
+    if mesh.ndim != 1:
+        raise ValueError(
+            f"mesh of {mesh.ndim} dimensions: need one, along which the records of a lot are divided; pass "
+            "mesh['name'] for one of them; tensor, pipeline, context and expert parallelism are not supported"
+        )
+    return Ranks(mesh.get_group())
+
+
+def fresh() -> Rng:
+    """A stream nobody can repeat; inside torch's own group the same on all ranks, all of which must ask for it."""
+    ranks = ranks_of(None)
+    return Rng.from_entropy() if ranks is None else ranks.fresh()

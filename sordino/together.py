@@ -1,0 +1,119 @@
+"""A run that several ranks make together: one key, one model, one draw, each rank its chunks of every lot.
+
+    torchrun --nproc-per-node 4 train.py        # the loop of one process, unchanged
+
+The first rank's parameters and key are copied to all. From then on every rank draws the same lots, computes its own chunks
+(`ranks/ranked_lot.py`), and has the same parameters, ledger and claim after every step, bit by bit, as any other number of
+ranks would have.
+
+Privacy: the sum over all ranks is what one record moves by C, so the proof is that of one process. Noise is one draw for
+the whole sum, each coordinate made by one rank (`door/release.py`): never a share of the variance by each, of which a rank
+that is lost would leave less than was charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.door import claims
+from sordino.door.grid import MOST_RECORDS
+from sordino.door.ledger import Ledger
+from sordino.gradients.captured.engine import Captured
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.gradients.protocol import Backend
+from sordino.lots.loading import ALL, Batches
+from sordino.lots.lot import Lot
+from sordino.lots.lot_gradients import LotGradients
+from sordino.progress import Progress
+from sordino.random.rng import Rng
+from sordino.ranks.digest import digest, of_all
+from sordino.ranks.group import Ranks
+from sordino.ranks.ranked_lot import RankedLot, meet_at_the_end
+from sordino.refusal import Refusal
+from sordino.standing.finding import Broken, Finding
+
+
+class Together:
+    """What one of several ranks does so that all do the same; nothing where there are none."""
+
+    def __init__(self, ranks: Ranks | None, model: nn.Module) -> None:
+        self.ranks, self._model = ranks, model
+        self.share = ALL if ranks is None else slice(ranks.rank, None, ranks.size)
+        if ranks is not None:
+            ranks.copy_first(self._tensors())
+
+    def backend(self, given: Backend | None) -> Backend:
+        """The engine: by shapes alone where a stopwatch could choose another formula on another rank."""
+        if self.ranks is None:
+            return Captured() if given is None else given
+        if isinstance(given, Captured) and given.options.measure:
+            raise Refusal(
+                "backend=Captured() measures which formula is fastest, and ranks that choose apart round differently; "
+                "leave it out, or give Captured(PerformanceOptions(measure=False))"
+            )
+        return Captured(PerformanceOptions(measure=False)) if given is None else given
+
+    def root(self, seed: int | None, ledger: Ledger) -> Rng:
+        """The key of the run, the same on all ranks; of a seed the claim will say that it does not cover it."""
+        if seed is not None:
+            ledger.disclose(claims.SEED)
+            return Rng.from_seed(validate.count("seed", seed, least=0))
+        return self.fresh()
+
+    def fresh(self) -> Rng:
+        """A stream nobody can repeat, the same on all ranks."""
+        return Rng.from_entropy() if self.ranks is None else self.ranks.fresh()
+
+    def physical_batch(self, gradients: LotGradients, few: Any, expected: float) -> int:
+        """How many records are processed at once; where there are ranks the same for any number of them."""
+        return gradients.physical_batch(few, expected, by_shapes=self.ranks is not None)
+
+    def ranked(
+        self, run: Progress, lot: Lot, records: NDArray[np.int64] | None, gradients: LotGradients
+    ) -> RankedLot | None:
+        """The lot as this rank takes part in it; None where there are no ranks."""
+        if self.ranks is None:
+            return None
+        if not isinstance(lot.loads, Batches) or records is None:
+            raise Refusal("a batch that no sampler drew cannot be divided among ranks; use draws(), or one process")
+        if len(records) >= MOST_RECORDS:
+            raise Refusal(
+                f"a lot of {MOST_RECORDS} records or more: their sum may not fit into 64 bits; draw smaller ones"
+            )
+        shape = (lot.step, lot.expected_batch, lot.most, lot.loads.chunks, records)
+        return RankedLot(
+            self.ranks,
+            lot.loads.numbers,
+            lot.loads.chunks,
+            digest(*shape, *self._facts(run)),
+            run.forward.split(),
+            partial(_noticed, gradients, run.ledger),
+            run.ledger.void,
+        )
+
+    def ended(self, run: Progress) -> None:
+        """After the last lot of a call of `draws`: all ranks have come to the same."""
+        if self.ranks is not None:
+            meet_at_the_end(self.ranks, self._facts(run), lambda: run.ledger.voided, run.ledger.void)
+
+    def _facts(self, run: Progress) -> Sequence[Any]:
+        """What must be the same on all ranks; of the noise key a digest."""
+        keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
+        return run.steps, keys, run.state, run.ledger.length, of_all(self._tensors())
+
+    def _tensors(self) -> list[Tensor]:
+        return [*self._model.parameters(), *self._model.buffers()]
+
+
+def _noticed(gradients: LotGradients, ledger: Ledger) -> str | None:
+    """Why there is no guarantee any more, if this rank knows."""
+    if ledger.voided is None and gradients.written is not None:
+        ledger.void(str(Finding(Broken.WRITTEN, gradients.written)))
+    return ledger.voided
