@@ -64,7 +64,7 @@ def weighed(
     rule, watch = weigher.rule(state, look), Watched()
     rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
     if isinstance(grads, Chunked):
-        found = weigh(grads.parts(), rule, grads.estimate, grads.sizes, grads.most, grads.ranked)
+        found = weigh(grads.own(), rule, grads.estimate, grads.sizes, grads.most, grads.ranked)
         estimate, broken = grads.estimate, watch.found(grads.ranked)
     else:
         found, estimate, broken = weigh((grads,), rule), EXACT, watch.broken

@@ -69,7 +69,7 @@ class _InL1:
 
 
 def _parts(grads: PerSample) -> Iterator[PerSample]:
-    whole: Iterable[PerSample] = grads.parts() if isinstance(grads, Chunked) else (grads,)
+    whole: Iterable[PerSample] = grads.own() if isinstance(grads, Chunked) else (grads,)
     return (_InL1(part) for part in whole)
 
 

@@ -51,7 +51,11 @@ class Chunked:
                 "this query goes through the records of a lot by itself, and on several ranks each has some of them; need "
                 "a query that sums by a weigher, such as NoisySum, or one process"
             )
-        return iter(self.parts())
+        return self.own()
+
+    def own(self) -> Iterator[PerSample]:
+        """The parts that this rank computes: all of them, where there are no ranks."""
+        yield from self.parts()
 
     @property
     def losses(self) -> Tensor:
@@ -64,7 +68,7 @@ class Chunked:
             found = [part.norms() for part in self]
             return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
         try:
-            found = [part.norms() for part in self.parts()]
+            found = [part.norms() for part in self.own()]
         except Exception as error:
             self.ranked.failed(error)
         self.ranked.agree(found[0].names)

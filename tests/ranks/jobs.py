@@ -1,0 +1,126 @@
+"""What the processes of a gang are asked to do; importable by name, so that they find it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+import sordino as sd
+from sordino.gradients import Captured
+from sordino.gradients.captured.options import PerformanceOptions
+from sordino.ranks.group import Ranks
+from tests.contracts import hunter
+from tests.contracts.row import BACKENDS, Variant
+from tests.contracts.variants import VARIANTS
+from tests.problems import Rows, cross_entropy, linear
+from tests.ranks import mutations
+
+ROWS: dict[str, Variant] = {row.name: row for row in VARIANTS}
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class Came:
+    """What a run came to, as far as it must not depend on the number of ranks."""
+
+    parameters: str
+    ledger: Any
+    noise: int
+    claim: str
+
+
+def digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def came(private: sd.Private, model: nn.Module, *, claims: bool = True) -> Came:
+    said = str(private.claim(1e-5)) if claims else ""  # the ledger, which it follows from, is compared
+    state = private.state_dict()
+    return Came(digest(model), state["ledger"], state["noise"]["counter"], said)
+
+
+def variant(ranks: Ranks, name: str) -> Came:
+    """A few steps of one row of the table of variants, in the float32 of training."""
+    row = ROWS[name]
+    torch.manual_seed(1 + ranks.rank)  # every rank begins elsewhere: the first one's parameters are copied
+    model = nn.Sequential(nn.Linear(hunter.INPUTS, 4), nn.Tanh(), nn.Linear(4, hunter.CLASSES))
+    given = torch.Generator().manual_seed(2)
+    x, y = torch.randn(40, hunter.INPUTS, generator=given), torch.randn(40, hunter.CLASSES, generator=given)
+    named = row.backends[0]
+    backend = Captured(PerformanceOptions(measure=False)) if "captured" in row.backends else BACKENDS[named]
+    private = sd.Private(model, squares, row.query(), backend=backend, seed=4, mesh=ranks, **row.options)
+    sampler = sd.Poisson(0.25) if row.sampler is None else row.sampler()
+    data = torch.utils.data.TensorDataset(x, y)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for lot in private.draws(data, sampler, steps=STEPS, expected_batch=10, physical_batch=3):
+        private.backward(lot)
+        optimizer.step()
+    return came(private, model, claims=False)
+
+
+def squares(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (model(x) - y).square().sum(1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that is unlike the others in one thing."""
+
+    rate: float = 0.2
+    physical_batch: int | None = 4
+    dropout: float = 0.0
+    workers: int = 0
+    steps: int = 4
+    seed: int | None = 0
+    records: bool = False
+    dtype: torch.dtype = torch.float32
+    broken: str = ""
+
+
+def train(ranks: Ranks, case: Case) -> Came:
+    """A small network on a small problem."""
+    torch.manual_seed(0)
+    width = 300 if case.broken else 8  # enough coordinates for every rank to have some
+    model = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Dropout(case.dropout), nn.Linear(width, 2)).to(case.dtype)
+    data = Rows(60) if case.records else linear(60)
+    if not case.records:
+        x, y = data.tensors
+        data = torch.utils.data.TensorDataset(x.to(case.dtype), y)
+    query = sd.NoisySum(sd.AdaptiveQuantile(1.0, 0.5, 2.0), sd.Gaussian(1.0))
+    with ExitStack() as undo:
+        if case.broken:
+            undo.enter_context(mutations.ALL[case.broken](ranks))
+        private = sd.Private(model, cross_entropy, query, seed=case.seed, mesh=ranks)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        options: dict[str, Any] = {"expected_batch": 12, "physical_batch": case.physical_batch, "workers": case.workers}
+        for lot in private.draws(data, sd.Poisson(case.rate), case.steps, **options):
+            private.backward(lot)
+            optimizer.step()
+    return came(private, model)
+
+
+def part(ranks: Ranks, steps: int, saved: dict[str, Any] | None) -> dict[str, Any]:
+    """So many steps of a run of six, from its beginning or from what was saved; everything that is needed to go on."""
+    saved = copy.deepcopy(saved)  # tensors that came by a queue are shared by all processes
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    if saved is not None:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    query = sd.NoisySum(sd.AdaptiveQuantile(1.0, 0.5, 2.0), sd.Gaussian(1.0))
+    private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks)
+    if saved is not None:
+        private.load_state_dict(saved["private"], replay=sd.Replay("the test goes on with the same run"))
+    lots = private.draws(linear(60), sd.Poisson(0.2), 6 - private.steps, expected_batch=12)
+    for _ in range(steps):
+        private.backward(next(lots))
+        optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "private": private.state_dict()}
+    return {**state, "parameters": digest(model)}

@@ -1,0 +1,162 @@
+"""Ways in which private training on many ranks goes wrong elsewhere, each as a change of one thing here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from sordino.door import release as door
+from sordino.door.grid import OnGrid
+from sordino.lots.loading import Batches
+from sordino.private import Private
+from sordino.random.rng import Rng
+from sordino.ranks.group import Ranks
+from sordino.ranks.ranked_lot import RankedLot
+from sordino.together import Together
+
+Mutation = Callable[[Ranks], AbstractContextManager[None]]
+
+
+@contextmanager
+def every_rank_adds_noise_to_all(ranks: Ranks) -> Iterator[None]:
+    """Each rank adds the noise of the whole sum to its share of it, and the shares are added up after that."""
+    right = OnGrid.own_sums
+
+    def noised(total: OnGrid) -> torch.Tensor:
+        drawn = Rng.from_seed(ranks.rank).normal(len(total.values)).double()
+        more = OnGrid(total.values + (drawn / total.grid.step).long(), total.narrow, total.grid, total.ranks)
+        return right(more)
+
+    with patch.object(OnGrid, "own_sums", noised):
+        yield
+
+
+def _scaled(by: Callable[[int], float]) -> Mutation:
+    @contextmanager
+    def changed(ranks: Ranks) -> Iterator[None]:
+        right = door._noise_at
+
+        def less(noise: Any, total: int, start: int, count: int, scale: float, *more: Any) -> torch.Tensor:
+            return right(noise, total, start, count, scale * by(ranks.size), *more)
+
+        with patch.object(door, "_noise_at", less):
+            yield
+
+    return changed
+
+
+@contextmanager
+def a_rank_adds_no_noise(ranks: Ranks) -> Iterator[None]:
+    """What is left where each of W ranks adds a share of σ/√W and one of them is lost."""
+    right = door._noise_at
+
+    def lost(*given: Any) -> torch.Tensor:
+        return right(*given) * (ranks.rank != ranks.size - 1)
+
+    with patch.object(door, "_noise_at", lost):
+        yield
+
+
+@contextmanager
+def noise_at_other_coordinates(ranks: Ranks) -> Iterator[None]:
+    """Each rank begins its noise at the first coordinate, whichever it holds."""
+    right = door._noise_at
+
+    def elsewhere(noise: Any, total: int, start: int, *more: Any) -> torch.Tensor:
+        return right(noise, total, 0, *more)
+
+    with patch.object(door, "_noise_at", elsewhere):
+        yield
+
+
+@contextmanager
+def ranks_draw_by_themselves(ranks: Ranks) -> Iterator[None]:
+    """Each rank samples with a key of its own."""
+    with patch.object(Together, "root", lambda self, seed, ledger: Rng.from_seed(ranks.rank)):
+        yield
+
+
+@contextmanager
+def ranks_compute_the_same_records(ranks: Ranks) -> Iterator[None]:
+    """Equal sampling seeds where each rank takes all that it draws for its own."""
+    right = Together.__init__
+
+    def all_of_it(self: Together, *given: Any) -> None:
+        right(self, *given)
+        self.share = slice(None)
+
+    with patch.object(Together, "__init__", all_of_it):
+        yield
+
+
+@contextmanager
+def one_chunk_twice(ranks: Ranks) -> Iterator[None]:
+    """The last rank computes the first chunk too."""
+    right = Batches.__init__
+
+    def more(self: Batches, *given: Any) -> None:
+        right(self, *given)
+        if ranks.rank == ranks.size - 1 and self.chunks > 1:
+            whole = object.__new__(Batches)
+            right(whole, *given[:5])
+            self.numbers, self._parts = [0, *self.numbers], [whole._parts[0], *self._parts]  # type: ignore[assignment]
+
+    with patch.object(Batches, "__init__", more):
+        yield
+
+
+@contextmanager
+def an_empty_rank_skips_the_lot(ranks: Ranks) -> Iterator[None]:
+    """A rank without a record in the lot goes on to the next, as samplers that leave out empty batches do."""
+    right = Private.backward
+
+    def skipping(self: Private, lot: Any) -> Any:
+        return right(self, lot) if len(lot.loads.numbers) or not self.steps % 2 else None
+
+    with patch.object(Private, "backward", skipping):
+        yield
+
+
+@contextmanager
+def another_learning_rate(ranks: Ranks) -> Iterator[None]:
+    """The last rank steps twice as far."""
+    right = torch.optim.Adam.__init__
+
+    def further(self: Any, parameters: Any, lr: float) -> None:
+        right(self, parameters, lr=lr * (1 + (ranks.rank == ranks.size - 1)))
+
+    with patch.object(torch.optim.Adam, "__init__", further):
+        yield
+
+
+@contextmanager
+def one_rank_fails(ranks: Ranks) -> Iterator[None]:
+    """An error in the records of one rank."""
+    right = RankedLot.begin_chunk
+
+    def failing(self: RankedLot, place: int) -> int:
+        if ranks.rank == ranks.size - 1 and self.passes:
+            raise ValueError("a record that cannot be read")
+        return right(self, place)
+
+    with patch.object(RankedLot, "begin_chunk", failing):
+        yield
+
+
+ALL: dict[str, Mutation] = {
+    "every rank adds noise to all": every_rank_adds_noise_to_all,
+    "σ/W": _scaled(lambda size: 1 / size),
+    "σ/√W": _scaled(lambda size: size**-0.5),
+    "a rank adds no noise": a_rank_adds_no_noise,
+    "noise at other coordinates": noise_at_other_coordinates,
+    "ranks draw by themselves": ranks_draw_by_themselves,
+    "ranks compute the same records": ranks_compute_the_same_records,
+    "one chunk twice": one_chunk_twice,
+    "an empty rank skips the lot": an_empty_rank_skips_the_lot,
+    "another learning rate": another_learning_rate,
+    "one rank fails": one_rank_fails,
+}

@@ -1,0 +1,60 @@
+"""What goes wrong on many ranks elsewhere is noticed: by the ranks themselves before anything is released, or by bits."""
+
+import re
+
+import pytest
+
+from tests.ranks import jobs, mutations
+from tests.ranks.gang import Failed
+from tests.ranks.jobs import Case
+
+STOPPED = {
+    "ranks draw by themselves": "the ranks do not agree",
+    "ranks compute the same records": "computed twice, or by nobody",
+    "one chunk twice": "computed twice, or by nobody",
+    "an empty rank skips the lot": "the ranks do not agree",
+    "another learning rate": "the ranks do not agree",
+}
+"""Stopped by the meeting before the sum, on every rank."""
+
+OTHER_NOISE = [
+    "every rank adds noise to all",
+    "σ/W",
+    "σ/√W",
+    "a rank adds no noise",
+    "noise at other coordinates",
+]
+"""After the meeting all ranks hold the same wrong numbers; one process has others."""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_disagreement_stops_every_rank_before_the_door(gang, name, size):
+    case = Case(rate=0.05 if "empty" in name else 0.2, steps=8, physical_batch=4, broken=name)
+    with pytest.raises(Failed) as caught:
+        gang(jobs.train, size, case)
+    assert len(re.findall(f"Disagreement: .*{STOPPED[name]}", str(caught.value))) == size
+
+
+@pytest.mark.parametrize("name", OTHER_NOISE)
+def test_other_noise_has_other_bits(gang, name):
+    wanted = gang(jobs.train, 1, Case(broken="σ/W"))[0]  # of one rank this is no change
+    found = gang(jobs.train, 2, Case(broken=name))
+    assert {came.parameters for came in found}.isdisjoint({wanted.parameters})
+
+
+def test_an_error_on_one_rank_ends_all_of_them(gang):
+    with pytest.raises(Failed) as caught:
+        gang(jobs.train, 3, Case(broken="one rank fails"))
+    said = str(caught.value)
+    assert said.count("ValueError: a record that cannot be read") == 1
+    assert said.count("StoppedElsewhere: another rank met an error") == 2
+
+
+def test_the_ranks_go_on_after_that(gang):
+    """A meeting that failed leaves no message behind that a later one would take for its own."""
+    assert len({came.parameters for size in (1, 3) for came in gang(jobs.train, size, Case())}) == 1
+
+
+def test_every_mutation_is_tried():
+    assert set(mutations.ALL) == {*STOPPED, *OTHER_NOISE, "one rank fails"}

@@ -1,0 +1,75 @@
+"""One, two and three ranks: the same parameters, ledger, noise and claim, bit by bit, whatever is asked of a lot."""
+
+import pytest
+import torch
+
+from tests.ranks import jobs
+from tests.ranks.gang import Failed
+from tests.ranks.jobs import Case
+
+WHOLE_LOT = ("microbatches", "microbatches-by-position")
+"""Queries that go through the records of a lot by themselves; refused on several ranks."""
+
+
+def the_same(found):
+    first, *others = found
+    for other in others:
+        assert other == first
+    return first
+
+
+def rows():
+    """The first row of every noun; the others, and the one that takes longest, are for the long run of the tests."""
+    seen = {"JL"}
+    for name, row in jobs.ROWS.items():
+        if name not in WHOLE_LOT:
+            yield pytest.param(name, marks=[pytest.mark.slow] if row.noun in seen else [])
+            seen.add(row.noun)
+
+
+@pytest.mark.parametrize("name", list(rows()))
+def test_every_variant_comes_to_the_same_on_any_number_of_ranks(gang, name):
+    the_same([came for size in (1, 2, 3) for came in gang(jobs.variant, size, name)])
+
+
+@pytest.mark.parametrize("name", WHOLE_LOT)
+def test_what_needs_the_whole_lot_on_one_rank_is_refused_by_name(gang, name):
+    gang(jobs.variant, 1, name)
+    with pytest.raises(Failed, match="goes through the records of a lot by itself"):
+        gang(jobs.variant, 2, name)
+
+
+CASES = {
+    "lots of one chunk, so that ranks are empty": Case(physical_batch=64),
+    "lots that are often empty": Case(rate=0.005, steps=6),
+    "dropout": Case(dropout=0.3),
+    "records loaded one by one": Case(records=True),
+    "chunks by shapes alone": Case(physical_batch=None),
+    "float64": Case(dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_lots_of_all_kinds_come_to_the_same(gang, case):
+    the_same([came for size in (1, 2, 3) for came in gang(jobs.train, size, case)])
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_ranks(gang, before, after):
+    undisturbed = gang(jobs.part, 1, 6, None)[0]
+    saved = gang(jobs.part, before, 3, None)[0]
+    for found in gang(jobs.part, after, 3, saved):
+        assert found["parameters"] == undisturbed["parameters"]
+        assert found["private"]["ledger"]["entries"] == undisturbed["private"]["ledger"]["entries"]
+        assert found["private"]["noise"] == undisturbed["private"]["noise"]
+
+
+@pytest.mark.slow
+def test_worker_processes_load_the_chunks_of_their_rank(gang):
+    case = Case(records=True, workers=1, steps=2)
+    the_same([came for size in (1, 2, 3) for came in gang(jobs.train, size, case)])
+
+
+def test_without_a_seed_the_ranks_have_one_key_and_another_every_time(gang):
+    once, again = (the_same(gang(jobs.train, 3, Case(seed=None))) for _ in range(2))
+    assert once.parameters != again.parameters
