@@ -88,7 +88,7 @@ def target(folder: str | Path, most: int = MOST) -> Target:
     evidence = read(folder)
     settings = read_config(evidence.folder / CONFIG).settings()
     given = settings.options.records
-    prepared = run_data(settings.recipe, None, lambda _: None).prepared
+    prepared = run_data(settings.recipe, None, lambda _: None, settings.own).prepared
     model = build(settings.recipe, prepared, settings.options.init_seed).model
     path = evidence.folder / MODEL
     if not path.is_file():

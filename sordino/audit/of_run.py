@@ -25,7 +25,7 @@ def job_of(what: str | Path, given: Mapping[str, Any] | None = None) -> Job:
     if not given:
         return assemble(settings, lambda _: None, config.resolved)
     changes = {**dict(vars(settings.options)), **given}
-    return assemble(settle(settings.recipe, changes, dict(settings.parameters)), lambda _: None)
+    return assemble(settle(settings.recipe, changes, dict(settings.parameters), own=settings.own), lambda _: None)
 
 
 def pieces_of(what: str | Path) -> tuple[Pieces, TensorDataset]:

@@ -1,6 +1,8 @@
 """`sordino train RECIPE`: train privately by a recipe, with ε ticking, and leave a run directory with the claim.
 
-The flags are the fields of `Recipe` and of `Options`, and a few of the command's own.
+    sordino train --data people.csv --target income --epsilon 3          the same on a file of one's own
+
+The flags are the fields of `Recipe`, of `Options` and of `OwnFlags`, and a few of the command's own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import tyro
 from sordino import validate
 from sordino.cli.flags import flags, unsaid, was_given
 from sordino.cli.outcome import finish, finish_several, guarded
+from sordino.runs import own_file
 from sordino.runs.fit import carry_out
+from sordino.runs.own_file import OwnFlags, from_flags
 from sordino.runs.recipe import MEASURED, Recipe
 from sordino.runs.settings import Options, read, settle
 from sordino.runs.several import carry_out_several
@@ -50,6 +54,8 @@ class Train:
             for one in fields(self)
             if one.name not in _OWN and was_given(self, one.name)
         }
+        own = from_flags({name: flags.pop(name, None) for name in _DATA})
+        own = own_file.from_table(config.data) if own is None and config is not None and config.data else own
         given: dict[str, Any] = {} if config is None else dict(config.fields)
         for name, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
             if name in flags:
@@ -57,7 +63,7 @@ class Train:
         given.update(flags)
         parameters: dict[str, Any] = {} if config is None else dict(config.parameters)
         parameters.update(_parsed(self.parameter))
-        settings = settle(self.recipe, given, parameters, budget_stop=self.budget_stop)
+        settings = settle(self.recipe, given, parameters, budget_stop=self.budget_stop, own=own)
         view = watching(quiet=self.json)
         report = bool(self.report) if config is None or was_given(self, "report") else config.report
         if validate.count("seeds", self.seeds) > 1:
@@ -67,11 +73,12 @@ class Train:
 
 
 _OWN = tuple(one.name for one in fields(Train))
+_DATA = tuple(one.name for one in fields(OwnFlags))
 
 Command = make_dataclass(
-    "Command", [*flags(Recipe, MEASURED), *flags(Options, ("budget",))], bases=(Train,), frozen=True
+    "Command", [*flags(OwnFlags), *flags(Recipe, MEASURED), *flags(Options, ("budget",))], bases=(Train,), frozen=True
 )
-Command.__doc__ = "Train by a recipe; any of its fields can be given by flag or in a TOML file."
+Command.__doc__ = "Train by a recipe, or on data of your own; any field can be given by flag or in a TOML file."
 
 
 def _parsed(parameters: tuple[str, ...]) -> dict[str, float]:

@@ -5,10 +5,10 @@ Needs transformers: pip install 'sordino[huggingface]'. The files are fetched on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino.data.files import folder
 from sordino.nn.sentences import SentenceClassifier, features_of
@@ -38,6 +38,42 @@ def tokens(
 def features(texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None) -> Tensor:
     """The frozen encoder's vectors of texts, (N, 384); each from its own text alone."""
     return features_of(classifier(1, say), *tokens(texts, length, say))
+
+
+class TokenReader(nn.Module):
+    """A classifier that takes token numbers and mask as one tensor, (B, 2, T)."""
+
+    def __init__(self, classifier: SentenceClassifier) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores."""
+        scores: Tensor = self.classifier(x[:, 0], x[:, 1])
+        return scores
+
+
+def lora(shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
+    """MiniLM with adapters (Hu et al. 2021) in its attention and a linear layer, which alone are trained; no dropout."""
+    if len(shape) != 2 or shape[0] != 2:
+        raise ValueError(
+            f"records of shape {' × '.join(map(str, shape))}: minilm-lora reads texts, as features 'tokens' are"
+        )
+    try:
+        import peft
+    except ImportError as error:
+        raise ImportError(
+            "peft is not installed, which LoRA needs: pip install 'sordino[huggingface]'", name="peft"
+        ) from error
+    made = classifier(classes)
+    for module in made.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # the noise is enough
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["query", "value"])
+    peft.inject_adapter_in_model(config, made.encoder)
+    for name, p in made.named_parameters():
+        p.requires_grad_("lora_" in name or name.startswith("head"))
+    return TokenReader(made)
 
 
 def _transformers() -> Any:

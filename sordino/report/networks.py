@@ -63,7 +63,7 @@ class Tested:
         from sordino.runs.settings import read
 
         settings = read(evidence.folder / CONFIG).settings()
-        prepared = run_data(settings.recipe, settings.options.records, lambda text: None).prepared
+        prepared = run_data(settings.recipe, settings.options.records, lambda text: None, settings.own).prepared
         self.model: nn.Module = build(settings.recipe, prepared, settings.options.init_seed).model.eval()
         self.inputs, self.labels = prepared.test.tensors
 

@@ -7,5 +7,5 @@ from sordino.runs.recipe import Recipe
 
 
 def before(recipe: Recipe) -> list[Event]:
-    """The private normalisation and the private PCA, each of all records, if there are any."""
-    return [Gaussian(noise) for noise in (recipe.normalise, recipe.pca) if noise is not None]
+    """The private bounds, normalisation and PCA, each of all records, if there are any."""
+    return [Gaussian(noise) for noise in (recipe.ranges, recipe.normalise, recipe.pca) if noise is not None]

@@ -7,7 +7,7 @@ print(history.test_accuracy, history.claim)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from sordino.runs import Recipe, checkpoint
 from sordino.runs.directory import CONFIG, FAILED, FINISHED, INITIAL, MODEL, RUNNING, STOPPED, Row, Run
 from sordino.runs.job import Job, assemble
 from sordino.runs.loop import NotFinite, Training
+from sordino.runs.own_data import GIVEN, Given
+from sordino.runs.own_file import OwnFile
 from sordino.runs.settings import Settings, read, settle
 from sordino.runs.signals import signals
 from sordino.runs.view import Silent, View
@@ -58,8 +60,10 @@ class History:
 
 
 def fit(
-    recipe: str | Recipe,
+    recipe: str | Recipe | nn.Module,
+    data: Any = None,
     *,
+    test: Any = None,
     out: str | Path | None = None,
     parameters: Mapping[str, float] | None = None,
     budget_stop: bool = False,
@@ -67,6 +71,10 @@ def fit(
     **given: Any,
 ) -> History:
     """Train by a recipe, or its name, with any of the fields of `Recipe` and `settings.Options` in place of its own.
+
+    Or train a model of your own on `data`, a dataset of pairs (x, y) in memory: classes where y are whole numbers, else
+    numbers. Accuracy and loss are those on `test`, or on a tenth of the data that is held out. Or name a model and give
+    an `OwnFile`: fit("linear", OwnFile(path="people.csv", target="income"), epsilon=3.0).
 
     `out` is the run directory, new or empty; without it, one is made in `runs`. `parameters` are the method's own. With
     `budget_stop` and both epsilon and noise_multiplier the run stops before it exceeds ε. A report, which `sordino train`
@@ -77,7 +85,31 @@ def fit(
     >>> history.finished, history.claim.delta
     (True, 1e-05)
     """
-    return carry_out(settle(recipe, given, parameters, budget_stop=budget_stop), out, view or Silent())
+    settings = _settled(recipe, data, test, given, parameters, budget_stop)
+    return carry_out(settings, out, view or Silent())
+
+
+def _settled(
+    recipe: str | Recipe | nn.Module,
+    data: Any,
+    test: Any,
+    given: dict[str, Any],
+    parameters: Mapping[str, float] | None,
+    budget_stop: bool,
+) -> Settings:
+    """The settings of a recipe, of a model and records in memory, or of a model by name and a file."""
+    if isinstance(data, OwnFile):
+        if test is not None or not isinstance(recipe, str):
+            raise TypeError("an OwnFile: need the name of a model before it, and its test file as OwnFile(test=…)")
+        return settle(None, {**given, "model": recipe}, parameters, budget_stop=budget_stop, own=data)
+    if isinstance(recipe, nn.Module):
+        if data is None:
+            raise TypeError("a model without data: give a dataset of pairs (x, y) after it")
+        own = Given.of(recipe, data, test)
+        return settle(None, given, parameters, budget_stop=budget_stop, own=own)
+    if data is not None or test is not None:
+        raise TypeError(f"data beside the recipe {recipe!r}, which has its own: give a model in its place")
+    return settle(recipe, given, parameters, budget_stop=budget_stop)
 
 
 def carry_out(settings: Settings, out: str | Path | None, view: View) -> History:
@@ -92,12 +124,17 @@ def carry_out(settings: Settings, out: str | Path | None, view: View) -> History
     return _begun(job, run, view)
 
 
-def resume(folder: str | Path, view: View | None = None) -> History:
-    """The rest of a run that was stopped, killed or failed; of a finished one, what it came to."""
+def resume(
+    folder: str | Path, view: View | None = None, *, model: nn.Module | None = None, data: Any = None, test: Any = None
+) -> History:
+    """The rest of a run that was stopped, killed or failed; of a finished one, what it came to.
+
+    Of a run of `fit(model, data)`, model and data have to be given again: they are in no file.
+    """
     seen = view or Silent()
     run = Run.open(Path(folder))
     config = read(run.folder / CONFIG)
-    settings = config.settings()
+    settings = _with_memory(config.settings(), run, model, data, test)
     if not checkpoint.found(run.checkpoints) and not _entered(run):
         return _begun(assemble(settings, seen.say), run, seen)  # killed before anything was released
     with Ahead(run.folder) as ahead:
@@ -116,6 +153,15 @@ def resume(folder: str | Path, view: View | None = None) -> History:
         planned = job.planned(training.ledger, training.private.steps)
         run.write_privacy(planned, RUNNING, job.steps, settings.budget)  # not that of where it stopped: it goes on
         return _trained(training)
+
+
+def _with_memory(settings: Settings, run: Run, model: nn.Module | None, data: Any, test: Any) -> Settings:
+    """What a run was given in memory, given again."""
+    needed = settings.recipe.dataset == GIVEN
+    if needed != (model is not None and data is not None):
+        wanted = f"sordino.runs.fit.resume({str(run.folder)!r}, model=model, data=data), with what `fit` was given"
+        raise ValueError(f"{run.folder}: its model and data {f'are in no file; {wanted}' if needed else 'are its own'}")
+    return replace(settings, own=Given.of(model, data, test)) if model is not None else settings
 
 
 def _begun(job: Job, run: Run, view: View) -> History:

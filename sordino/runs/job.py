@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from sordino.gradients import Backend
 from sordino.gradients.physical_batch import physical_batch_by_shapes
 from sordino.lots.units import RECORD, Unit
 from sordino.penalty import L2
+from sordino.runs import own_model
 from sordino.runs.cost import noise_for, steps_for
 from sordino.runs.diagnosis import DISCLOSED, asked
 from sordino.runs.environment import here
@@ -112,7 +113,7 @@ class Job:
         size = size_not_covered(drawn, self.data.prepared.drawn, None)
         shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
         looked = [DISCLOSED[name] for name in asked(options.diagnose) if name in DISCLOSED]
-        return (*seed, *size, *shown, *looked)
+        return (*seed, *size, *self.data.not_covered, *shown, *looked)
 
     def resolved(self) -> dict[str, Any]:
         """What was calibrated and counted, for config.toml."""
@@ -130,6 +131,9 @@ class Job:
             "classes": prepared.classes if self.problem.classifies else None,
             "query": repr(self.query()),
             "started": self.started,
+            "columns": list(self.data.columns) or None,
+            "class_names": list(self.data.classes) or None,
+            "model_file": own_model.digest(self.settings.recipe.model),
         }
 
     @property
@@ -162,7 +166,10 @@ def _fits(settings: Settings, problem: Problem) -> None:
 
 def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) -> Job:
     recipe, options = settings.recipe, settings.options
-    loaded = run_data(recipe, options.records, say)
+    loaded = run_data(recipe, options.records, say, settings.own)
+    if recipe.ranges is not None and not loaded.prepared.unbounded:  # no column is without bounds
+        recipe = replace(recipe, ranges=None)
+        settings = replace(settings, recipe=recipe)
     problem = build(recipe, loaded.prepared, options.init_seed)
     _fits(settings, problem)
     n = loaded.prepared.drawn

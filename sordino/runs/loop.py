@@ -33,7 +33,7 @@ from sordino.optim import Average
 from sordino.private import Private
 from sordino.random.rng import Rng
 from sordino.replay import Replay
-from sordino.runs import checkpoint, project, standardise
+from sordino.runs import checkpoint, preparation
 from sordino.runs.before import before
 from sordino.runs.changed import changed
 from sordino.runs.checkpoint import Checkpoint
@@ -200,13 +200,9 @@ class Training:
         self.seconds = float(state["seconds"])
 
     def _prepare(self) -> None:
-        """The private normalisation and PCA, once."""
-        recipe, train = self.job.settings.recipe, self.job.data.prepared.train
-        if not self.prepared and recipe.normalise is not None:
-            standardise(self.model, train, recipe.normalise, self.ledger, self.preparation)
-        if not self.prepared and recipe.pca is not None:
-            assert isinstance(self.model, nn.Sequential)  # as `build` makes it
-            project(self.model, train, recipe.pca, self.ledger, self.preparation.child("pca"))
+        """What is released before the first step, once."""
+        if not self.prepared:
+            preparation.carry_out(self.job, self.model, self.ledger, self.preparation)
         self.prepared = True
 
     def _leave_out(self, lost: int, why: str) -> None:

@@ -1,4 +1,4 @@
-"""The private normalisation before the first step: the model's `Normalise` layer fitted on the records, once.
+"""The private normalisation before the first step: the model's `Normalise` layer fitted once, on records as they reach it.
 
 **Privacy:** one release on the whole data (`statistics/normaliser.py`); the ledger is charged with it.
 """
@@ -12,6 +12,7 @@ from sordino.door.ledger import Ledger
 from sordino.door.noise import Gaussian
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
+from sordino.runs.mapped import Mapped
 from sordino.statistics import Normalise, Normaliser, ask
 from sordino.statistics.normaliser import usual_bound
 
@@ -28,4 +29,5 @@ def standardise(
     (layer,) = layers
     typical = tuple(layer.typical.tolist())
     statistic = Normaliser(usual_bound(len(typical)) if bound is None else bound, Gaussian(multiplier), typical)
-    layer.load_state_dict(ask(statistic, train, ledger=ledger, rng=rng).state_dict())
+    first = model[: list(model).index(layer)] if isinstance(model, nn.Sequential) and layer in model else nn.Identity()
+    layer.load_state_dict(ask(Mapped(statistic, first), train, ledger=ledger, rng=rng).state_dict())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.data import Data, Images
@@ -28,6 +28,10 @@ class Prepared:
     classes: int
     units: Tensor | None = None
     """Whose each training record is, where lots are drawn by unit."""
+    unbounded: int = 0
+    """How many numbers of a record come first whose bounds are to be found."""
+    network: nn.Module | None = None
+    """A user's own model, where one was given."""
 
     @property
     def drawn(self) -> int:

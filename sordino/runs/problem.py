@@ -17,13 +17,14 @@ from sordino.algorithms.microbatches import Microbatches
 from sordino.algorithms.optimistic_lookahead import OptimisticLookahead
 from sordino.nn import MODELS, OF_WIDTHS
 from sordino.optim import AdamCorrected, noise_scale
+from sordino.runs import own_model
 from sordino.runs.features import MAPS
 from sordino.runs.losses import loss_of
 from sordino.runs.prepared import Prepared
 from sordino.runs.principal import unfitted
 from sordino.runs.recipe import Recipe
 from sordino.schedules import Schedule
-from sordino.statistics import Normalise
+from sordino.statistics import Normalise, Ranged
 from sordino.weigh.weigher import Stateless
 
 _ONE_NOISE = (NoisySum, Microbatches, OptimisticLookahead)
@@ -45,7 +46,7 @@ class Problem:
 def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
     """The run's parts; torch's global generator is left as it was."""
     shape = prepared.shape if recipe.pca is None else torch.Size([recipe.components])
-    first: list[nn.Module] = []
+    first: list[nn.Module] = [Ranged(prepared.unbounded)] if prepared.unbounded else []
     if recipe.features in MAPS or recipe.normalise is not None:
         typical = MAPS[recipe.features].typical if recipe.features in MAPS else (1.0,)
         first.append(Normalise(prepared.shape[0], typical))
@@ -53,15 +54,17 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
         first.append(unfitted(prepared.shape.numel(), recipe.components))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(validate.count("seed", seed, least=0))
-        model = _model(recipe, shape, prepared.classes)
+        model = _model(recipe, shape, prepared.classes) if prepared.network is None else prepared.network
     model = nn.Sequential(*first, model) if first else model
     loss = loss_of(recipe.loss, prepared.train.tensors[1])
     return Problem(model, loss.of, _optimizer(recipe, model), learning_rate(recipe), loss.classifies)
 
 
 def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
+    if own_model.MARK in recipe.model:
+        return own_model.from_file(recipe.model, shape, classes)
     if recipe.model not in MODELS:
-        raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}")
+        raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION")
     if recipe.widths is None:
         return MODELS[recipe.model](shape, classes)
     if recipe.model not in OF_WIDTHS:

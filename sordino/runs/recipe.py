@@ -27,7 +27,16 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from sordino import validate
 
-FEATURES = ("none", "scattering", "scattering-folded", "scattering-log", "efficientnet-lite0", "minilm")
+FEATURES = (
+    "none",
+    "scattering",
+    "scattering-folded",
+    "scattering-log",
+    "efficientnet-lite0",
+    "minilm",
+    "tokens",
+    "words",
+)
 OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw", "adam-corrected")
 SCHEDULES = ("constant", "linear", "cosine", "rise-and-fall")
 PER = ("step", "epoch")
@@ -46,12 +55,15 @@ class Recipe:
     dataset: str
     """Of `sordino data list`; or digits or spiral; or line, plane or cloud, which are numbers and have no classes."""
     features: str
-    """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0; minilm for texts."""
+    """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0; of texts minilm,
+    tokens, words."""
     pixel_mean: float | tuple[float, ...] = 0.5
     """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, one for all
     channels or one for each."""
     pixel_deviation: float | tuple[float, ...] = 0.5
     """Without a feature map, centred pixels are divided by this."""
+    ranges: float | None = None
+    """Of own data: noise multiplier of the private bounds of columns that were given none."""
     normalise: float | None = None
     """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
     pca: float | None = None
@@ -59,7 +71,7 @@ class Recipe:
     components: int = 60
     """How many principal directions the model sees, if there is a PCA."""
     model: str
-    """A model of sordino.nn by its name."""
+    """A model of sordino.nn by its name; or FILE.py:FUNCTION, called with a record's shape and the number of classes."""
     widths: tuple[int, ...] | None = None
     """Of the hidden layers, in place of the model's own: of mlp, mnist-net and hidden-1000."""
     loss: str = "cross-entropy"
@@ -147,7 +159,7 @@ class Recipe:
         for name in ("momentum", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must lie in [0, 1)")
-        for name in ("normalise", "pca"):
+        for name in ("ranges", "normalise", "pca"):
             if getattr(self, name) is not None:
                 validate.positive(name, getattr(self, name))
         validate.count("components", self.components)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -25,7 +25,9 @@ from sordino import data as known
 from sordino.data import Data, NotFetched
 from sordino.data.adult import adult
 from sordino.runs import Prepared, Recipe, prepare
-from sordino.runs.text_data import encoded, encoded_by_speaker
+from sordino.runs.own_data import Given, of_file, of_memory
+from sordino.runs.own_file import OwnFile
+from sordino.runs.text_data import OF_TEXTS, encoded, encoded_by_speaker
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -45,6 +47,11 @@ class RunData:
     prepared: Prepared
     private: tuple[Tensor, ...]  # the training records as they were before the feature map
     generated: bool
+    not_covered: tuple[str, ...] = ()
+    """What the claim must name, of own data."""
+    columns: tuple[str, ...] = ()
+    """What the numbers of a record are, of own data."""
+    classes: tuple[str, ...] = ()
     _digests: dict[str, str] = field(default_factory=dict, repr=False)
 
     def digest(self, key: str) -> str:
@@ -61,11 +68,15 @@ class RunData:
         return found.hexdigest()
 
 
-def run_data(recipe: Recipe, limit: int | None, say: Say) -> RunData:
-    """The recipe's data, at most `limit` training records of it."""
+def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Given | None = None) -> RunData:
+    """The recipe's data, or the user's own, at most `limit` training records of it."""
     if recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
         known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
         raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
+    if own is not None:
+        found = of_memory(own) if isinstance(own, Given) else of_file(own, recipe, say)
+        made = _limited(found.prepared, found.prepared.train.tensors, False, limit)
+        return replace(made, not_covered=found.not_covered, columns=found.columns, classes=found.classes)
     if recipe.dataset == "friends":
         return _by_speaker(recipe, limit, say)
     if recipe.dataset in _VECTORS:
@@ -73,13 +84,13 @@ def run_data(recipe: Recipe, limit: int | None, say: Say) -> RunData:
             raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
         train, test, outputs = _had(recipe.dataset, _VECTORS[recipe.dataset])
         return _limited(Prepared(train, test, outputs), train.tensors, recipe.dataset != "adult", limit)
-    if recipe.dataset in _TEXTS or recipe.features == "minilm":
-        if recipe.dataset not in _TEXTS or recipe.features != "minilm":
+    if recipe.dataset in _TEXTS or recipe.features in OF_TEXTS:
+        if recipe.dataset not in _TEXTS or recipe.features not in OF_TEXTS:
             raise ValueError(
-                f"dataset={recipe.dataset!r} with features={recipe.features!r}: texts ({', '.join(_TEXTS)}) need 'minilm', "
-                "and nothing else has it"
+                f"dataset={recipe.dataset!r} with features={recipe.features!r}: texts ({', '.join(_TEXTS)}) need "
+                f"{' or '.join(OF_TEXTS)}, and nothing else has it"
             )
-        train, test, outputs = _had(recipe.dataset, lambda: encoded(recipe.dataset, say))
+        train, test, outputs = _had(recipe.dataset, lambda: encoded(recipe.dataset, recipe.features, say))
         return _limited(Prepared(train, test, outputs), train.tensors, False, limit)
     whole = _data(recipe.dataset, say)
     private = (whole.train.images, whole.train.labels)
@@ -110,7 +121,7 @@ def _limited(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, l
         raise ValueError(f"records={limit}: the training set has {n}")
     some = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
     units = None if prepared.units is None else prepared.units[:limit]
-    fewer = Prepared(some, prepared.test, prepared.classes, units)
+    fewer = replace(prepared, train=some, units=units)
     return RunData(fewer, tuple(t[:limit] for t in private), generated)
 
 

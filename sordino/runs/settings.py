@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from sordino import validate
-from sordino.runs import Recipe, diagnosis, find, from_table
+from sordino.runs import Recipe, diagnosis, find, from_table, own_file
+from sordino.runs.own_data import Given
+from sordino.runs.own_file import OwnFile
+from sordino.runs.own_recipes import own_recipe
 from sordino.runs.recipe import MEASURED
 from sordino.runs.words import words_of
 
-_TABLES = ("recipe", "options", "parameters")
+_TABLES = ("recipe", "options", "parameters", "data")
 _WRITTEN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
 _REPORT = "report"  # of the command that reads the file, not of the run
 _MOST_BYTES = 1 << 20
@@ -71,6 +74,8 @@ class Settings:
     options: Options = field(default_factory=Options)
     parameters: Mapping[str, float] = field(default_factory=dict)
     """Of its words."""
+    own: OwnFile | Given | None = None
+    """The user's own data, in place of the recipe's dataset."""
 
     @property
     def budget(self) -> float | None:
@@ -79,7 +84,8 @@ class Settings:
 
     def table(self) -> dict[str, Any]:
         """As TOML holds it."""
-        return {"recipe": self.recipe.table(), "options": vars(self.options), "parameters": dict(self.parameters)}
+        table = {"recipe": self.recipe.table(), "options": vars(self.options), "parameters": dict(self.parameters)}
+        return table | ({"data": self.own.table()} if isinstance(self.own, OwnFile) else {})
 
 
 _OPTIONS = tuple(f.name for f in fields(Options))
@@ -91,6 +97,7 @@ def settle(
     parameters: Mapping[str, Any] | None = None,
     *,
     budget_stop: bool = False,
+    own: OwnFile | Given | None = None,
 ) -> Settings:
     """Settings from a recipe, or its name, and any of the fields of `Recipe` and `Options`; None is not given.
 
@@ -110,7 +117,8 @@ def settle(
     if options.get("non_private"):
         changes.pop("epsilon", None)
         changes["noise_multiplier"] = 0.0
-    settings = Settings(_recipe(recipe, changes), Options(**options), _numbers(parameters or {}))
+    chosen = _recipe(recipe, changes) if own is None else _of_own(recipe, own, changes)
+    settings = Settings(chosen, Options(**options), _numbers(parameters or {}), own)
     words_of(settings.recipe)  # refuses a name that is not there
     return settings
 
@@ -122,6 +130,8 @@ class Config:
     recipe: dict[str, Any]
     options: dict[str, Any]
     parameters: dict[str, Any]
+    data: dict[str, Any]
+    """Of own data, if it is about such."""
     resolved: dict[str, Any]
     """By the process that wrote it, if a run did."""
 
@@ -144,7 +154,8 @@ class Config:
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}")
-        settings = Settings(from_table(self.recipe), Options(**options), _numbers(self.parameters))
+        own = own_file.from_table(self.data) if self.data else None
+        settings = Settings(from_table(self.recipe), Options(**options), _numbers(self.parameters), own)
         words_of(settings.recipe)
         return settings
 
@@ -174,7 +185,7 @@ def read(path: str | Path) -> Config:
             found[key] = value
         elif key != "format":
             found["options" if key in (*_OPTIONS, _REPORT) else "recipe"][key] = value
-    return Config(found["recipe"], found["options"], found["parameters"], found["resolved"])
+    return Config(found["recipe"], found["options"], found["parameters"], found["data"], found["resolved"])
 
 
 def _recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
@@ -194,6 +205,14 @@ def _recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
     if not isinstance(recipe, str):
         raise TypeError(f"recipe={recipe!r}: must be a name or a Recipe")
     return _tuned(find(recipe), recipe, changes)
+
+
+def _of_own(recipe: str | Recipe | None, own: OwnFile | Given, changes: Mapping[str, Any]) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe.but(**changes)
+    if recipe is not None:
+        raise ValueError(f"recipe {recipe!r} and own data: a recipe has data of its own; leave one of them out")
+    return own_recipe(own, changes)
 
 
 def _tuned(found: Recipe, name: str, changes: Mapping[str, Any]) -> Recipe:

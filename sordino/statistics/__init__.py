@@ -14,6 +14,7 @@ from sordino.statistics.mean_rules import (
 )
 from sordino.statistics.normaliser import Normalise, Normaliser
 from sordino.statistics.pca import PCA, Gram, Projection
+from sordino.statistics.ranges import Ranged, Ranges
 from sordino.statistics.sensitivities import (
     EXAMPLE_QUERIES,
     ExampleQuery,
@@ -33,6 +34,8 @@ __all__ = [
     "Normalise",
     "Normaliser",
     "Projection",
+    "Ranged",
+    "Ranges",
     "Statistic",
     "Sum",
     "ask",

@@ -1,0 +1,52 @@
+"""The error for a file that cannot be read as data: which file, which line, what is wrong, what to do.
+
+Privacy: it names a line and a column and never what is written there: errors end in logs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class BadFile(ValueError):
+    """A file of the user's that is not what it must be; nothing was trained."""
+
+    def __init__(self, path: Path, what: str, cure: str, line: int | None = None) -> None:
+        name = str(path) if not path.is_absolute() else path.name
+        where = name if line is None else f"{name}, line {line}"
+        super().__init__(f"{where}: {what}; {cure}")
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file that is there and holds something."""
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})", "give the path of a file that is there") from error
+    if not found.strip():
+        raise BadFile(path, "is empty", "need a line of names and a line for each record")
+    return found
+
+
+def text(path: Path) -> str:
+    """The text of a file in UTF-8, with or without a mark at its beginning."""
+    found = content(path)
+    cure = "save it as UTF-8"
+    try:
+        decoded = found.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile(path, "is not UTF-8 text", cure, found.count(b"\n", 0, error.start) + 1) from error
+    if "\0" in decoded:
+        raise BadFile(path, "holds bytes that no text has", cure, decoded.count("\n", 0, decoded.index("\0")) + 1)
+    return decoded
+
+
+def names(path: Path, given: list[str]) -> tuple[str, ...]:
+    """The names of the columns; one that is empty or there twice is refused."""
+    for place, name in enumerate(given, start=1):
+        if not name:
+            raise BadFile(path, f"column {place} has no name", "give every column a name of its own", 1)
+    twice = next((name for place, name in enumerate(given) if name in given[:place]), None)
+    if twice is not None:
+        raise BadFile(path, f"two columns are called {twice!r}", "give every column a name of its own", 1)
+    return tuple(given)

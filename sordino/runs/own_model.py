@@ -1,0 +1,58 @@
+"""A model from a user's own file: `net.py:build` is the function `build` of net.py, called with the shape of one record and
+the number of classes, or of numbers to be told.
+
+**Privacy:** the function sees no record. Its file is part of what a run is: when it changed, the run does not go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+MARK = ".py:"
+
+
+def from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
+    """What the function makes."""
+    path, name = _parts(model)
+    try:
+        build = runpy.run_path(str(path)).get(name)
+    except Exception as error:  # a stranger's code may raise anything
+        raise ValueError(f"model={model!r}: {path.name} cannot be run ({type(error).__name__}: {error})") from error
+    if not callable(build):
+        raise ValueError(
+            f"model={model!r}: {path.name} has no function {name!r}; need one of the shape and the classes"
+        )
+    try:
+        made = build(tuple(shape), classes)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"model={model!r}: {name}({tuple(shape)}, {classes}) failed ({said})") from error
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"model={model!r}: {name} gave a {type(made).__name__}; need a torch.nn.Module")
+    return made
+
+
+def digest(model: str) -> str | None:
+    """Of the file that a model comes from; None where it comes from none."""
+    return hashlib.sha256(_parts(model)[0].read_bytes()).hexdigest() if MARK in model else None
+
+
+def absolute(model: str) -> str:
+    """The same with the whole path, so that a run finds it again from elsewhere."""
+    if MARK not in model:
+        return model
+    path, name = _parts(model)
+    return f"{path.absolute()}:{name}"
+
+
+def _parts(model: str) -> tuple[Path, str]:
+    file, _, name = model.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"model={model!r}: {file} is not there; need FILE.py:FUNCTION")
+    return path, name

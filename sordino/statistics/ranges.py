@@ -1,0 +1,110 @@
+"""Bounds of columns, found privately: a noisy histogram over powers of two, as in Wilson et al. 2020, *Differentially
+private SQL with bounded user contribution* (APPROX_BOUNDS), here with Gaussian noise and all columns in one release.
+
+    bins of a column   (−2ᵏ⁺¹, −2ᵏ],  around 0,  [2ᵏ, 2ᵏ⁺¹)        k from −10 to 40
+    released           Σ_i (one 1 in each column's bins) + noise;  the bounds span the bins above a threshold
+
+The threshold is so high that all empty bins of all columns stay below it but once in a hundred times. So some of the
+rarest values are beyond the bounds and will be cut: of N records about the σ√d·4 that are furthest out, d columns and
+noise multiplier σ. Where no bin is above it, the fullest one is taken.
+
+Privacy: a record has one 1 in each of d columns, so it moves the histogram by √d in L2: one release on the data. A number
+that is not finite counts nowhere. Threshold and bounds are made of what was released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.special import ndtri
+from torch import Tensor, nn
+
+from sordino.door.noise import Gaussian
+from sordino.statistics.clipped_sum import ClippedSum
+
+_LOWEST, _HIGHEST = -10, 40
+_POWERS = _HIGHEST - _LOWEST + 1
+BINS = 2 * _POWERS + 1
+FALSE_ALARM = 0.01
+"""The chance that any empty bin is taken for a full one."""
+
+
+class Ranged(nn.Module):
+    """The first columns cut to their bounds and scaled to [−1, 1], the others as they are; buffers, saved with the model.
+
+    Until it is fitted, the bounds are −1 and 1.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.register_buffer("low", -torch.ones(columns))
+        self.register_buffer("high", torch.ones(columns))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, d) to the same."""
+        first, rest = x[:, : len(self.low)], x[:, len(self.low) :]
+        scaled = 2 * (first.clamp(self.low, self.high) - self.low) / (self.high - self.low) - 1
+        return torch.cat([scaled, rest], dim=1)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Asked of a table (N, ≥ columns), gives the bounds of its first `columns` columns, (2, columns)."""
+
+    columns: int
+    noise: Gaussian
+
+    @property
+    def sums(self) -> Sequence[ClippedSum]:
+        """One histogram of all columns."""
+        return (ClippedSum(math.sqrt(self.columns), self.noise, self._bins),)
+
+    def _bins(self, rows: Tensor) -> Tensor:
+        """(B, d) to (B, columns, bins), a 1 where each number lies."""
+        place = bins_of(rows[:, : self.columns])
+        return torch.nn.functional.one_hot(place, BINS + 1)[:, :, :BINS].to(rows.dtype)
+
+    def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Tensor:
+        """The outer edges of the bins above the threshold; nothing is divided by the number of records."""
+        scale = self.noise.multiplier * math.sqrt(self.columns)
+        threshold = scale * float(ndtri(1 - FALSE_ALARM / (BINS * self.columns)))
+        found = []
+        for counts in noisy[0]:
+            full = (counts > threshold).nonzero().flatten()
+            full = counts.argmax().view(1) if not len(full) else full
+            found.append((edges(int(full[0]))[0], edges(int(full[-1]))[1]))
+        return torch.tensor(found, dtype=torch.float32).T
+
+
+def bins_of(values: Tensor) -> Tensor:
+    """The bin of every number, from the lowest to the highest; `BINS` of one that is not finite.
+
+    >>> bins_of(torch.tensor([-1e30, 0.0, 1.0, 3.0, 1e30, float("nan")])).tolist()
+    [0, 51, 62, 63, 102, 103]
+    """
+    finite = torch.isfinite(values)
+    size = torch.where(finite, values, 0).abs().to(torch.float64)
+    power = torch.floor(torch.log2(size.clamp(min=2.0 ** (_LOWEST - 1))))  # exact at powers of two
+    step = (power - _LOWEST + 1).clamp(0, _POWERS).to(torch.int64)  # 0 around zero
+    middle = torch.full_like(step, _POWERS)
+    place = torch.where(values < 0, middle - step, middle + step)
+    return torch.where(finite, place, BINS)
+
+
+def edges(place: int) -> tuple[float, float]:
+    """Of a bin.
+
+    >>> edges(62), edges(51), edges(40)
+    ((1.0, 2.0), (-0.0009765625, 0.0009765625), (-2.0, -1.0))
+    """
+    step = place - _POWERS
+    if step == 0:
+        return -(2.0**_LOWEST), 2.0**_LOWEST
+    low, high = 2.0 ** (abs(step) - 1 + _LOWEST), 2.0 ** (abs(step) + _LOWEST)
+    return (low, high) if step > 0 else (-high, -low)
