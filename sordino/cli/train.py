@@ -30,7 +30,7 @@ class Train:
     """The flags of the command itself, and what it does."""
 
     recipe: Annotated[str | None, tyro.conf.Positional] = None
-    """A name that `sordino recipes` lists; may be left out when --config names it."""
+    """A name that `sordino recipes` lists; left out with --data, or when --config names it."""
     config: str | None = None
     """A TOML file of fields, such as the config.toml of another run; flags win over it."""
     parameter: tuple[str, ...] = ()

@@ -102,6 +102,8 @@ def summary(job: Job) -> list[str]:
         noise = "no bound, no noise: the baseline, without a guarantee"
     else:
         noise = f"{recipe.described()}, bound {recipe.bound:g}, noise multiplier {job.multiplier:.4g}"
+        if recipe.ranges is not None:
+            noise += f", bounds of columns found privately at {recipe.ranges:g}"
         if recipe.normalise is not None:
             noise += f", normalised privately at {recipe.normalise:g}"
         if recipe.pca is not None:
