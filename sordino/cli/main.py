@@ -51,6 +51,11 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, TypeError) as error:
         print(f"sordino {name}: {' '.join(str(error).split())}", file=sys.stderr)
         return USAGE
+    except ImportError as error:
+        if "pip install" not in str(error):
+            raise
+        print(f"sordino {name}: {error}", file=sys.stderr)  # an extra that is not installed
+        return USAGE
     except KeyboardInterrupt:
         return 130
 

@@ -5,7 +5,8 @@ Needs transformers: pip install 'sordino[huggingface]'. The files are fetched on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,8 +22,8 @@ VERSION = 1
 
 def classifier(classes: int, say: Callable[[str], None] = lambda _: None) -> SentenceClassifier:
     """MiniLM with a linear layer on the mean of its token vectors."""
-    transformers = _transformers()
-    encoder = transformers.AutoModel.from_pretrained(folder("minilm", say), add_pooling_layer=False)
+    with _quiet() as transformers:
+        encoder = transformers.AutoModel.from_pretrained(folder("minilm", say), add_pooling_layer=False)
     return SentenceClassifier(encoder, WIDTH, classes)
 
 
@@ -74,6 +75,22 @@ def lora(shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
     for name, p in made.named_parameters():
         p.requires_grad_("lora_" in name or name.startswith("head"))
     return TokenReader(made)
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """transformers without its bar, and without its report of the layers that are left out on purpose."""
+    transformers = _transformers()
+    logging = transformers.utils.logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield transformers
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _transformers() -> Any:

@@ -12,7 +12,7 @@ import sordino as sd
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Gaussian, Laplace, Poisson, Repeat, Together, compose
 from sordino.random.rng import Rng
-from sordino.statistics import PCA, ClippedSum, Count, Mean, Normalise, Normaliser, ask, dry_ask
+from sordino.statistics import PCA, ClippedSum, Count, Mean, Normalise, Normaliser, Ranges, ask, dry_ask
 from tests.contracts.hunter import SLACK
 from tests.problems import cross_entropy, dpsgd, linear, network
 from tests.statistics.hunt import hunt
@@ -25,6 +25,7 @@ STATISTICS = {
     "pca": (PCA(2, sd.Gaussian(2.0)), (2, 2)),
     "normaliser": (Normaliser(0.7, sd.Gaussian(2.0)), (3, 2, 2)),
     "normaliser-flat": (Normaliser(0.7, sd.Laplace(2.0), (0.5, 1.0, 2.0)), (3,)),
+    "ranges": (Ranges(3, sd.Gaussian(2.0)), (4,)),
 }
 every_statistic = pytest.mark.parametrize(("statistic", "shape"), STATISTICS.values(), ids=STATISTICS)
 
