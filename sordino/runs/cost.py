@@ -99,7 +99,7 @@ def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) 
     if floor >= epsilon:
         raise ValueError(
             f"epsilon={epsilon:g}: what is released besides the steps costs ε = {floor:.3g} by itself; "
-            "give it more noise (normalise, pca), leave it out, or allow more"
+            "give it more noise (ranges, normalise, pca), leave it out, or allow more"
         )
     said = claims.claim(first, delta, PLD())
     if isinstance(said, NoGuarantee):

@@ -14,6 +14,7 @@ from PIL import Image
 
 import sordino
 from bench.resilience import same
+from sordino.cli.main import main
 from sordino.door.claims import Guarantee
 from sordino.events import Gaussian, Together
 from sordino.refusal import Refusal
@@ -103,6 +104,22 @@ def test_killed_and_resumed_by_command_with_a_report_at_the_end(people, tmp_path
     assert "which classes there are, read off the data" in said
     assert "which classes there are, read off the data" in (run / "PRIVACY.md").read_text()
     assert (run / "report.html").exists()
+
+
+def test_the_configuration_of_a_run_runs_again(people, tmp_path, capfd):
+    own = OwnFile(path=str(people), target="income", categories={"sex": ("F", "M")}, drop=("age",))
+    first = sordino.fit("mlp", own, out=tmp_path / "first", **TINY)
+    config = tmp_path / "first" / "config.toml"
+    assert main(["train", "--config", str(config), "--no-report", "--out", str(tmp_path / "again")]) == 0
+    assert all(same(first.run, tmp_path / "again").values())
+    assert str(first.claim) in capfd.readouterr().out
+
+
+def test_bounds_that_cost_more_than_all_are_refused(people, tmp_path):
+    with pytest.raises(ValueError, match="give it more noise"):
+        sordino.fit(
+            "linear", OwnFile(path=str(people), target="income"), out=tmp_path / "r", **{**TINY, "epsilon": 0.1}
+        )
 
 
 def test_other_records_are_not_the_run_s(people, tmp_path):
