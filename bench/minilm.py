@@ -6,7 +6,8 @@
 
 What is reduced, so that a run takes minutes on one core: the first 64 tokens of a text are read; of MiniLM's six layers the
 last `--layers` are trained, on what the frozen ones before them make of each text, computed once and kept. The head is
-trained first, on frozen vectors, then head and layers together: two phases in one ledger, at one noise multiplier.
+trained first, on frozen vectors, in small lots; then, with the head as it is, adapters or layers in large ones: two phases
+in one ledger, at one noise multiplier.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import hashlib
 import json
 import statistics
 import time
+from functools import cache as cache_in_memory
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +27,17 @@ from torch import Tensor, nn
 
 import sordino as sd
 from bench.minilm_settings import SETTINGS
+from sordino import events
+from sordino.accounting import PLD, calibrate
 from sordino.data import cache
 from sordino.data.text import texts
-from sordino.integrations import Privacy
+from sordino.events.training import training_event
 from sordino.nn import minilm
 from sordino.runs.environment import processor
 
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"
-RANK = 8
+RANK = 4
 
 
 class Tail(nn.Module):
@@ -62,8 +66,10 @@ class Tail(nn.Module):
         return self.head(self.vectors(hidden, mask))
 
 
-def kept(some: list[str], layers: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+@cache_in_memory
+def kept(task: str, part: str, layers: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
     """What the layers before the last ones make of texts, in half precision, the mask, and the whole encoder's vectors."""
+    some: list[str] = getattr(texts(task), part)
     ids, mask = minilm.tokens(some, length)
     name = hashlib.sha256("\n".join(some).encode()).hexdigest()[:24]
     path = cache.root() / "features" / f"minilm-hidden-{6 - layers}-{length}-{name}.npy"
@@ -94,7 +100,7 @@ def trial(a: argparse.Namespace) -> dict[str, Any]:
     """One run."""
     began = time.process_time()
     found = texts(a.task)
-    train, test = kept(found.train, a.layers, a.length), kept(found.test, a.layers, a.length)
+    train, test = (kept(a.task, part, a.layers, a.length) for part in ("train", "test"))
     y, test_y = torch.tensor(found.train_labels), torch.tensor(found.test_labels)
     if a.held_out:  # a tenth of the training data, the same in every trial
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
@@ -110,34 +116,33 @@ def trial(a: argparse.Namespace) -> dict[str, Any]:
         import peft
 
         peft.inject_adapter_in_model(
-            peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=["query", "value", "dense"]), model
+            peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=["query", "value"]), model
         )
     for name, p in model.named_parameters():
-        p.requires_grad_(name.startswith("head") or (a.mode == "full") or "lora" in name)
+        p.requires_grad_(name.startswith("head"))
 
     def loss(model: nn.Module, *batch: Tensor) -> Tensor:
         return nn.functional.cross_entropy(model(*batch[:-1]), batch[-1], reduction="none")
 
-    steps = a.head_steps + (0 if a.mode == "head" else a.steps)
-    sampler, ledger = sd.Poisson(a.lot), sd.Ledger()
-    expected = float(f"{a.lot * len(y):.1g}")  # round: not N
+    ledger, tuned = sd.Ledger(), 0 if a.mode == "head" else a.steps
+
+    def event(sigma: float) -> events.Event:
+        phases = [(a.head_lot, a.head_steps), (a.lot, tuned)]
+        return events.compose(training_event(lot, events.Gaussian(sigma), steps) for lot, steps in phases if steps)
+
     if a.epsilon:
-        privacy = Privacy.target(epsilon=a.epsilon, delta=DELTA, bound=a.bound)
-        query: Any = privacy.query_for(sampler, len(y), steps, expected)
+        query = sd.NoisySum(sd.Flat(a.bound), sd.Gaussian(calibrate(event, PLD(), a.epsilon, DELTA)))
     else:
         query = sd.NoisySum(sd.Flat(1e3), sd.Gaussian(0.0))
 
-    def fit(part: nn.Module, columns: tuple[Tensor, ...], steps: int, rates: dict[str, float]) -> sd.Private:
+    def fit(part: nn.Module, columns: tuple[Tensor, ...], share: float, steps: int, rate: float) -> sd.Private:
         """`steps` lots with a falling rate."""
         private = sd.Private(part, loss, query, ledger=ledger)
-        own = [(name, p) for name, p in part.named_parameters() if p.requires_grad]
-        head = [p for name, p in own if "layers" not in name]
-        rest = [p for name, p in own if "layers" in name]
-        groups = [{"params": head, "lr": rates["head"]}] + ([{"params": rest, "lr": rates["rest"]}] if rest else [])
-        optimizer = torch.optim.Adam(groups)
+        optimizer = torch.optim.Adam([p for p in part.parameters() if p.requires_grad], lr=rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
         dataset = torch.utils.data.TensorDataset(*columns, y)
-        for lot in private.draws(dataset, sampler, steps, expected_batch=expected, physical_batch=a.physical):
+        expected = float(f"{share * len(y):.1g}")  # round: not N
+        for lot in private.draws(dataset, sd.Poisson(share), steps, expected_batch=expected, physical_batch=a.physical):
             private.backward(lot)
             optimizer.step()
             schedule.step()
@@ -147,15 +152,18 @@ def trial(a: argparse.Namespace) -> dict[str, Any]:
         scores = model.head(vectors(model, *test[:2]) if trained else test[2])
         return round(100 * float((scores.argmax(1) == test_y).float().mean()), 2)
 
-    private = fit(model.head, (train[2],), a.head_steps, {"head": a.head_rate})
+    private = fit(model.head, (train[2],), a.head_lot, a.head_steps, a.head_rate)
     result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical")} | {
         "head_accuracy": accuracy(False)
     }
     if a.mode != "head":
-        private = fit(model, train[:2], a.steps, {"head": a.head_rate / 4, "rest": a.rate})
+        for name, p in model.named_parameters():
+            p.requires_grad_("lora" in name or (a.mode == "full" and name.startswith("layers")))
+        private = fit(model, train[:2], a.lot, a.steps, a.rate)
     result["accuracy"] = accuracy(a.mode != "head")
     said = private.claim(DELTA)
     result["trained"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    result["trained"] += sum(p.numel() for p in model.head.parameters()) if a.mode != "head" else 0
     result["claimed"] = round(said.epsilon, 4) if isinstance(said, sd.Guarantee) else said.reason
     result["not_covered"] = list(said.not_covered) if isinstance(said, sd.Guarantee) else []
     return result | {"cpu_seconds": round(time.process_time() - began), "processor": processor(), "threads": 1}
@@ -197,7 +205,14 @@ def main() -> None:
     p.add_argument("--held-out", action="store_true")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--table", action="store_true")
-    for name, kind in (("lot", float), ("head-steps", int), ("head-rate", float), ("steps", int), ("rate", float)):
+    for name, kind in (
+        ("head-lot", float),
+        ("lot", float),
+        ("head-steps", int),
+        ("head-rate", float),
+        ("steps", int),
+        ("rate", float),
+    ):
         p.add_argument(f"--{name}", type=kind, help="in place of the tuned one")
     p.add_argument("--bound", type=float, default=1.0)
     a = p.parse_args()
