@@ -164,9 +164,9 @@ class Recipe:
                 validate.positive(name, getattr(self, name))
         validate.count("components", self.components)
         validate.count("unit_records", self.unit_records)
-        if self.unit is not None and (self.normalise is not None or self.pca is not None):
+        if self.unit is not None and any(one is not None for one in (self.ranges, self.normalise, self.pca)):
             raise ValueError(
-                f"unit={self.unit!r}: normalise and pca are bounded by record, not by unit; leave them out"
+                f"unit={self.unit!r}: ranges, normalise and pca are bounded by record, not by unit; leave them out"
             )
         validate.count("warm_up", self.warm_up, least=0)
         if self.schedule_steps is not None:
