@@ -20,6 +20,7 @@ import numpy as np
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
+from sordino.accounting.accountants.tuned import searches, tuned_delta, tuned_epsilon
 from sordino.accounting.losses.allocation import AllocationPair
 from sordino.accounting.losses.certified import adding_at_most, directions, phases_delta, phases_epsilon, sum_of_parts
 from sordino.accounting.losses.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
@@ -72,6 +73,8 @@ class PLD:
         epsilon = validate.non_negative("epsilon", epsilon)
         if not is_private(event):
             return (1.0, 1.0)
+        if searches(event):
+            return (0.0, tuned_delta(event, epsilon, self, relation or self.relation))
         phases = collect(event, relation_of(event, relation or self.relation), 1e-10)
         if not phases:
             return (0.0, 0.0)
@@ -92,6 +95,8 @@ class PLD:
             raise ValueError(f"delta={delta}: must lie in [0, 1); typical values are far below 1 / dataset size")
         if not is_private(event):
             return (math.inf, math.inf)
+        if searches(event) and delta > 0:
+            return (0.0, tuned_epsilon(event, delta, self, relation or self.relation))
         phases = collect(event, relation_of(event, relation or self.relation), max(delta, 1e-30))
         if not phases:
             return (0.0, 0.0)

@@ -213,7 +213,7 @@ def base_pair(event: Event, moves: int) -> Pair:
         case Together() | Repeat():
             return _joint(event, moves)
         case TunePoisson() | TuneNegativeBinomial():
-            raise Unsupported(event, "random stopping has a Rényi theorem only; use RDP")
+            raise Unsupported(event, "a search is accounted for as a whole, not as a part of a draw")
         case _:
             raise Unsupported(event, "no theorem for this event here")
 

@@ -1,0 +1,127 @@
+"""Searches in the privacy-loss accountant: the best of a random number of runs, alone or beside other releases.
+
+Of one search the smaller of two bounds counts, by its profile (`losses.selection`) and by Rényi divergences
+(`losses.stopping`). Beside other releases it is composed by Rényi divergences, or by adding: (ε₁ + ε₂, δ₁ + δ₂) with δ cut in
+several ways.
+
+**Privacy:** upper bounds only. The lower bound of a search is 0: none is known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from typing import Protocol
+
+from sordino.accounting.accountant import Unsupported
+from sordino.accounting.accountants.rdp import RDP
+from sordino.accounting.losses.selection import NegativeBinomialRuns, PoissonRuns, Profile, Runs, Winner
+from sordino.accounting.losses.stopping import expected_runs
+from sordino.events import (
+    Event,
+    Relation,
+    Repeat,
+    Together,
+    TuneNegativeBinomial,
+    TunePoisson,
+    canonical,
+    compose,
+    walk,
+)
+
+Search = TunePoisson | TuneNegativeBinomial
+
+_SHARES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
+"""Of δ, tried for what is released beside the searches."""
+_BELOW = 1e-4
+"""The profile is sampled to where δ is this share of what a run may have."""
+
+
+class Bounds(Protocol):
+    """An accountant of one run."""
+
+    def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
+        """An upper bound on ε."""
+        ...
+
+    def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
+        """An upper bound on δ."""
+        ...
+
+
+def searches(event: Event) -> bool:
+    """Whether the best of many runs is anywhere in an event."""
+    return any(isinstance(inner, Search) for inner in walk(event))
+
+
+def tuned_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | None) -> float:
+    """An upper bound on ε of an event with searches in it."""
+    event = canonical(event)
+    found = math.inf
+    with suppress(Unsupported):
+        found = RDP(relation=relation).epsilon(event, delta)
+    if isinstance(event, Search):
+        return min(found, _winner(event, one, relation, delta).epsilon(delta, _most(event, one, relation, delta)))
+    parts, rest = _parts(event)
+    shares = _SHARES if rest != Together() else (0.0,)
+    for share in shares:
+        each = (1 - share) * delta / sum(count for _, count in parts)
+        total = one.epsilon(rest, share * delta, relation=relation) if share else 0.0
+        total += math.fsum(count * tuned_epsilon(search, each, one, relation) for search, count in parts)
+        found = min(found, total)
+    return found
+
+
+def tuned_delta(event: Event, epsilon: float, one: Bounds, relation: Relation | None) -> float:
+    """An upper bound on δ; of a search beside other releases by Rényi divergences alone."""
+    event = canonical(event)
+    found = 1.0
+    with suppress(Unsupported):
+        found = RDP(relation=relation).delta(event, epsilon)
+    if isinstance(event, Search):
+        found = min(found, _winner(event, one, relation, max(found * _BELOW, 1e-30)).delta(epsilon))
+    return found
+
+
+def _parts(event: Event) -> tuple[list[tuple[Search, int]], Event]:
+    """The searches with their counts, and the rest as one event."""
+    parts: list[tuple[Search, int]] = []
+    rest: list[Event] = []
+    for inner in event.events if isinstance(event, Together) else (event,):
+        once, count = (inner.event, inner.count) if isinstance(inner, Repeat) else (inner, 1)
+        if isinstance(once, Search):
+            parts.append((once, count))
+        elif searches(inner):
+            raise Unsupported(inner, "a search inside a sampled draw, a group or a repeated whole has no theorem")
+        else:
+            rest.append(inner)
+    return parts, canonical(compose(rest))
+
+
+def _runs(event: Search) -> tuple[Runs, float]:
+    if isinstance(event, TunePoisson):
+        return PoissonRuns(event.mean), event.mean
+    return NegativeBinomialRuns(event.shape, event.stop), expected_runs(event.shape, event.stop)
+
+
+def _most(event: Search, one: Bounds, relation: Relation | None, delta: float) -> float:
+    """An ε that is more than enough to look up to: that of a run at a small δ, and of twice the change of order."""
+    shape = event.shape if isinstance(event, TuneNegativeBinomial) else 1.0
+    _, mean = _runs(event)
+    far = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, mean)), relation=relation)
+    return (3 + shape) * far + 1.0
+
+
+def _winner(event: Search, one: Bounds, relation: Relation | None, delta: float) -> Winner:
+    decade = 10.0 ** math.floor(math.log10(delta))  # one table serves all δ of a decade
+    return _prepared(event, one, relation, decade)
+
+
+@lru_cache(maxsize=64)
+def _prepared(event: Search, one: Bounds, relation: Relation | None, delta: float) -> Winner:
+    runs, mean = _runs(event)
+    most = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, mean)), relation=relation)
+    delta_of: Callable[[float], float] = lambda epsilon: one.delta(event.event, epsilon, relation=relation)  # noqa: E731
+    return Winner.of(Profile.sampled(delta_of, most), runs)
