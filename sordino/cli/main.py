@@ -10,6 +10,7 @@ from sordino.version import __version__
 COMMANDS = {
     "train": ("sordino.cli.train", "train a model privately and print what can be claimed"),
     "resume": ("sordino.cli.resume", "go on with a run that was stopped, killed or failed"),
+    "tune": ("sordino.cli.tune", "search for hyper-parameters, with the search in the claim"),
     "recipes": ("sordino.cli.recipes", "what can be trained, with measured accuracy, epsilon and time"),
     "data": ("sordino.cli.data", "get, list and check data sets"),
     "report": ("sordino.cli.report", "a run's report, written anew"),

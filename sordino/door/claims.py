@@ -23,6 +23,7 @@ BY_THE_RATE = "dataset size, by the rate"
 BY_THE_BATCH = "dataset size, by expected_batch"
 SEED = "seed"
 TRAINED_BEFORE = "what these parameters were trained on before, under another ledger"
+OTHERS = "what was done to the same data under"
 REPLAYED = "noise of a saved state, used again"
 """Followed by why every bit is the same, in the words of whoever used it."""
 
@@ -97,7 +98,7 @@ Claim: TypeAlias = Guarantee | NoGuarantee
 def other_ledgers(count: int) -> str:
     """That other things were done to the same records, which this claim does not add up."""
     runs = "another ledger" if count == 1 else f"{count} other ledgers"
-    return f"what was done to the same data under {runs} in this process; give all of it one Ledger to add it up"
+    return f"{OTHERS} {runs} in this process; give all of it one Ledger to add it up"
 
 
 def claim(

@@ -167,7 +167,7 @@ def statement(claim: Claim, status: str, steps: int, budget: float | None) -> di
         "status": status,
         "steps": steps,
         "budget": budget,
-        "unit": "one record of the training set",
+        "unit": f"one {claim.unit if isinstance(claim, Guarantee) else 'record'} of the training set",
         "claim": claims.table(claim),
         "words": str(claim),
     }

@@ -53,6 +53,20 @@ def evaluate(
     return Evaluation(loss / len(y), float(right.sum()) / len(y), by_class)
 
 
+def correct(model: nn.Module, job: Job) -> Tensor:
+    """Which training records a run's model classifies rightly, (N,) of 0 and 1. Private: to be released with noise."""
+    x, y = job.data.prepared.train.tensors
+    found, training = [], model.training
+    model.eval()
+    with torch.no_grad():
+        for inputs, targets in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
+            scores = _Kept(model)
+            job.problem.loss_fn(scores, inputs, targets)
+            found.append(scores.last.argmax(dim=1) == targets)
+    model.train(training)
+    return torch.cat(found).float()
+
+
 def at_evaluation(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation, dict[str, Any]]:
     """Of a run's model on the test records, and more fields of its `Row`; the training records', asked for, disclosed."""
     prepared, problem = job.data.prepared, job.problem

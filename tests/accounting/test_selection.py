@@ -114,7 +114,9 @@ def test_ten_runs_of_a_known_price():
     assert found == pytest.approx(1.461, abs=2e-3)
     assert PLD().epsilon(mean, 1e-5) == pytest.approx(1.870, abs=2e-3)
     cuts = np.concatenate([[-np.inf], np.linspace(-9, 10, 4000), [np.inf]])
-    mu = brentq(lambda mu: norm.cdf(mu / 2 - 0.947 / mu) - math.exp(0.947) * norm.cdf(-mu / 2 - 0.947 / mu) - 1e-5, 0.1, 1)
+    mu = brentq(
+        lambda mu: norm.cdf(mu / 2 - 0.947 / mu) - math.exp(0.947) * norm.cdf(-mu / 2 - 0.947 / mu) - 1e-5, 0.1, 1
+    )
     p, q = np.diff(norm.cdf(cuts)), np.diff(norm.cdf(cuts - mu))
     assert both(p, q, 0.947) == pytest.approx(1e-5, rel=0.02)
     loss = np.log(np.maximum(p, 1e-300) / np.maximum(q, 1e-300))

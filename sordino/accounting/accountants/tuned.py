@@ -1,8 +1,8 @@
 """Searches in the privacy-loss accountant: the best of a random number of runs, alone or beside other releases.
 
 Of one search the smaller of two bounds counts, by its profile (`losses.selection`) and by Rényi divergences
-(`losses.stopping`). Beside other releases it is composed by Rényi divergences, or by adding: (ε₁ + ε₂, δ₁ + δ₂) with δ cut in
-several ways.
+(`losses.stopping`). Beside other releases it is composed by Rényi divergences, or by adding: (ε₁ + ε₂, δ₁ + δ₂) with δ cut
+in several ways.
 
 **Privacy:** upper bounds only. The lower bound of a search is 0: none is known here.
 """
@@ -10,7 +10,7 @@ several ways.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Protocol
@@ -39,7 +39,11 @@ _BELOW = 1e-4
 """The profile is sampled to where δ is this share of what a run may have."""
 
 
-class Bounds(Protocol):
+_USUAL = 1e-8
+"""One table serves all δ down to this; below, one for each decade."""
+
+
+class Bounds(Hashable, Protocol):
     """An accountant of one run."""
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
@@ -115,8 +119,7 @@ def _most(event: Search, one: Bounds, relation: Relation | None, delta: float) -
 
 
 def _winner(event: Search, one: Bounds, relation: Relation | None, delta: float) -> Winner:
-    decade = 10.0 ** math.floor(math.log10(delta))  # one table serves all δ of a decade
-    return _prepared(event, one, relation, decade)
+    return _prepared(event, one, relation, min(_USUAL, 10.0 ** math.floor(math.log10(delta))))
 
 
 @lru_cache(maxsize=64)

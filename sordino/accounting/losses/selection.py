@@ -15,7 +15,7 @@ F is convex, zero at 0 and has slope at most φ'(1) = E[K]: it is an average of 
 
     δ_A(ε) ≤ Σ_j w_j δ(ε + ln ρ_j),    Σ w_j = E[K].
 
-Near the best outcomes (x small) T(x) is small too and nothing is lost but the factor E[K]; where T(x) is large, φ' is small.
+Near the best outcomes (x small) T(x) is small too and nothing is lost but the factor E[K]; elsewhere φ' is small.
 The supremum over x is taken cell by cell, with φ'(1−x) at the lower and φ'(1−T(x)) at the upper edge.
 
 **Privacy:** only the winner is released, and the score by which it won is part of each run. K is secret. Valid for any
@@ -87,7 +87,7 @@ class Profile:
     deltas: Array
 
     @staticmethod
-    def sampled(delta_of: Callable[[float], float], most: float, points: int = 96) -> Profile:
+    def sampled(delta_of: Callable[[float], float], most: float, points: int = 128) -> Profile:
         """At equal distances from 0 to `most`."""
         epsilons = np.linspace(0.0, most, points)
         deltas = np.array([min(1.0, delta_of(float(epsilon))) for epsilon in epsilons])
