@@ -35,6 +35,8 @@ try:
         if not verdict.passed:
             said = {"level": "selftest", "checks": sorted({f.check.split(",")[0] for f in verdict.failures})}
             break
+except ImportError:
+    raise  # a package that does not load was not tried
 except Exception as error:
     said = {"level": "refused", "checks": [f"{type(error).__name__}: {str(error)[:90]}"]}
 print(json.dumps(said))
@@ -72,7 +74,7 @@ def noticed(mutation: Mutation | None, *, also_replay: bool = False) -> dict[str
             else:
                 audit = _python(AUDIT, ROOT, str(folder / "run"))
                 last = (audit.stderr if audit.returncode else audit.stdout).strip().splitlines()
-                said["replay"] = last[-1][:160] if last and last[-1] else None
+                said["replay"] = last[-1].replace(f"{folder}{os.sep}", "")[:160] if last and last[-1] else None
             if said["level"] is None and said["replay"]:
                 said["level"] = "replay"
         return said
