@@ -37,6 +37,7 @@ from sordino.random.rng import Rng
 from sordino.report.evidence import read as read_evidence
 from sordino.runs import checkpoint, write_ahead
 from sordino.runs.checkpoint import Checkpoint
+from sordino.runs.crew import SUMS
 from sordino.runs.digest import digest
 from sordino.runs.directory import CONFIG, Run
 from sordino.runs.environment import difference, here
@@ -123,6 +124,8 @@ def replay(
     """Check `steps` steps of a run, chosen by a fresh coin; `choose` names them instead, for tests."""
     run, tell = Run.open(Path(folder)), say or (lambda _: None)
     book = write_ahead.entered(run.folder)
+    if SUMS in book.environment:
+        raise ValueError(f"{run.folder}: its sums were added up by ranks, and those are not taken apart yet")
     threads = book.environment.get("threads")
     if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from sordino.accounting import BudgetExhausted
 from sordino.door import claims
+from sordino.ranks.ranked_lot import StoppedElsewhere
 from sordino.runs.directory import FINISHED
 from sordino.runs.fit import Failed, History
 from sordino.runs.several import Several
@@ -47,6 +48,11 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
     return STOPPED if stopped else 0
+
+
+def followed(history: History) -> int:
+    """The same for a rank that prints nothing."""
+    return STOPPED if history.status != FINISHED else 0
 
 
 def finish_several(several: Several, *, report: bool, as_json: bool) -> int:
@@ -91,6 +97,8 @@ def guarded(name: str, work: Callable[[], int]) -> int:
         return STOPPED
     except Failed as error:
         print(f"sordino {name}: {error}", file=sys.stderr)
+        return FAILED
+    except StoppedElsewhere:  # which says why
         return FAILED
     except BudgetExhausted as error:
         print(f"sordino {name}: {error}", file=sys.stderr)

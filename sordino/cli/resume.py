@@ -8,11 +8,12 @@ from typing import Annotated
 import tyro
 
 from sordino.cli.flags import unsaid, was_given
-from sordino.cli.outcome import finish, guarded
+from sordino.cli.launched import launched
+from sordino.cli.outcome import finish, followed, guarded
 from sordino.runs.directory import CONFIG
 from sordino.runs.fit import resume
 from sordino.runs.settings import read
-from sordino.runs.view import watching
+from sordino.runs.view import Silent, watching
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,17 @@ class Command:
 
     def run(self) -> int:
         """The rest of the run."""
-        view = watching(quiet=self.json)
+        with launched() as first:
+            return self._went_on(first=first)
+
+    def _went_on(self, *, first: bool) -> int:
+        """Of several ranks one is watched and prints."""
+        view = watching(quiet=self.json) if first else Silent()
 
         def rest() -> int:
             history = resume(self.folder, view)
+            if not first:
+                return followed(history)
             report = bool(self.report) if was_given(self, "report") else read(history.run / CONFIG).report
             return finish(history, report=report, as_json=self.json)
 

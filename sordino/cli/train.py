@@ -15,14 +15,16 @@ import tyro
 
 from sordino import validate
 from sordino.cli.flags import flags, unsaid, was_given
-from sordino.cli.outcome import finish, finish_several, guarded
+from sordino.cli.launched import launched
+from sordino.cli.outcome import finish, finish_several, followed, guarded
+from sordino.ranks.group import ranks_of
 from sordino.runs import own_file
 from sordino.runs.fit import carry_out
 from sordino.runs.own_file import OwnFlags, from_flags
 from sordino.runs.recipe import MEASURED, Recipe
-from sordino.runs.settings import Options, read, settle
+from sordino.runs.settings import Config, Options, Settings, read, settle
 from sordino.runs.several import carry_out_several
-from sordino.runs.view import watching
+from sordino.runs.view import Silent, watching
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,18 @@ class Train:
         parameters: dict[str, Any] = {} if config is None else dict(config.parameters)
         parameters.update(_parsed(self.parameter))
         settings = settle(self.recipe, given, parameters, budget_stop=self.budget_stop, own=own)
-        view = watching(quiet=self.json)
+        with launched() as first:
+            return self._carried_out(settings, config, first=first)
+
+    def _carried_out(self, settings: Settings, config: Config | None, *, first: bool) -> int:
+        """Train; of several ranks one is watched and prints."""
+        view = watching(quiet=self.json) if first else Silent()
+        if not first and self.seeds == 1:
+            return guarded("train", lambda: followed(carry_out(settings, self.out, view)))
         report = bool(self.report) if config is None or was_given(self, "report") else config.report
         if validate.count("seeds", self.seeds) > 1:
+            if ranks_of(None) is not None:
+                raise ValueError(f"seeds={self.seeds}: one run at a time on several ranks; leave it out")
             several = partial(carry_out_several, settings, self.seeds, self.out, view)
             return guarded("train", lambda: finish_several(several(), report=report, as_json=self.json))
         return guarded("train", lambda: finish(carry_out(settings, self.out, view), report=report, as_json=self.json))

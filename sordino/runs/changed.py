@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from sordino.runs.recipe import MEASURED
 
 FREE = frozenset(
@@ -62,3 +64,11 @@ def changed(before: Table, now: Table) -> tuple[str, str]:
                 words = f"{field} was {old.get(field)}, is {new.get(field)}"
                 (adjusted if field in ADJUSTABLE else another).append(words)
     return ", ".join(another), ", ".join(adjusted)
+
+
+def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """An optimizer's moments as they were saved, its options as config.toml has them now."""
+    options = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, now in zip(optimizer.param_groups, options, strict=True):
+        group.update(now)

@@ -83,6 +83,8 @@ class Run:
     """A run directory."""
 
     folder: Path
+    written: bool = True
+    """False: another rank writes it, and nothing is written here."""
 
     @staticmethod
     def create(folder: Path) -> Run:
@@ -120,15 +122,21 @@ class Run:
 
     def write_config(self, table: Mapping[str, Any]) -> None:
         """Once, at the beginning."""
+        if not self.written:
+            return
         files.write(self.folder / CONFIG, toml.dumps({"format": FORMAT, **table}))
 
     def write_model(self, name: str, model: nn.Module) -> None:
         """Parameters and buffers, under the names of the model's own state dict."""
+        if not self.written:
+            return
         state = {key: value.detach().contiguous().clone() for key, value in model.state_dict().items()}
         files.write(self.folder / name, safetensors.torch.save(state))
 
     def write_trace(self, step: int, model: nn.Module) -> None:
         """The network as it is at an evaluation; released, like the last one."""
+        if not self.written:
+            return
         (self.folder / TRACE).mkdir(exist_ok=True)
         self.write_model(f"{TRACE}/{step:08d}.safetensors", model)
 
@@ -138,11 +146,15 @@ class Run:
 
     def append(self, row: Row) -> None:
         """One more evaluation."""
+        if not self.written:
+            return
         with open(self.folder / METRICS, "a", encoding="utf-8") as file:
             file.write(_line(row))
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """All evaluations, anew: those after the checkpoint that a run resumes from come again."""
+        if not self.written:
+            return
         files.write(self.folder / METRICS, "".join(map(_line, rows)))
 
     def rows(self) -> list[Row]:
@@ -153,6 +165,8 @@ class Run:
 
     def write_privacy(self, claim: Claim, status: str, steps: int, budget: float | None) -> None:
         """The claim, as data."""
+        if not self.written:
+            return
         files.write(self.folder / PRIVACY, json.dumps(statement(claim, status, steps, budget), indent=1) + "\n")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,9 +22,10 @@ from sordino.kernels import build
 Environment: TypeAlias = dict[str, str | int]
 
 
-def here() -> Environment:
-    """The environment of this process."""
+def here(more: Mapping[str, str] | None = None) -> Environment:
+    """The environment of this process, and what else is said of it."""
     return {
+        **(more or {}),
         "sordino": sordino.__version__,
         "code": code(),
         "kernels": kernels(),

@@ -7,6 +7,7 @@ print(history.test_accuracy, history.claim)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,12 +18,13 @@ from torch import nn
 
 from sordino.door.claims import Claim
 from sordino.runs import Recipe, checkpoint
+from sordino.runs.crew import Crew, Elsewhere
 from sordino.runs.directory import CONFIG, FAILED, FINISHED, INITIAL, MODEL, RUNNING, STOPPED, Row, Run
 from sordino.runs.job import Job, assemble
 from sordino.runs.loop import NotFinite, Training
 from sordino.runs.own_data import GIVEN, Given
 from sordino.runs.own_file import OwnFile
-from sordino.runs.settings import Settings, read, settle
+from sordino.runs.settings import Config, Settings, read, settle
 from sordino.runs.signals import signals
 from sordino.runs.view import Silent, View
 from sordino.runs.write_ahead import Ahead
@@ -114,14 +116,21 @@ def _settled(
 
 def carry_out(settings: Settings, out: str | Path | None, view: View) -> History:
     """A new run."""
-    folder = Path(out) if out is not None else named(settings.recipe.name)
-    run = Run.create(folder)  # refused before the data is read, if it must be
-    try:
-        job = assemble(settings, view.say)
-    except BaseException:
-        run.discard()
-        raise
-    return _begun(job, run, view)
+    crew = Crew.here()
+    crew.refuse(settings)
+    folder = crew.told(lambda: Path(out) if out is not None else named(settings.recipe.name))
+
+    def begin() -> tuple[Run, Job]:
+        run = Run.create(folder) if crew.first else Run(folder, written=False)  # refused before the data is read
+        try:
+            return run, assemble(settings, view.say)
+        except BaseException:
+            if crew.first:
+                run.discard()
+            raise
+
+    run, job = crew.after_first(begin)
+    return _begun(job, run, view, crew)
 
 
 def resume(
@@ -131,19 +140,20 @@ def resume(
 
     Of a run of `fit(model, data)`, model and data have to be given again: they are in no file.
     """
-    seen = view or Silent()
-    run = Run.open(Path(folder))
-    config = read(run.folder / CONFIG)
+    seen, crew = view or Silent(), Crew.here()
+    config, entered = crew.told(lambda: _config(Path(folder)))
+    run = Run(Path(folder), written=crew.first)
     settings = _with_memory(config.settings(), run, model, data, test)
-    if not checkpoint.found(run.checkpoints) and not _entered(run):
-        return _begun(assemble(settings, seen.say), run, seen)  # killed before anything was released
-    with Ahead(run.folder) as ahead:
-        found, passed = checkpoint.latest(run.checkpoints)
+    if not entered:  # killed before anything was released
+        return _begun(crew.after_first(lambda: assemble(settings, seen.say)), run, seen, crew)
+    with ExitStack() as held:
+        ahead = _held(run, held, crew)
+        found, passed = crew.told(lambda: checkpoint.latest(run.checkpoints))
         for why in passed:
             seen.say(f"passed over {why}")
         _same_threads(ahead)
-        job = assemble(settings, seen.say, config.resolved)
-        training = Training(job, run, ahead, seen)
+        job = crew.after_first(lambda: assemble(settings, seen.say, config.resolved))
+        training = Training(job, run, ahead, seen, crew.going_on(ahead.environment))
         try:
             training.resume(found)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -164,12 +174,30 @@ def _with_memory(settings: Settings, run: Run, model: nn.Module | None, data: An
     return replace(settings, own=Given.of(model, data, test)) if model is not None else settings
 
 
-def _begun(job: Job, run: Run, view: View) -> History:
+def _config(folder: Path) -> tuple[Config, bool]:
+    """What a run was asked for, and whether anything of it may have been released."""
+    run = Run.open(folder)
+    return read(run.folder / CONFIG), bool(checkpoint.found(run.checkpoints)) or _entered(run)
+
+
+def _held(run: Run, held: ExitStack, crew: Crew) -> Ahead | Elsewhere:
+    """The write-ahead ledger; the others have what the first rank finds in it."""
+    mine: list[Ahead] = []
+
+    def opened() -> tuple[int, int, dict[str, Any]]:
+        mine.append(held.enter_context(Ahead(run.folder)))
+        return mine[0].upto, mine[0].lineage, mine[0].environment
+
+    found = crew.told(opened)
+    return mine[0] if mine else Elsewhere(*found)
+
+
+def _begun(job: Job, run: Run, view: View, crew: Crew) -> History:
     run.write_config(job.config())
     run.write_model(INITIAL, job.problem.model)
     run.write_privacy(job.planned(), RUNNING, job.steps, job.settings.budget)
-    with Ahead(run.folder, new=True) as ahead:
-        training = Training(job, run, ahead, view)
+    with Ahead(run.folder, new=True) if crew.first else Elsewhere() as ahead:
+        training = Training(job, run, ahead, view, crew)
         training.begin()
         return _trained(training)
 
@@ -222,7 +250,7 @@ def _entered(run: Run) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _same_threads(ahead: Ahead) -> None:
+def _same_threads(ahead: Ahead | Elsewhere) -> None:
     """Sums are split by threads: a replay needs as many as there were."""
     threads = ahead.environment.get("threads")
     if isinstance(threads, int) and threads > 0:

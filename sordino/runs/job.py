@@ -15,9 +15,11 @@ from sordino.door.claims import Claim
 from sordino.door.ledger import Ledger
 from sordino.events import Event, compose
 from sordino.gradients import Backend
-from sordino.gradients.physical_batch import physical_batch_by_shapes
+from sordino.gradients.physical_batch import for_ranks, physical_batch_by_shapes
 from sordino.lots.units import RECORD, Unit
 from sordino.penalty import L2
+from sordino.private import Private
+from sordino.ranks.group import Ranks, ranks_of
 from sordino.runs import own_model
 from sordino.runs.cost import noise_for, steps_for
 from sordino.runs.diagnosis import DISCLOSED, asked
@@ -136,6 +138,19 @@ class Job:
             "model_file": own_model.digest(self.settings.recipe.model),
         }
 
+    def private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
+        """What trains it."""
+        return Private(
+            self.problem.model,
+            self.problem.loss_fn,
+            self.query(),
+            penalty=self.penalty(),
+            backend=self.backend(),
+            seed=seed,
+            ledger=ledger,
+            mesh=ranks,
+        )
+
     @property
     def _parts(self) -> RunParts:
         return _parts(self.settings, self.problem, self.data)
@@ -198,7 +213,8 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
 def _physical_batch(recipe: Recipe, problem: Problem, data: RunData, lot: float) -> int:
     """Records, or units, each of which has its own rows."""
     rows = 1 if data.prepared.units is None else recipe.unit_records
-    return max(1, physical_batch_by_shapes(problem.model, data.prepared.train.tensors[0], lot * rows) // rows)
+    found = max(1, physical_batch_by_shapes(problem.model, data.prepared.train.tensors[0], lot * rows) // rows)
+    return found if ranks_of(None) is None else min(found, for_ranks(0, lot))
 
 
 def _parts(settings: Settings, problem: Problem, data: RunData) -> RunParts:

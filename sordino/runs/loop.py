@@ -30,13 +30,14 @@ from sordino.door.ledger import Ledger
 from sordino.events import NonPrivate
 from sordino.lots.lot import Lot
 from sordino.optim import Average
-from sordino.private import Private
 from sordino.random.rng import Rng
+from sordino.ranks.group import fresh
 from sordino.replay import Replay
 from sordino.runs import checkpoint, preparation
 from sordino.runs.before import before
-from sordino.runs.changed import changed
+from sordino.runs.changed import changed, load_state
 from sordino.runs.checkpoint import Checkpoint
+from sordino.runs.crew import Crew, Elsewhere
 from sordino.runs.diagnosis import Diagnosis, asked
 from sordino.runs.digest import digest
 from sordino.runs.directory import RUNNING, Row, Run
@@ -48,6 +49,8 @@ from sordino.runs.write_ahead import Ahead
 from sordino.sampling.sampler import Informed
 
 ENTERED = Replay("the steps are in the write-ahead ledger, and nothing that makes them is another", entered=True)
+ALONE = Crew()
+_LOWER = "lower learning_rate in config.toml"
 REPLAY = "steps replayed after a crash did not give the same parameters, so their noise was used twice"
 
 
@@ -58,27 +61,21 @@ class NotFinite(RuntimeError):
 class Training:
     """A run in progress."""
 
-    def __init__(self, job: Job, run: Run, ahead: Ahead, view: View) -> None:
-        self.job, self.run, self.ahead, self.view = job, run, ahead, view
+    def __init__(self, job: Job, run: Run, ahead: Ahead | Elsewhere, view: View, crew: Crew = ALONE) -> None:
+        self.job, self.run, self.ahead, self.view, self.crew = job, run, ahead, view, crew
         recipe, options, problem = job.settings.recipe, job.settings.options, job.problem
         self.ledger = Ledger()
-        self.private = self._private(options.seed)
+        self.private = job.private(options.seed, self.ledger, crew.ranks)
         for name in job.not_covered():
             self.ledger.disclose(name)
         self.model, self.optimizer = problem.model, problem.optimizer
         self.diagnosis = Diagnosis(asked(options.diagnose), self.model)
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
         self.prepared = not before(recipe)
-        self.preparation = Rng.from_entropy() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
+        self.preparation = fresh() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
         self.rows: list[Row] = []
-        self.seconds, self.saved = 0.0, -1
-        self._live, self._since = Live(), time.perf_counter()
+        self.seconds, self.saved, self._live, self._since = 0.0, -1, Live(), time.perf_counter()
         self._lots: Iterator[Lot] | None = None
-
-    def _private(self, seed: int | None) -> Private:
-        job, problem = self.job, self.job.problem
-        ask, by, penalty, ledger = job.query(), job.backend(), job.penalty(), self.ledger
-        return Private(problem.model, problem.loss_fn, ask, penalty=penalty, backend=by, seed=seed, ledger=ledger)
 
     @contextmanager
     def tested(self) -> Iterator[nn.Module]:
@@ -93,7 +90,7 @@ class Training:
     def begin(self) -> None:
         """From nothing: the first checkpoint is on the disk before anything is released."""
         self.save()
-        self.ahead.reserve(self._block(), here())
+        self._reserve(here(self.crew.environment))
 
     def resume(self, found: Checkpoint) -> None:
         """From a checkpoint, by replay where that repeats every bit, else past the steps that may have been released."""
@@ -102,7 +99,7 @@ class Training:
         if other:
             # Samplers that ask the records release what they go by: with new noise. The others draw what nobody has drawn.
             self.private.renew(draws=isinstance(self.job.sampler, Informed))
-            self.preparation = Rng.from_entropy()
+            self.preparation = fresh()
         self.saved = found.step
         lost = self.ahead.upto - self.private.steps
         if lost > 0 and other:
@@ -119,7 +116,7 @@ class Training:
                 f"replaying up to {lost} steps that were released before: same noise, same result, no new cost"
             )
         self.run.write_rows(self.rows)
-        self.ahead.reserve(self._block(), here())
+        self._reserve(here(self.crew.environment))
 
     def loop(self, stop: Callable[[], bool]) -> bool:
         """Train until the last step, or until asked to stop; True when all steps are done."""
@@ -128,12 +125,12 @@ class Training:
         while self.private.steps < job.steps:
             if self.private.steps >= self.ahead.upto:
                 self.save()
-                self.ahead.reserve(self._block())
+                self._reserve()
             self._step()
             if self.private.steps % job.evaluate_every == 0 or self.private.steps == job.steps:
                 self._evaluate()
             self.view.step(self.private.steps, self._spent)
-            if stop():
+            if self.crew.any(stop()):
                 break
         self.save()
         self.ahead.close_at(self.private.steps)
@@ -145,7 +142,8 @@ class Training:
             return
         self._note()
         self._tell_if_void()
-        checkpoint.save(self.run.checkpoints, Checkpoint(self.private.steps, self.state()))
+        if self.crew.first:
+            checkpoint.save(self.run.checkpoints, Checkpoint(self.private.steps, self.state()))
         self.saved = self.private.steps
 
     def state(self) -> dict[str, Any]:
@@ -173,7 +171,9 @@ class Training:
         if another:
             raise ValueError(f"{self.run.folder}: config.toml is not what the run began with ({another}); put it back")
         branched = "" if state["lineage"] == self.ahead.lineage else "other steps were released after this checkpoint"
-        return ", ".join(filter(None, (difference(self.ahead.environment, here()), adjusted, branched)))
+        return ", ".join(
+            filter(None, (difference(self.ahead.environment, here(self.crew.environment)), adjusted, branched))
+        )
 
     def _load(self, state: Any) -> None:
         if state["data"] != self.job.data.digest(state["private"]["root"]["key"]):
@@ -184,15 +184,12 @@ class Training:
         if state["resolved"] != self.job.resolved():
             raise ValueError(f"{self.run.folder}: config.toml is not what the run began with; put it back")
         self.ledger = Ledger()
-        self.private = self._private(None)
+        self.private = self.job.private(None, self.ledger, self.crew.ranks)
         self.diagnosis.load_state_dict(state["diagnosis"])
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        options = [{name: group[name] for name in group if name != "params"} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group, now in zip(self.optimizer.param_groups, options, strict=True):
-            group.update(now)  # as config.toml has them now
+        load_state(self.optimizer, state["optimizer"])
         self.private.load_state_dict(state["private"], replay=ENTERED)  # from here the parameters are watched
         self.prepared = state["prepared"]
         self.preparation = Rng.replay(state["preparation"])
@@ -231,9 +228,7 @@ class Training:
         if self.average is not None:
             self.average.update()
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
-            raise NotFinite(
-                f"step {self.private.steps}: the parameters are no longer finite; lower learning_rate in config.toml"
-            )
+            raise NotFinite(f"step {self.private.steps}: the parameters are no longer finite; {_LOWER}")
         self._note()
         if self.job.settings.options.show_private:
             self.view.private("training loss", float(losses.map(torch.mean).disclose(TRAINING_LOSS)))
@@ -285,6 +280,10 @@ class Training:
         """Replace the plan's claim at once where there will be none: the process may not live to do it at the end."""
         if self.private.steps and isinstance(self.private.event, NonPrivate):
             self.run.write_privacy(self.claim(), RUNNING, self.private.steps, self.job.settings.budget)
+
+    def _reserve(self, environment: dict[str, Any] | None = None) -> None:
+        self.ahead.reserve(self._block(), environment)
+        self.crew.wait()  # until it is on the disk
 
     def _block(self) -> int:
         """Where the next checkpoint is due."""

@@ -48,9 +48,7 @@ _EVERY: Mapping[str, Any] = {
 def own_recipe(own: OwnFile | Given, changes: Mapping[str, Any]) -> Recipe:
     """The recipe that a run on own data begins from, with the fields that were given."""
     if changes.get("unit") is not None:
-        raise ValueError(
-            f"unit={changes['unit']!r}: own data are drawn by record; sordino.Private.draws takes units"
-        )
+        raise ValueError(f"unit={changes['unit']!r}: own data are drawn by record; sordino.Private.draws takes units")
     made = _of_memory(own, changes) if isinstance(own, Given) else _of_file(own, changes)
     if made.get("epsilon") is None and made.get("noise_multiplier") is None:
         raise ValueError("own data without epsilon: how much may be told of one record? 1 is strong, 8 is weak")

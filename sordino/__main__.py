@@ -1,0 +1,8 @@
+"""`python -m sordino COMMAND …`; several ranks: torchrun --nproc-per-node 2 -m sordino train mnist."""
+
+import sys
+
+from sordino.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""A command that a launcher started several times: torchrun and its like set RANK and WORLD_SIZE."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+BACKEND = "gloo"
+"""Runs of recipes are on the CPU."""
+
+
+@contextmanager
+def launched() -> Iterator[bool]:
+    """Inside, the ranks are a group, if there are any; whether this process is the one that prints and writes."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield True
+        return
+    dist.init_process_group(BACKEND)
+    try:
+        yield dist.get_rank() == 0
+    finally:
+        dist.destroy_process_group()
