@@ -63,7 +63,7 @@ def main() -> None:
         "seconds": round(time.monotonic() - began),
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({name: value for name, value in result.items() if name != "kills"}, indent=1))
+    print(json.dumps({name: value for name, value in result.items() if name != "kills"}, indent=1))  # noqa: T201
 
 
 def _digest(path: Path) -> str:

@@ -122,21 +122,26 @@ def meet(
     failures, notices, digests, chunks = ranks.sum_(words).tolist()
     if failures and not failed:
         raise StoppedElsewhere("another rank met an error in this lot and stopped; its own message says why")
+    _compare(ranks, known, digests, None if failed else (chunks, wanted))
+    if notices:
+        first = next(found for found in ranks.gathered(reason) if found is not None)
+        if reason is None:
+            void(first)
+
+
+def _compare(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | None) -> None:
+    """Raise unless all have the same, and every chunk was computed once."""
     if digests != wrapped(known * ranks.size):
         raise Disagreement(
             "the ranks do not agree: they differ in the draw, the parameters, the query's state, the ledger or the grid of "
             "the sum, so nothing was released; give all ranks the same model, data, query, seed and settings, run the same "
             "loop on all of them, and leave out no lot on any"
         )
-    if not failed and chunks != wanted:
+    if chunks is not None and chunks[0] != chunks[1]:
         raise Disagreement(
             "a chunk of the lot was computed twice, or by nobody, so nothing was released; this is a bug of the library or "
             "of a dataset that has another length on another rank"
         )
-    if notices:
-        first = next(found for found in ranks.gathered(reason) if found is not None)
-        if reason is None:
-            void(first)
 
 
 def meet_at_the_end(

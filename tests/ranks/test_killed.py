@@ -1,4 +1,4 @@
-"""Whichever rank is killed, and whenever: the run goes on, on another number of ranks, to the bits of an undisturbed one."""
+"""Whichever rank is killed, and whenever: the run goes on, with more or fewer ranks, to the bits of an undisturbed one."""
 
 import random
 

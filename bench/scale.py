@@ -1,0 +1,243 @@
+"""What many ranks cost: measured on one, two and three, fitted to a model, and counted on a fake group of thousands.
+
+    python -m bench.scale            # result in bench/results/scale.json
+
+Measured: the seconds of a lot of a network of a million parameters on 1, 2 and 3 processes of this machine (gloo), beside
+plain training of the same network under DistributedDataParallel; and what adding up on the grid costs one process. The
+model has a latency and a bandwidth of each collective, the computation of a rank's chunks, and the noise of its
+coordinates. The fake group has no other ranks: its collectives do nothing, and what they are asked to send is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import sordino as sd
+from sordino.ranks import ranked_lot
+from sordino.ranks.group import Ranks
+from sordino.runs.environment import processor
+
+RESULT = Path(__file__).parent / "results" / "scale.json"
+RECORDS, INPUTS, HIDDEN = 4096, 784, 1100
+LOT, LOTS = 192, 14
+MANY = 4096
+
+
+def network(hidden: int = HIDDEN) -> nn.Module:
+    """A million parameters."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(INPUTS, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+def losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """One for each record."""
+    return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
+def records() -> torch.utils.data.TensorDataset:
+    """Made-up ones."""
+    given = torch.Generator().manual_seed(1)
+    return torch.utils.data.TensorDataset(
+        torch.randn(RECORDS, INPUTS, generator=given), torch.randint(10, (RECORDS,), generator=given)
+    )
+
+
+def private_lots(mesh: Ranks | None) -> list[float]:
+    """Seconds of each lot, the first few left out: they are tested."""
+    model, found = network(), []
+    run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None):  # not what is measured here
+        began = time.perf_counter()
+        for lot in run.draws(records(), sd.Poisson(LOT / RECORDS), LOTS, expected_batch=LOT, physical_batch=32):
+            run.backward(lot)
+            optimizer.step()
+            began, now = time.perf_counter(), began
+            found.append(began - now)
+    return found[4:]
+
+
+def plain_lots() -> list[float]:
+    """The same by DistributedDataParallel and batches of one size, of which each rank has its share."""
+    model, found, data = network(), [], records()
+    size = dist.get_world_size() if dist.is_initialized() else 1
+    wrapped = nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for k in range(LOTS):
+        began = time.perf_counter()
+        rows = torch.randint(RECORDS, (LOT // size,), generator=torch.Generator().manual_seed(k))
+        x, y = (column[rows] for column in data.tensors)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(wrapped(x), y).backward()
+        optimizer.step()
+        found.append(time.perf_counter() - began)
+    return found[4:]
+
+
+def collectives(ranks: Ranks, sizes: tuple[int, ...] = (1 << 10, 1 << 16, 1 << 20)) -> dict[str, list[float]]:
+    """Seconds of the two collectives of a lot, for several numbers of coordinates."""
+    found: dict[str, list[float]] = {"reduce_scatter": [], "all_gather": []}
+    for size in sizes:
+        whole = torch.zeros(size * 6 // 6 // ranks.size * ranks.size, dtype=torch.int64)
+        own = torch.zeros(len(whole) // ranks.size)
+        for name, work in (
+            ("reduce_scatter", lambda: ranks.own_sums(whole)),
+            ("all_gather", lambda: ranks.joined(own)),
+        ):
+            taken = []
+            for _ in range(9):
+                began = time.perf_counter()
+                work()
+                taken.append(time.perf_counter() - began)
+            found[name].append(median(taken))
+    return found
+
+
+def _rank(rank: int, size: int, store: str, made: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    ranks = Ranks(dist.group.WORLD)
+    result = {"private": private_lots(ranks), "plain": plain_lots(), "collectives": collectives(ranks)}
+    if rank == 0:
+        made.put(result)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measured(size: int, folder: Path) -> dict[str, Any]:
+    """Of so many processes."""
+    context = multiprocessing.get_context("spawn")
+    made = context.Queue()
+    store = folder / f"store-{size}-{time.monotonic_ns()}"
+    processes = [context.Process(target=_rank, args=(rank, size, str(store), made)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    found = dict(made.get(timeout=600))
+    for process in processes:
+        process.join()
+    store.unlink(missing_ok=True)
+    return {
+        "ranks": size,
+        "private_ms": round(1e3 * median(found["private"]), 2),
+        "plain_ddp_ms": round(1e3 * median(found["plain"]), 2),
+        "collectives_ms": {name: [round(1e3 * s, 3) for s in each] for name, each in found["collectives"].items()},
+    }
+
+
+class Counted(Ranks):
+    """Counts what each collective is asked to send and receive."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__(group)
+        self.asked: list[tuple[str, int]] = []
+
+    def sum_(self, values: torch.Tensor) -> torch.Tensor:
+        self.asked.append(("all_reduce", values.nbytes))
+        return super().sum_(values)
+
+    def own_sums(self, values: torch.Tensor) -> torch.Tensor:
+        self.asked.append(("reduce_scatter", values.nbytes))
+        return super().own_sums(values)
+
+    def joined(self, own: torch.Tensor) -> torch.Tensor:
+        self.asked.append(("all_gather", own.nbytes * self.size))
+        return super().joined(own)
+
+
+@contextmanager
+def fake_group(size: int) -> Any:
+    """A process group of so many ranks, of which this process is one and the others are not there."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        yield Counted(dist.group.WORLD)
+    finally:
+        dist.destroy_process_group()
+
+
+def counted(size: int = MANY, hidden: int = 64) -> dict[str, Any]:
+    """Collectives and bytes of one lot on so many ranks; nobody is there to agree with, so that is left out."""
+    with fake_group(size) as ranks, patch.object(ranked_lot, "_compare", lambda *_: None):
+        model = network(hidden)
+        run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=ranks)
+        small = torch.utils.data.Subset(records(), range(256))
+        with patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None):
+            lot = next(run.draws(small, sd.Poisson(0.5), 1, expected_batch=128, physical_batch=8))
+            ranks.asked.clear()
+            run.backward(lot)
+        coordinates = sum(p.numel() for p in model.parameters())
+        return {"ranks": size, "coordinates": coordinates, "asked": list(ranks.asked)}
+
+
+def imbalance(ranks: int, each: int, trials: int = 400) -> dict[str, float]:
+    """The largest share of a lot over the mean share: one draw divided evenly, and each rank drawing for itself."""
+    rng = np.random.default_rng(0)
+    one = np.ceil(rng.poisson(ranks * each, trials) / ranks) / each
+    own = rng.poisson(each, (trials, ranks)).max(axis=1) / each
+    return {"one_draw": round(float(one.mean()), 3), "a_draw_each": round(float(own.mean()), 3)}
+
+
+def predicted(
+    records_each: float, parameters: float, ranks: int, flops: float, bandwidth: float, latency: float
+) -> dict[str, float]:
+    """Seconds of a lot: computation 6·P·records, a ring's reduce-scatter and all-gather, a tree's small all-reduce, noise."""
+    ring = (ranks - 1) / ranks
+    return {
+        "compute_s": 6 * parameters * records_each / flops,
+        "reduce_scatter_s": ring * 8 * parameters / bandwidth + (ranks - 1) * latency,
+        "all_gather_s": ring * 4 * parameters / bandwidth + (ranks - 1) * latency,
+        "agreement_s": 2 * math.ceil(math.log2(ranks)) * latency,
+        "noise_s": parameters / ranks * NOISE_SECONDS,
+        "plain_ddp_all_reduce_s": 2 * ring * 4 * parameters / bandwidth + 2 * (ranks - 1) * latency,
+    }
+
+
+NOISE_SECONDS = 1.2e-9
+"""A value, on one core of the machine of docs/engine.md."""
+
+
+def main() -> None:
+    """Measure, count, predict."""
+    torch.set_num_threads(1)
+    folder = Path(os.environ.get("TMPDIR", "/tmp"))
+    alone = {
+        "without_ranks_ms": round(1e3 * median(private_lots(None)), 2),
+        "group_of_one_ms": round(1e3 * median(private_lots(Ranks())), 2),
+        "plain_ms": round(1e3 * median(plain_lots()), 2),
+    }
+    result = {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "what": f"linear layers of {INPUTS}-{HIDDEN}-10, Poisson lots of {LOT} on average, chunks of 32, one thread a rank, gloo",
+        "one_process": alone,
+        "measured": [measured(size, folder) for size in (1, 2, 3)],
+        "counted": counted(),
+        "imbalance": {
+            f"{ranks} ranks of {each}": imbalance(ranks, each) for ranks, each in ((8, 32), (1024, 8), (4096, 8))
+        },
+        "predicted": {
+            f"{ranks} devices": predicted(8, 1e11, ranks, flops=2e14, bandwidth=5e10, latency=5e-6)
+            for ranks in (8, 64, 512, 4096)
+        },
+    }
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
