@@ -15,7 +15,9 @@ import math
 import multiprocessing
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -92,19 +94,20 @@ def collectives(ranks: Ranks, sizes: tuple[int, ...] = (1 << 10, 1 << 16, 1 << 2
     """Seconds of the two collectives of a lot, for several numbers of coordinates."""
     found: dict[str, list[float]] = {"reduce_scatter": [], "all_gather": []}
     for size in sizes:
-        whole = torch.zeros(size * 6 // 6 // ranks.size * ranks.size, dtype=torch.int64)
+        whole = torch.zeros(size // ranks.size * ranks.size, dtype=torch.int64)
         own = torch.zeros(len(whole) // ranks.size)
-        for name, work in (
-            ("reduce_scatter", lambda: ranks.own_sums(whole)),
-            ("all_gather", lambda: ranks.joined(own)),
-        ):
-            taken = []
-            for _ in range(9):
-                began = time.perf_counter()
-                work()
-                taken.append(time.perf_counter() - began)
-            found[name].append(median(taken))
+        found["reduce_scatter"].append(_seconds(partial(ranks.own_sums, whole)))
+        found["all_gather"].append(_seconds(partial(ranks.joined, own)))
     return found
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    taken = []
+    for _ in range(9):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return median(taken)
 
 
 def _rank(rank: int, size: int, store: str, made: Any) -> None:
@@ -146,20 +149,23 @@ class Counted(Ranks):
         self.asked: list[tuple[str, int]] = []
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
+        """One all-reduce."""
         self.asked.append(("all_reduce", values.nbytes))
         return super().sum_(values)
 
     def own_sums(self, values: torch.Tensor) -> torch.Tensor:
+        """One reduce-scatter."""
         self.asked.append(("reduce_scatter", values.nbytes))
         return super().own_sums(values)
 
     def joined(self, own: torch.Tensor) -> torch.Tensor:
+        """One all-gather."""
         self.asked.append(("all_gather", own.nbytes * self.size))
         return super().joined(own)
 
 
 @contextmanager
-def fake_group(size: int) -> Any:
+def fake_group(size: int) -> Iterator[Counted]:
     """A process group of so many ranks, of which this process is one and the others are not there."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -195,7 +201,7 @@ def imbalance(ranks: int, each: int, trials: int = 400) -> dict[str, float]:
 def predicted(
     records_each: float, parameters: float, ranks: int, flops: float, bandwidth: float, latency: float
 ) -> dict[str, float]:
-    """Seconds of a lot: computation 6·P·records, a ring's reduce-scatter and all-gather, a tree's small all-reduce, noise."""
+    """Seconds of a lot: 6·P operations a record, a ring's reduce-scatter and all-gather, a tree's all-reduce, noise."""
     ring = (ranks - 1) / ranks
     return {
         "compute_s": 6 * parameters * records_each / flops,
@@ -223,7 +229,7 @@ def main() -> None:
     result = {
         "processor": processor(),
         "cores": os.cpu_count(),
-        "what": f"linear layers of {INPUTS}-{HIDDEN}-10, Poisson lots of {LOT} on average, chunks of 32, one thread a rank, gloo",
+        "what": f"linear layers of {INPUTS}-{HIDDEN}-10, Poisson lots of {LOT}, chunks of 32, one thread a rank, gloo",
         "one_process": alone,
         "measured": [measured(size, folder) for size in (1, 2, 3)],
         "counted": counted(),

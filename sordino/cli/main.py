@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -26,6 +27,8 @@ COMMANDS = {
 }
 """Name, module with a dataclass `Command`, one line of help."""
 
+RANKED = ("train", "resume")
+"""What several ranks can do together."""
 USAGE = 2
 
 
@@ -43,6 +46,9 @@ def main(argv: list[str] | None = None) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         print(f"sordino: no command {name!r}; there is: {', '.join(COMMANDS)}", file=sys.stderr)
+        return USAGE
+    if name not in RANKED and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        print(f"sordino {name}: not on several ranks; of the commands {' and '.join(RANKED)} are", file=sys.stderr)
         return USAGE
     from sordino.cli.parsing import parse
 
