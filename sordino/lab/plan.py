@@ -107,6 +107,7 @@ class Plan:
 def digest(settings: Settings) -> str:
     """The name of a run: recipe, options with the seeds, the method's own numbers, and the version that ran it."""
     table = settings.table()
-    table["recipe"] = {name: value for name, value in table["recipe"].items() if name not in ("name", "tuned")}
+    left_out = {"name", "tuned"} if table["recipe"].get("unit") else {"name", "tuned", "unit", "unit_records"}
+    table["recipe"] = {name: value for name, value in table["recipe"].items() if name not in left_out}
     text = json.dumps([table, __version__], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

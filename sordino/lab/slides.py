@@ -1,9 +1,12 @@
 """Plans of source 000: DP-SGD with decay outside the clip, and with L2 inside it, on MNIST and CIFAR-10.
 
-full      the Opacus examples': MNIST 10 epochs in lots of 64; CIFAR-10 90 epochs in lots of 2000
-middle    MNIST 15,000 records and 6 epochs; CIFAR-10 10,000 records, 10 epochs in lots of 400, lr 0.02
+full      MNIST 15 epochs in lots of 1200, lr 0.5; CIFAR-10 90 epochs in lots of 2000
+middle    MNIST 15,000 records in lots of 300; CIFAR-10 10,000 records, 10 epochs in lots of 400, lr 0.02
 quick     64 hidden units for the convolutions; MNIST 3,000 records, 5 epochs; CIFAR-10 2,000 records, 10 epochs,
           lots of 200, lr 0.01
+
+The slides name neither lot nor learning rate nor epochs. At the defaults of Opacus' MNIST example, lots of 64 and lr 0.1,
+the noise of R = 3 and σ = 1.3 outweighs the gradients: 80.8 % after the first epoch and 59.0 % after the tenth.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from sordino.lab.workbench import Workbench
 
 OUTSIDE, INSIDE, IGNORED = "decay outside the clip", "L2 inside the clip", "penalty that the hooks ignore"
 MNIST = "3,000 records, 5 epochs, 64 hidden units for the convolutions, 2 seeds"
-MNIST_MIDDLE = "15,000 records, 6 epochs, 2 seeds"
+MNIST_MIDDLE = "15,000 records in lots of 300, 2 seeds"
 CIFAR = "2,000 records, 10 epochs in lots of 200, lr 0.01, 64 hidden units for the convolutions, 2 seeds"
 CIFAR_MIDDLE = "10,000 records, 10 epochs in lots of 400, lr 0.02, 2 seeds"
 _METHODS = {OUTSIDE: "decoupled", INSIDE: "l2-inside", IGNORED: "ignored"}
@@ -42,13 +45,13 @@ def mnist(
         label=label or way,
         method=_METHODS[way],
         recipe="wd-mnist",
-        batch=64,
+        batch=bench.pick(64, 64, 300, 1200),
         records=bench.pick(None, 3_000, 15_000, None),
-        epochs=bench.pick(1, 5, 6, 10),
+        epochs=bench.pick(1, 5, 15, 15),
         seeds=bench.pick(1, 2, 2, 3),
         variant=variant,
         evaluations=max(evaluations, bench.pick(1, 1, 3, 10)),
-        given={**_small(bench), **words(way, decay), **given},
+        given={**_small(bench), "learning_rate": bench.pick(0.1, 0.1, 0.5, 0.5), **words(way, decay), **given},
     )
 
 

@@ -1,7 +1,7 @@
 """The MNIST baseline of the slides: accuracy per epoch of decay outside the clip and of L2 inside it.
 
 source     000, "MNIST: Baseline", lines 343–348
-setting    Opacus' MNIST CNN, R = 3, λ = 1e-4, σ = 1.3, lots of 64, lr 0.1, 10 epochs
+setting    Opacus' MNIST CNN, R = 3, λ = 1e-4, σ = 1.3; ours, as none is named: lots of 1200, lr 0.5, 15 epochs
 reduced    see sordino/lab/slides.py
 """
 
@@ -22,7 +22,7 @@ def plans(bench: Workbench) -> list[Plan]:
     both = [mnist(bench, way, variant=k, evaluations=4) for k, way in enumerate((OUTSIDE, INSIDE))]
     if bench.size is not Size.MIDDLE:
         return both
-    return [replace(one, records=None, epochs=10, seeds=1, evaluations=10) for one in both]
+    return [replace(one, records=None, batch=1200, seeds=1, evaluations=15) for one in both]
 
 
 def run(bench: Workbench) -> Outcome:
@@ -41,6 +41,10 @@ def run(bench: Workbench) -> Outcome:
                 f"{outside:.2f} % outside, {inside:.2f} % inside; ε = {epsilon or 0:.2f} for both",
             )
         ],
+        notes=[
+            "Lots of 64 at lr 0.1 over 10 epochs, the defaults of Opacus' example, end at 59.0 % with R = 3 and σ = 1.3: "
+            "the noise outweighs the gradients. So the source's lots were larger, and ours are.",
+        ],
         commands=bench.commands(plans(bench)),
     )
 
@@ -52,7 +56,7 @@ EXPERIMENT = Experiment(
     lines="343–348",
     title="MNIST baseline",
     shows="at a small λ it does not matter where the decay is",
-    setting="R=3, λ=1e-4, σ=1.3",
+    setting="R=3, λ=1e-4, σ=1.3; lots of 1200, lr .5, 15 epochs are ours: the slides name none",
     reduced=MNIST,
     middle="one seed",
     nouns=("L2", "Flat"),
