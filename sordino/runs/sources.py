@@ -35,6 +35,10 @@ _DECAY = (
     "R, σ and λ are the slides'; nothing was tuned here. Everything else, which they do not say, is the default "
     "of Opacus' example that they use. `--weight-decay 0 --penalty 0.0001` is their method, λ inside the clip"
 )
+_DECAY_MNIST = (
+    f"{_DECAY}. With these lots the noise outweighs the gradients: 59.0 % after 10 epochs; `--rate 0.02 --steps 750 "
+    "--learning-rate 0.5` has 96.8 % (`sordino lab run wd-mnist-baseline`)"
+)
 _FASHION = (
     "C and σ are the slides'; nothing was tuned here. Batch 256, learning rate 1 and 20 epochs are chosen here: "
     "the slides do not say theirs"
@@ -121,7 +125,7 @@ SOURCES: tuple[Recipe, ...] = (
         delta=DELTA,
         learning_rate=0.1,
         weight_decay=1e-4,
-        tuned=_DECAY,
+        tuned=_DECAY_MNIST,
     ),
     Recipe(
         name="wd-cifar",

@@ -9,6 +9,7 @@ from sordino.lab.catalogue import chosen, experiment
 from sordino.lab.plan import Plan, digest
 from sordino.lab.size import Size
 from sordino.lab.workbench import Workbench
+from sordino.runs.settings import settle
 
 ONE = Plan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.1})
 
@@ -128,3 +129,9 @@ def test_seconds_are_with_the_trainings_that_were_kept(tmp_path):
     trained = bench.trained(one.plans(bench))
     again = runner.make(one, bench, tmp_path)
     assert again["seconds"] >= round(sum(run.seconds for each in trained for run in each.runs), 1)
+
+
+def test_what_units_alone_have_is_no_part_of_a_run_by_records():
+    few, many = ({"steps": 3, "unit_records": count} for count in (8, 16))
+    assert digest(settle("mnist", few)) == digest(settle("mnist", many))
+    assert digest(settle("friends", few)) != digest(settle("friends", many))
