@@ -153,7 +153,7 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_yscale("log")
         _few_ticks(axes.yaxis, up)
     if one.xticks:
-        axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.5 if len(one.xticks) < 7 else 6.4)
+        axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.5 if len(one.xticks) < 7 else 7.0)
         axes.set_xlim(-0.5, len(one.xticks) - 0.5)
     if one.ylim:
         axes.set_ylim(*one.ylim)
