@@ -43,7 +43,7 @@ def run(bench: Workbench) -> Outcome:
         ],
         notes=[
             "Lots of 64 at lr 0.1 over 10 epochs, the defaults of Opacus' example, end at 59.0 % with R = 3 and σ = 1.3: "
-            "the noise outweighs the gradients. So the source's lots were larger, and ours are.",
+            "the noise outweighs the gradients. The source's lots were likely larger, and ours are.",
         ],
         commands=bench.commands(plans(bench)),
     )
