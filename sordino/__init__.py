@@ -15,10 +15,12 @@ from sordino.version import __version__ as __version__
 _NAMES = {
     "door.claims": ("Claim", "Guarantee", "NoGuarantee"),
     "door.diverged": ("Diverged",),
+    "algorithms.calibrated": ("calibrate",),
     "algorithms.dry_run": ("dry_run",),
     "door.ledger": ("Ledger",),
     "door.noise": ("Gaussian", "Laplace"),
     "door.sealed": ("Sealed",),
+    "integrations.log": ("Log",),
     "lots.draws": ("Draws",),
     "lots.lot": ("Lot",),
     "lots.units": ("Unit", "Views"),

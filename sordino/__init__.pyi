@@ -15,6 +15,7 @@ from sordino import sampling as sampling
 from sordino import schedules as schedules
 from sordino import statistics as statistics
 from sordino import weigh as weigh
+from sordino.algorithms.calibrated import calibrate as calibrate
 from sordino.algorithms.dpsgd import NoisySum as NoisySum
 from sordino.algorithms.dry_run import dry_run as dry_run
 from sordino.algorithms.l1_sum import L1Sum as L1Sum
@@ -34,6 +35,7 @@ from sordino.door.ledger import Ledger as Ledger
 from sordino.door.noise import Gaussian as Gaussian
 from sordino.door.noise import Laplace as Laplace
 from sordino.door.sealed import Sealed as Sealed
+from sordino.integrations.log import Log as Log
 from sordino.lots.draws import Draws as Draws
 from sordino.lots.lot import Lot as Lot
 from sordino.lots.units import Unit as Unit

@@ -1,10 +1,5 @@
 """`Private`: draws, backward, claim. The drop-in around the user's own model, loss and optimizer.
 
-    for lot in private.draws(dataset, Poisson(0.01), steps=2000):
-        private.backward(lot)       # writes p.grad
-        optimizer.step()            # any torch.optim
-    print(private.claim(delta=1e-5))
-
 Privacy: a draw is charged when it is made. The query's release brings its event, the sampler amplifies it, the ledger keeps
 it. Everything written to `.grad` has passed the door; everything after it is post-processing.
 """
@@ -56,14 +51,17 @@ from sordino.together import Together
 
 
 class Private:
-    """Trains `model` privately: `loss_fn(model, *batch)` gives one loss per sample, `query` is asked of every lot.
+    """Trains `model` privately: `loss_fn(model, *batch)` gives one loss per record, `query` is asked of every lot.
 
-    Without a seed all randomness comes from the operating system. A seed is for tests; the claim then says that it does
-    not cover it.
+    private = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1)))   # sd.calibrate finds the 1.1
+    for lot in private.draws(dataset, sd.Poisson(rate=0.01), steps=2000, expected_batch=500):
+        private.backward(lot)  # clips each record's gradient, adds noise, writes .grad
+        optimizer.step()  # any torch.optim
+    print(private.claim(delta=1e-5))  # what can truly be said, or why nothing can
 
-    A `penalty` joins every gradient before it is weighed: L2(λ) makes it g + λθ. Decoupled decay stays in torch.optim.
-    Given a `ledger` that other things done to the same data are in (statistics, another run), the claim is about all of
-    them together. With a `mesh`, or inside a torch.distributed group, each rank computes its part of every lot.
+    Without a `seed`, which is for tests, all randomness comes from the operating system. A `penalty`, L2(λ), joins every
+    gradient before it is weighed. With a `ledger` the claim is about all that is in it: statistics, other runs.
+    With a `mesh`, or inside a torch.distributed group, each rank computes its part of every lot.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sordino import events, validate
-from sordino.door.sensitivity import Estimate, FromProjections, Sensitivity
+from sordino.door.sensitivity import EXACT, Estimate, FromProjections, Sensitivity
 from sordino.door.vectors import accumulation_dtype
 from sordino.events import Event
 from sordino.random.rng import Rng
@@ -75,6 +75,11 @@ class Gaussian:
             _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
             _multiply(targets, factor)
 
+    @property
+    def as_event(self) -> Event:
+        """What one release with it is, so that it may stand in an event: `events.Poisson(0.01, Gaussian(1.1))`."""
+        return self.event(EXACT)
+
     def event(self, estimate: Estimate) -> Event:
         """Gaussian(multiplier); with estimated norms, the mixture that this makes of it."""
         if not self.multiplier:
@@ -115,6 +120,11 @@ class Laplace:
         if targets := _targets(value):
             _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
             _multiply(targets, factor)
+
+    @property
+    def as_event(self) -> Event:
+        """What one release with it is, so that it may stand in an event: `events.Poisson(0.01, Gaussian(1.1))`."""
+        return self.event(EXACT)
 
     def event(self, estimate: Estimate) -> Event:
         """Laplace(scale = multiplier)."""

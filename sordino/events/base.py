@@ -52,7 +52,8 @@ class Event:
 
 
 def checked(event: object) -> Event:
-    """The event; anything else is refused."""
+    """The event, or that of a noise such as sordino.Gaussian(1.1), which says it itself; anything else is refused."""
+    event = getattr(event, "as_event", event)
     if not isinstance(event, Event):
         raise TypeError(f"event={event!r}: must be an event of sordino.events, not {type(event).__name__}")
     return event

@@ -17,7 +17,7 @@ class Repeat(Event):
     count: int
 
     def __post_init__(self) -> None:
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
         set_field(self, "count", validate.count("count", self.count))
 
 
@@ -39,7 +39,7 @@ class Group(Event):
     size: int
 
     def __post_init__(self) -> None:
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
         validate.count("size", self.size)
 
 
@@ -51,7 +51,7 @@ class TunePoisson(Event):
     mean: float
 
     def __post_init__(self) -> None:
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
         set_field(self, "mean", validate.positive("mean", self.mean))
 
 
@@ -67,7 +67,7 @@ class TuneNegativeBinomial(Event):
     stop: float
 
     def __post_init__(self) -> None:
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
         shape = validate.number("shape", self.shape)
         if not -1 < shape < math.inf:
             raise ValueError(f"shape={shape}: must be > -1 and finite")

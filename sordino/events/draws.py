@@ -21,7 +21,7 @@ class Poisson(Event):
 
     def __post_init__(self) -> None:
         set_field(self, "rate", validate.rate("rate", self.rate))
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class FixedSize(Event):
         validate.count("dataset_size", self.dataset_size)
         if self.batch_size > self.dataset_size:
             raise ValueError(f"batch_size={self.batch_size}: must be <= dataset_size={self.dataset_size}")
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TruncatedPoisson(Event):
         set_field(self, "rate", validate.rate("rate", self.rate))
         validate.count("dataset_size", self.dataset_size)
         validate.count("max_batch", self.max_batch)
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class BallsInBins(Event):
 
     def __post_init__(self) -> None:
         validate.count("bins", self.bins)
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Shuffle(Event):
     assumes: ClassVar[str] = "each record is in one lot per epoch; no amplification by shuffling is assumed"
 
     def __post_init__(self) -> None:
-        checked(self.event)
+        set_field(self, "event", checked(self.event))
 
 
 @dataclass(frozen=True)
@@ -95,4 +95,4 @@ class Batch(Event):
     event: Event
 
     def __post_init__(self) -> None:
-        checked(self.event)
+        set_field(self, "event", checked(self.event))

@@ -1,0 +1,110 @@
+"""Logging what may be logged, in one call a step: ε so far, the learning rate, the length of the released gradient.
+
+    log = Log.tensorboard("runs/log")          # or Log.wandb(project="…"), Log.mlflow(), Log(print)
+    for lot in private.draws(…):
+        private.backward(lot)
+        log.step(private, optimizer, delta=1e-5)
+        optimizer.step()
+
+    privacy/epsilon  privacy/delta  train/learning_rate  train/gradient_norm  train/loss (where `WithLoss` released one)
+
+Privacy: every value is public or was released. A gradient that did not come from the door, and an ε of a run that has no
+guarantee, are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from sordino import validate
+from sordino.accounting import PLD
+from sordino.door import claims
+from sordino.door.claims import Guarantee
+from sordino.door.released_gradients import changed
+from sordino.integrations.missing import NotInstalled
+from sordino.private import Private
+from sordino.refusal import Refusal
+
+Write = Callable[[Mapping[str, float], int], Any]
+"""Takes the values by name, and the step."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Hands values to `write`; ε, which takes some ten milliseconds, every `every` steps."""
+
+    write: Write
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        if not callable(self.write):
+            raise TypeError(
+                f"write={self.write!r}: must take a dict of values and a step, or use Log.tensorboard(folder)"
+            )
+        validate.count("every", self.every)
+
+    @classmethod
+    def tensorboard(cls, folder: str, every: int = 10) -> Log:
+        """Into a folder that TensorBoard reads."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise NotInstalled("tensorboard", "tensorboard") from error
+        writer = SummaryWriter(folder)
+
+        def write(values: Mapping[str, float], step: int) -> None:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+            writer.flush()
+
+        return cls(write, every)
+
+    @classmethod
+    def wandb(cls, every: int = 10, **settings: Any) -> Log:
+        """Into the run of W&B that is going on, or into a new one with these settings."""
+        try:
+            import wandb
+        except ImportError as error:
+            raise NotInstalled("wandb", "wandb") from error
+        run = wandb.run if wandb.run is not None and not settings else wandb.init(**settings)
+        return cls(lambda values, step: run.log(dict(values), step=step), every)
+
+    @classmethod
+    def mlflow(cls, every: int = 10) -> Log:
+        """Into the run of MLflow that is going on, which it begins where there is none."""
+        try:
+            import mlflow
+        except ImportError as error:
+            raise NotInstalled("mlflow", "mlflow") from error
+        return cls(lambda values, step: mlflow.log_metrics(dict(values), step=step), every)
+
+    def step(self, private: Private, optimizer: Optimizer, *, delta: float) -> None:
+        """After `private.backward`, before or after the optimizer's step."""
+        number = private.steps
+        values = {"train/learning_rate": float(optimizer.param_groups[0]["lr"])}
+        norm = _released_norm(optimizer)
+        if norm is not None:
+            values["train/gradient_norm"] = norm
+        with suppress(Refusal):  # no query released one
+            if private.loss is not None:
+                values["train/loss"] = private.loss
+        if number % self.every == 0 or number == 1:
+            said = claims.claim(private.event, delta, PLD())
+            if isinstance(said, Guarantee):
+                values |= {"privacy/epsilon": said.epsilon, "privacy/delta": said.delta}
+        self.write(values, number)
+
+
+def _released_norm(optimizer: Optimizer) -> float | None:
+    """The length of the gradient that was released; None where one of its tensors was not."""
+    held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if not held or changed(held) is not None:
+        return None
+    return math.hypot(*(float(torch.linalg.vector_norm(p.grad, dtype=torch.float64)) for p in held))
