@@ -18,8 +18,8 @@ class Broken(Enum):
     EXCHANGED = (
         "exchanging one record changed the losses or gradients of others in its batch: the samples are coupled; look for a "
         "statistic, a ranking, a maximum or a padding taken over the batch in the model, the loss, a hook or collate, and "
-        "make each loss depend on its own record alone (mask what is padded, divide by nothing counted over the batch, draw "
-        "what is random from torch's, numpy's or Python's global generators)"
+        "make each loss depend on its own record alone (mask what is padded, divide by nothing counted over the batch, "
+        "draw what is random from torch's, numpy's or Python's global generators)"
     )
     ROWS = (
         "collate returned another number of rows than it was given records: who is left out, or added, may depend on the "

@@ -35,8 +35,8 @@ try:
         if not verdict.passed:
             said = {"level": "selftest", "checks": sorted({f.check.split(",")[0] for f in verdict.failures})}
             break
-except ImportError:
-    raise  # a package that does not load was not tried
+except (ImportError, NameError):
+    raise  # a package that does not run was not tried
 except Exception as error:
     said = {"level": "refused", "checks": [f"{type(error).__name__}: {str(error)[:90]}"]}
 print(json.dumps(said))

@@ -21,8 +21,8 @@ class Mutation:
 RELEASE, WEIGH, POISSON = "door/release.py", "weigh/weigher.py", "sampling/poisson.py"
 SCALE = "scale = _scale(noise, bound, lost=isinstance(sensitivity, Unproven)) * (1 + slack)"
 TIMES = "    return noise.multiplier * bound"
-TAKE = "        total.take(part.weighted_sum(weights, into=total.room()))"
-NORMS = "        norms = part.norms()\n"
+TAKE = "            total.take(part.weighted_sum(weights, into=total.room()))"
+NORMS = "    norms = part.norms()\n"
 ADD = "rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor)"
 DIVIDE = "            divide_(release.value, lot.expected_batch / release.divided_by)"
 LOADED = """        if replay is None:
@@ -35,13 +35,14 @@ REPLAYED = """        if True:
             self.root, self.noise, self.forward = (Rng.replay(state[name]) for name in ("root", "noise", "forward"))
             if replay is not None and not replay.entered:
 """
-AFTER_SUM = """        summed = part.weighted_sum(torch.ones_like(weights))
-        long = sum(float(t.double().square().sum()) for t in summed.values()) ** 0.5
-        total.take({k: t * min(1.0, promise.l2 * len(weights) / (long + 1e-30)) for k, t in summed.items()})"""
-STALE = """        norms = part.norms()
-        kept = weigh.__dict__.get("kept")
-        weigh.__dict__["kept"] = norms
-        norms = kept if kept is not None and kept.squared.shape == norms.squared.shape else norms
+AFTER_SUM = """            summed = part.weighted_sum(torch.ones_like(weights))
+            long = sum(float(t.double().square().sum()) for t in summed.values()) ** 0.5
+            reach = rule.sensitivity.l2 * len(weights)
+            total.take({k: t * min(1.0, reach / (long + 1e-30)) for k, t in summed.items()})"""
+STALE = """    norms = part.norms()
+    kept = weigh.__dict__.get("kept")
+    weigh.__dict__["kept"] = norms
+    norms = kept if kept is not None and kept.squared.shape == norms.squared.shape else norms
 """
 
 KNOWN = "        return self._norms\n"
@@ -71,19 +72,19 @@ MUTATIONS = (
     Mutation("noise reused after a resume", "progress.py", LOADED, REPLAYED),
     Mutation("noise charged at twice its multiplier", "door/noise.py", "return events.Gaussian(self.multiplier)",
              "return events.Gaussian(2 * self.multiplier)"),
-    Mutation("an empty lot is not noised", RELEASE, "    scale = _scale(",
+    Mutation("an empty lot is not noised", RELEASE, "    " + SCALE,
              "    if not any(bool(t.any()) for t in bare.values()):\n        return Release(dict(bare), event, divide_by)\n"
-             "    scale = _scale("),
+             "    " + SCALE),
     Mutation("layers' noise in other units", RELEASE, "return Release(_divided(noised, factors), event, divide_by)",
              "return Release(noised, event, divide_by)"),
     Mutation("clip after the sum", WEIGH, TAKE, AFTER_SUM),
     Mutation("no clip", WEIGH, TAKE, TAKE.replace("(weights,", "(torch.ones_like(weights),")),
     Mutation("one factor for the whole lot", WEIGH, TAKE,
-             "        weights = weights.amin().expand_as(weights).contiguous() if weights.numel() else weights\n" + TAKE),
+             "            weights = weights.amin().expand_as(weights).clone() if len(weights) else weights\n" + TAKE),
     Mutation("a bias left out of the norm", "gradients/captured/result.py", KNOWN, NO_BIAS),
     Mutation("stale norms", WEIGH, NORMS, STALE),
     Mutation("half-precision norms", WEIGH, NORMS,
-             NORMS + "        norms = Norms(norms.squared.bfloat16().float(), norms.names, norms.estimate)\n"),
+             NORMS + "    norms = Norms(norms.squared.bfloat16().float(), norms.names, norms.estimate)\n"),
     Mutation("a padding record of weight 1e-8", WEIGH, TAKE, TAKE.replace("(weights,", "(weights + 1e-8,")),
     Mutation("a record that is not finite is kept", WEIGH, "weights = torch.where(finite, weights, 0)",
              "weights = torch.where(finite, weights, 1)"),
