@@ -1,4 +1,4 @@
-"""The comparison with Opacus in docs/from_opacus.md, from bench/results/step.json.
+"""The comparison with Opacus in docs/from_opacus.md, from bench/results/step_avx2.json.
 
     python -m bench.opacus_table
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "from_opacus.md"
-RESULTS = ROOT / "bench" / "results" / "step.json"
+RESULTS = ROOT / "bench" / "results" / "step_avx2.json"
 HEAD = "| model (batch) | plain step, ms | sordino / plain | best Opacus mode / plain | Opacus / sordino |"
 _TABLE = re.compile(re.escape(HEAD) + r"\n\|[-|]+\|\n((?:\|.*\n)+)")
 

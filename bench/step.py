@@ -5,9 +5,10 @@ over rounds of (engine / best non-private layout) within a round. Wall time on t
 
 Every engine takes its batch out of the data by index within its step, the same rows for all; ours draws them as well.
 
-    python -m bench.step [--quick] [--only NAME,NAME] [--out FILE]
+    python -m bench.step [--real] [--quick] [--only NAME,NAME] [--out FILE]
 
-Writes bench/results/step.json, step.md, step.png and step.svg (or the name given).
+Writes bench/results/step_KIND.json, .md, .png and .svg, KIND being the processor's (avx2, avx512), or the name given; with
+--real, models of transformers in place of our eight, step_real_KIND.
 """
 
 from __future__ import annotations
@@ -27,12 +28,11 @@ import torch
 
 from bench.engines import MODES, Step, engines, norm_engines
 from bench.models import PROBLEMS, Problem
+from bench.real_models import REAL
 
 RESULTS = Path(__file__).parent / "results"
 _SLOW = 4.0  # engines this many times slower than non-private are run less often
 _LONG = 0.5  # seconds of plain training that are measured at least: steps of a few ms take more rounds
-_TRIES = 40
-"""Steps whose lot the standing test replays, one in a hundred of a long run and many of its first, are left out."""
 _NORMS = ("MLP", "MNIST CNN", "CIFAR net")
 
 
@@ -47,6 +47,11 @@ def processor() -> str:
     return f"{names[0] if names else platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
+def kind() -> str:
+    """The kind of processor, for the names of files: what torch uses of it."""
+    return torch.backends.cpu.get_cpu_capability().lower().replace(" ", "_")
+
+
 def timed(steps: dict[str, Step], rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Seconds per round; slow engines sit out later rounds."""
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -55,13 +60,9 @@ def timed(steps: dict[str, Step], rounds: int, clock: Callable[[], float]) -> di
             slow = turn and times[name][0] > _SLOW * min(t[0] for t in times.values())
             if slow and turn >= 2:
                 continue
-            for _ in range(_TRIES):
-                start = clock()
-                tested = step()
-                elapsed = clock() - start
-                if not isinstance(tested, int) or not tested:
-                    break
-            times[name].append(elapsed)
+            start = clock()
+            step()
+            times[name].append(clock() - start)
     return times
 
 
@@ -128,6 +129,8 @@ def measure_norms(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Markdown."""
     lines = [
+        f"{result['processor']}, torch {result['torch']}, {result['rounds']} rounds",
+        "",
         "| model (batch) | non-private ms | sordino / non-private | without noise | target | best Opacus / non-private "
         "| gain | vmap |",
         "|---|---|---|---|---|---|---|---|",
@@ -142,6 +145,8 @@ def table(result: dict[str, Any]) -> str:
             f"| {row['model']} ({row['batch']}) | {ms:.1f} | **{r['sordino']:.2f}** | {r['sordino without noise']:.2f} | "
             f"{row['target']} | {opacus} | {gain} | {vmap} |"
         )
+    if not result["norms"]:
+        return "\n".join(lines) + "\n"
     lines += [
         "",
         "| norms only (batch), samples/s/core | " + " | ".join(result["norms"][0]["samples per second"]) + " |",
@@ -193,14 +198,17 @@ def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three rounds, the largest batch only")
-    parser.add_argument("--only", default="", help="names of models, separated by commas")
-    parser.add_argument("--out", default="step", help="name of the result files")
+    parser.add_argument("--only", default="", help="names of models, separated by commas; or by semicolons")
+    parser.add_argument("--out", default="", help="name of the result files")
+    parser.add_argument("--real", action="store_true", help="models of transformers in place of our eight")
     parser.add_argument("--peers", default=",".join(MODES), help="which of Opacus's modes and vmap to run")
     parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)  # the peers'
     rounds = options.rounds or (3 if options.quick else 11)
-    chosen = [p for p in PROBLEMS if not options.only or p.name in options.only.split(",")]
+    named = [name.strip() for name in options.only.split(";" if ";" in options.only else ",") if name]
+    chosen = [p for p in (REAL if options.real else PROBLEMS) if not named or p.name in named]
+    options.out = options.out or f"step{'_real' if options.real else ''}_{kind()}"
     result: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -216,13 +224,12 @@ def main() -> None:
         if problem.name in _NORMS:
             result["norms"].append(measure_norms(problem, problem.batches[-1], max(5, rounds)))
         for b in problem.batches[-1:] if options.quick else problem.batches:
-            row = measure(problem, b, rounds, tuple(options.peers.split(",")))
+            row = measure(problem, b, rounds, tuple(filter(None, options.peers.split(","))))
             result["steps"].append(row)
             print(row["model"], b, json.dumps(row["cpu ratio"]), flush=True)  # noqa: T201
             path.write_text(json.dumps(result, indent=1) + "\n")
-    if result["norms"]:
-        path.with_suffix(".md").write_text(table(result))
-        print(table(result))  # noqa: T201
+    path.with_suffix(".md").write_text(table(result))
+    print(table(result))  # noqa: T201
     picture(result, path)
 
 

@@ -34,6 +34,7 @@ _HALF = 0.6  # of the expected lot: lots up to a fifth larger than expected stil
 _CACHE = 20 << 20  # bytes of activations that a cache holds, more or less
 _BUSY = 32  # samples; fewer leave the processor waiting
 _MODEST = 1 << 24  # bytes of activations that are not worth a second pass
+_SUMS = 2  # times the parameters: a sum of several chunks is in float64, and takes so much more than that of one
 
 
 def free_bytes(device: torch.device) -> int:
@@ -85,7 +86,7 @@ def physical_batch(
     model, which a smaller batch does not change.
     """
     fits = int(min(MOST, max(1, SHARE * free_bytes(device) // max(1, sample_bytes))))
-    if lot * activations > max(_MODEST, parameters / 2):
+    if lot * activations > max(_MODEST, _SUMS * parameters):
         return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
     return fits
 

@@ -18,6 +18,7 @@ import torch
 
 import sordino
 from sordino.kernels import build
+from sordino.kernels.processor import name
 
 Environment: TypeAlias = dict[str, str | int]
 
@@ -59,12 +60,7 @@ def kernels() -> str:
 
 def processor() -> str:
     """The model of the processor; libraries choose their kernels by it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return name()
 
 
 def difference(before: Environment, now: Environment) -> str:

@@ -13,6 +13,7 @@ from sordino.gradients.formulas import linear_map as mapped
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels import build
 from sordino.kernels.affine import FUNCTIONS, Affines, agrees
+from sordino.kernels.processor import full_width
 from tests.gradients.oracle import same
 from tests.kernels.libraries import levels
 
@@ -152,8 +153,11 @@ def test_a_gradient_without_dense_rows_is_torchs(used):
 
 
 def test_the_choice_is_by_timing_or_by_the_processors_vectors():
-    assert by_shape.product("AVX2") == "compiled"
-    assert by_shape.product("AVX512") == "torch"
+    assert by_shape.product("AVX2", wide=False) == "compiled"
+    assert by_shape.product("AVX512", wide=full_width("AVX512", {"vendor_id": "GenuineIntel"})) == "torch"
+    zen4 = {"vendor_id": "AuthenticAMD", "cpu family": "25"}  # vectors of sixteen in halves
+    assert by_shape.product("AVX512", wide=full_width("AVX512", zen4)) == "compiled"
+    assert by_shape.product("DEFAULT", wide=False) == "torch"
     workspace = Workspace()
     x, layer = torch.randn(512, 512), nn.Linear(512, 512)
     if mapped.affines() is None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from sordino.gradients.captured.layout import Layout
 from sordino.gradients.formulas.geometry import Geometry
+from sordino.gradients.formulas.linear_map import mapped
 from sordino.gradients.formulas.matrix_product import Matmul
 from sordino.gradients.formulas.part import Part, Rows, lift
 from sordino.gradients.layers.conv import convolved
@@ -55,8 +56,9 @@ def _linear(tape: Any, call: Call) -> Tensor | None:
 
 def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int) -> Tensor:
     """X w + b for w (d, p)."""
-    y: Tensor = x.reshape(-1, x.shape[-1]) @ tape.leaf(weight, x) if bias is None else _added(tape, x, weight, bias)
     lead, size = x.shape[:-1], tape.size
+    added = None if bias is None else bias.detach()
+    y = mapped(x.reshape(-1, x.shape[-1]), tape.leaf(weight, x).t(), added, size, tape.workspace)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         rows, found = samples_first(lift(g).view(*lead, -1), dim, size), dict[Tensor, Part | Tensor]()
@@ -68,12 +70,8 @@ def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int
             found[bias] = Rows(rows.sum(1))
         return found
 
-    y = tape.record(y, (x,), parts, rows=1)
-    return y if x.dim() == 2 else y.view(*lead, -1)
-
-
-def _added(tape: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.addmm(bias.detach(), x.reshape(-1, x.shape[-1]), tape.leaf(weight, x))
+    recorded: Tensor = tape.record(y, (x,), parts, rows=1)
+    return recorded if x.dim() == 2 else recorded.view(*lead, -1)
 
 
 def _matmul(tape: Any, call: Call) -> Tensor | None:

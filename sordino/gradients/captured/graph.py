@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import graph as autograd
 from torch.autograd.graph import GradientEdge
 
+from sordino.gradients.captured.layout import Unseen
 from sordino.gradients.check import one_loss
 from sordino.refusal import Refusal
 
@@ -74,7 +75,7 @@ def recorded_only(losses: Tensor, columns: Mapping[int, int], names: tuple[str, 
 def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
     for node in nodes:
         if type(node).__name__ == _LEAF and id(node.variable) in columns:
-            raise Refusal(
+            raise Unseen(
                 f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's input has no "
                 "batch dimension; need uses whose gradient can be told apart by sample; call the module that owns it on "
                 "inputs with one row per sample (expand position ids to (B, T)), leave penalties on parameters out of "

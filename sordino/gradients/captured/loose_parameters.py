@@ -73,6 +73,7 @@ class LooseParameters(TorchFunctionMode):
         self._entry = self._entries = 0
         self._met = 0  # operations on shared tensors so far, within the layer
         self._active = False
+        self._last = _count(tape)
 
     @contextmanager
     def following(self, leaf: int) -> Iterator[None]:
@@ -112,6 +113,8 @@ class LooseParameters(TorchFunctionMode):
         """Let operations on no shared tensor pass."""
         kwargs = kwargs or {}
         tape = self.tape
+        if self._leaf < 0 and self._met >= self._last:  # all that the first batch met is behind
+            return func(*args, **kwargs)
         if tape.index != -1 or not torch.is_grad_enabled() or func in _ASKING:  # inside a rule, or nothing to record
             return func(*args, **kwargs)
         tensors = _tensors((args, kwargs))
@@ -157,6 +160,13 @@ class LooseParameters(TorchFunctionMode):
             return PARAMETER
         self._made += 1
         return self._numbers.setdefault(id(tensor), self._made) if id(tensor) in self._shared else self._made
+
+
+def _count(tape: Tape) -> float:
+    """Operations on shared tensors outside layers that the first batch had; endless while they are looked for."""
+    if tape.shapes_only:
+        return float("inf")
+    return sum(isinstance(key, tuple) and key[:2] == (-1, "met") for key in tape.layouts)
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -3,6 +3,8 @@
 A run that is to be repeated bit by bit cannot ask a stopwatch, because formulas differ in rounding. These rules were read
 off one: every formula was timed on the layers of the MNIST CNN, the CIFAR net, ResNet-18 and WRN-16-4 (one thread, AVX2,
 `Stopwatch.fastest`). Where a rule and the stopwatch disagreed on those, the rule's choice took at most 1.4 times as long.
+The processor counts too: where torch's vectors are twice as wide as the kernels' (`kernels/processor.py`), code that only
+does torch's own work again is not taken. `python -m bench.kernels` has the figures of the processors that were tried.
 
 Privacy: shapes are public; nothing here looks at a value.
 """
@@ -62,13 +64,20 @@ def total(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
 
 
 def whole_pass(
-    which: str, geometry: Geometry, weight: Sequence[int], x: Sequence[int], ways: Container[str] = ()
+    which: str,
+    geometry: Geometry,
+    weight: Sequence[int],
+    x: Sequence[int],
+    ways: Container[str] = (),
+    *,
+    wide: bool = False,
 ) -> str:
     """The code for the "forward" pass of x, or for the gradient at the "input", x being that at the output.
 
-    The framework's kernels are slow with strides; the compiled one computes its channels by the vector.
+    The framework's kernels are slow with strides; the compiled one computes its channels by the vector. `wide`: torch's
+    vectors are twice as wide.
     """
-    if "winograd" in ways and min(weight[:2]) >= _PANEL and prod(x[2:]) > 1:
+    if "winograd" in ways and not wide and min(weight[:2]) >= _PANEL and prod(x[2:]) > 1:
         return "winograd"
     strided = any(s > 1 for s in geometry.stride)
     return "compiled" if strided and (which == "forward" or weight[1] >= _VECTOR) else "torch"
@@ -80,6 +89,6 @@ def _fills_panels(channels: int, outputs: int) -> bool:
     return min(channels, outputs) >= _PANEL and 2 * held <= 3 * channels * outputs
 
 
-def product(instructions: str) -> str:
+def product(instructions: str, *, wide: bool) -> str:
     """The code for products of matrices, on a processor of such instructions: the compiled one has vectors of eight."""
-    return "compiled" if instructions == "AVX2" else "torch"
+    return "compiled" if instructions in ("AVX2", "AVX512") and not wide else "torch"

@@ -23,6 +23,7 @@ from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels import winograd
 from sordino.kernels.correlation import Correlations, correlations, takes
+from sordino.kernels.processor import full_width
 
 Ways: TypeAlias = dict[str, Callable[[], Tensor]]
 """Codes of equal result, by name."""
@@ -80,7 +81,8 @@ def _by_the_faster(
     key = (which, geometry, x.shape[1:], x.stride()[1:], weight.shape, torch.get_num_threads())
     choice = workspace.stopwatch.known(key)
     if choice is None:
-        first = by_shape.whole_pass(which, geometry, weight.shape, x.shape, ways)
+        wide = full_width(torch.backends.cpu.get_cpu_capability())
+        first = by_shape.whole_pass(which, geometry, weight.shape, x.shape, ways, wide=wide)
         choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways})
     return ways.get(choice, ways["torch"])()  # a checkpoint may name what is not here
 

@@ -3,7 +3,8 @@
     y = x Wᵀ + b    and at the input    g W
 
 For float32 on the CPU with dense rows, outside autocast. Which is faster is found by timing, forward and backward each
-for itself; where nothing is measured the compiled one is taken on processors whose vectors are as wide as its own.
+for itself; where nothing is measured the compiled one is taken on processors whose vectors are as wide as its own (also
+Zen 4, which runs wider ones in halves).
 """
 
 from __future__ import annotations
@@ -17,12 +18,10 @@ from sordino.gradients.formulas import by_shape
 from sordino.gradients.formulas.part import autocasting
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels.affine import Affines, affines
+from sordino.kernels.processor import full_width
 
 _SMALL = 1 << 26
 """Multiplications; in fewer there is less to gain than a function of one's own in autograd's graph costs."""
-
-_MARGIN = 0.07
-"""They differ by a tenth, a stopwatch on a busy machine by as much: only a clear case overrules the rule."""
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
@@ -62,8 +61,9 @@ def _by_the_faster(
     choice = workspace.stopwatch.known(key)
     if choice is None:
         ways = {"torch": lambda: _plain(x, m, bias), "compiled": lambda: kernel(x, m, bias, threads)}
-        first = by_shape.product(torch.backends.cpu.get_cpu_capability())
-        choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways}, _MARGIN)
+        instructions = torch.backends.cpu.get_cpu_capability()
+        first = by_shape.product(instructions, wide=full_width(instructions))
+        choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways})
     return kernel(x, m, bias, threads) if choice == "compiled" else _plain(x, m, bias)
 
 

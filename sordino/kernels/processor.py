@@ -1,0 +1,47 @@
+"""Which processor this is, as far as the speed of products depends on it."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+_INFORMATION = Path("/proc/cpuinfo")
+_ZEN_4 = ("AuthenticAMD", "25")
+"""Vendor and family of those that run sixteen floats as two times eight; its predecessor, Zen 3, has no AVX-512."""
+
+
+def known(text: str) -> dict[str, str]:
+    """What is said of the first processor, by name.
+
+    >>> known("vendor_id : A")["vendor_id"]
+    'A'
+    """
+    lines = [line.partition(":") for line in text.split("\n\n")[0].splitlines()]
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+@cache
+def _this() -> dict[str, str]:
+    try:
+        return known(_INFORMATION.read_text())
+    except OSError:
+        return {}
+
+
+def name() -> str:
+    """Its name, with family and model, which a virtual machine may not put into the name."""
+    said = _this()
+    numbers = [said[key] for key in ("cpu family", "model") if key in said]
+    plain = said.get("model name") or platform.processor() or platform.machine()
+    return f"{plain} ({'.'.join(numbers)})" if numbers else plain
+
+
+def full_width(instructions: str, said: dict[str, str] | None = None) -> bool:
+    """Whether torch's products have vectors twice as wide as those of the kernels, in one piece.
+
+    >>> full_width("AVX2"), full_width("AVX512", {"vendor_id": "GenuineIntel", "cpu family": "6"})
+    (False, True)
+    """
+    said = _this() if said is None else said
+    return instructions == "AVX512" and (said.get("vendor_id"), said.get("cpu family")) != _ZEN_4
