@@ -41,3 +41,22 @@ def test_an_architecture_is_exact_or_refused_with_a_cure(architecture: Architect
 
 def test_there_are_enough_of_them():
     assert len({architecture.model for architecture in ARCHITECTURES}) >= 25
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM", "BertForSequenceClassification"])
+def test_checkpointed_they_are_exact_too(name: str):
+    architecture = next(each for each in ARCHITECTURES if each.model == name)
+    model, batch = architecture.made(transformers), architecture.batch()
+    loss = architecture.loss(model)
+    lengths = Loop().per_sample(model, loss, batch).norms().squared.sqrt()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    found = Captured().per_sample(model, loss, batch).norms().squared.sqrt()
+    assert ((found - lengths).abs() <= EXACT * (lengths + 1e-2 * lengths.norm(dim=1, keepdim=True))).all()
+
+
+def test_a_checkpoint_around_a_parameter_outside_its_layer_is_refused_with_the_cure():
+    architecture = next(each for each in ARCHITECTURES if each.model == "T5ForConditionalGeneration")
+    model, batch = architecture.made(transformers), architecture.batch()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    with pytest.raises(Refusal, match="switch activation checkpointing off"):
+        Captured().per_sample(model, architecture.loss(model), batch)

@@ -113,9 +113,11 @@ class LooseParameters(TorchFunctionMode):
         """Let operations on no shared tensor pass."""
         kwargs = kwargs or {}
         tape = self.tape
+        if func in _ASKING:  # a backward pass may run layers again, and torch lays the mode aside while it does
+            return self._aside(func, args, kwargs)
         if self._leaf < 0 and self._met >= self._last:  # all that the first batch met is behind
             return func(*args, **kwargs)
-        if tape.index != -1 or not torch.is_grad_enabled() or func in _ASKING:  # inside a rule, or nothing to record
+        if tape.index != -1 or not torch.is_grad_enabled():  # inside a rule, or nothing to record
             return func(*args, **kwargs)
         tensors = _tensors((args, kwargs))
         found = [s for s in map(self.find, tensors) if s is not None]
@@ -138,6 +140,13 @@ class LooseParameters(TorchFunctionMode):
             if where is not None and where is not ODD:
                 tape.check_length(t, where)
         return meet(tape, Given(func, args, kwargs, self.find, layouts), meeting.made)
+
+    def _aside(self, func: Any, args: Any, kwargs: Any) -> Any:
+        active, self._active = self._active, False
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._active = active
 
     def _derive(self, out: Any, found: list[Shared], args: Any) -> Any:
         of = tuple(dict.fromkeys(p for s in found for p in s.of))

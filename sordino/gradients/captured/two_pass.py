@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
 
 from sordino.door.vectors import Grads, accumulation_dtype
 from sordino.gradients.batch import size
@@ -25,6 +26,13 @@ from sordino.gradients.formulas.compound import Several, joined
 from sordino.gradients.formulas.part import NEVER, Part, full_precision, measured, raised
 from sordino.gradients.protocol import Norms
 from sordino.random.global_state import GlobalState, left_as_they_were
+from sordino.refusal import Refusal
+
+_OUTSIDE = (
+    "a checkpointed part of the model uses parameters outside their layer, and cannot be followed when it runs again; need "
+    "a part whose parameters belong to layers; switch activation checkpointing off and give draws(physical_batch=…) a "
+    "smaller number, or use Loop(): backend=sordino.gradients.Loop()"
+)
 
 Take = Callable[[int, Part], None]
 """What to do with a part: its column, and the part."""
@@ -135,9 +143,10 @@ class TwoPassResult:
             if losses.requires_grad:
                 recorded_only(losses, plan.columns, plan.names)
                 upstream = torch.ones_like(losses) if self._scale is None else self._scale.to(losses)
-                torch.autograd.grad(
-                    losses, [tape.path], upstream, allow_unused=True
-                )  # unused: no recorded layer at all
+                try:  # unused: no recorded layer at all
+                    torch.autograd.grad(losses, [tape.path], upstream, allow_unused=True)
+                except CheckpointError as error:
+                    raise Refusal(_OUTSIDE) from error
         return losses.detach()
 
 
