@@ -3,7 +3,7 @@
     python -m bench.kernels
 
 CPU time on one thread, the best of interleaved runs in a loop of their own; within a training step caches are colder.
-Writes bench/results/kernels.json.
+Writes bench/results/kernels_KIND.json, KIND being that of the processor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.step import RESULTS
+from bench.step import RESULTS, kind
 from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.part import square_sum
 from sordino.kernels import convolution as direct_rows
@@ -107,9 +107,9 @@ def main() -> None:
         "convolutions, channels in, out, side": {str(shape): convolution(*shape) for shape in CONVOLUTIONS},
         "linear maps, in, out": {str(shape): linear(*shape) for shape in MAPS},
     }
-    (RESULTS / "kernels.json").write_text(json.dumps(result, indent=1) + "\n")
-    for kind, rows in result.items():
-        print(kind)  # noqa: T201
+    (RESULTS / f"kernels_{kind()}.json").write_text(json.dumps(result, indent=1) + "\n")
+    for group, rows in result.items():
+        print(group)  # noqa: T201
         for shape, row in rows.items():
             said = (f"{name} " + " → ".join(f"{v:.0f}" for v in ways.values()) for name, ways in row.items())
             print(f"  {shape}: " + ", ".join(said))  # noqa: T201
