@@ -48,7 +48,7 @@ def calibrate(
         ...     return sd.NoisySum(sd.Flat(1.0), sd.Gaussian(sigma))
         >>> sigma = calibrate(query, sd.Poisson(0.01), 100, epsilon=1.0, delta=1e-5)
         >>> print(f"{sigma:.2f}")
-        0.81
+        0.90
 
     """
     return met(lambda sigma: dry_run(query(sigma), sampler, dataset_size, steps), PLD(), epsilon, delta)

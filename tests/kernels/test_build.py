@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,13 +67,32 @@ open(sys.argv[sys.argv.index("-o") + 1], "w").close()
 """
 
 
-def test_a_wheel_holds_the_libraries_that_compiled(tmp_path, monkeypatch):
+@pytest.fixture
+def hatch_build(monkeypatch):
     """The hook runs without hatchling here: of its interface nothing but the name is needed."""
     for name in ("", ".builders", ".builders.hooks", ".builders.hooks.plugin", ".builders.hooks.plugin.interface"):
         monkeypatch.setitem(sys.modules, f"hatchling{name}", SimpleNamespace(BuildHookInterface=object))
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
-    hook_class = importlib.import_module("hatch_build").CustomBuildHook
+    return importlib.import_module("hatch_build")
 
+
+@pytest.mark.skipif(not sysconfig.get_platform().startswith("linux-"), reason="manylinux is Linux")
+def test_a_wheel_says_how_old_the_c_library_may_be(hatch_build, tmp_path):
+    machine = sysconfig.get_platform().removeprefix("linux-")
+    made = [library.path for library in build.LIBRARIES if library.path.exists()]
+    if made:  # what the compiler here asks for
+        assert hatch_build.platform_of(made) == f"manylinux_2_17_{machine}"
+    for content, wanted in (
+        (b"libc.so.6\0GLIBC_2.2.5\0GLIBC_2.28\0", f"manylinux_2_28_{machine}"),
+        (b"libc.so.6\0GLIBC_2.4\0", f"manylinux_2_17_{machine}"),
+        (b"libc.so.6\0libgomp.so.1\0GLIBC_2.4\0", f"linux_{machine}"),
+    ):
+        (tmp_path / "one.so").write_bytes(content)
+        assert hatch_build.platform_of([tmp_path / "one.so"]) == wanted
+
+
+def test_a_wheel_holds_the_libraries_that_compiled(tmp_path, monkeypatch, hatch_build):
+    hook_class = hatch_build.CustomBuildHook
     folder = tmp_path / "sordino" / "kernels"
     folder.mkdir(parents=True)
     copied(folder)
