@@ -32,6 +32,11 @@ FINE = 34
 MOVED = 2.0
 """Steps by which rounding may move one coordinate of a sum further, when a record comes in."""
 MOST_RECORDS = 1 << 27
+_LEAST = 2.0**-90  # steps that float32 multiplies by without an end
+LONGEST = 2.0**50
+"""Steps of one chunk's sum at most: 2¹⁴ records of 2³⁵ steps are half of it."""
+_EXACT = 1 << 3
+"""Chunks added up in float64, where whole numbers are exact up to 2⁵³."""
 END = 2.0**62
 """What 64 bits hold, in steps, and something to spare."""
 
@@ -54,9 +59,15 @@ class Grid:
         return Grid(2.0 ** (exponent - FINE), factors)
 
     def rounded(self, name: str, tensor: Tensor) -> Tensor:
-        """A tensor's coordinates in steps, whole numbers in float64."""
+        """A tensor's coordinates in steps: whole numbers in its own type, or in float64; the tensor is consumed.
+
+        A step is a power of two, so without factors the product is exact in float32 too, where numbers from 2²⁴ on are
+        whole already.
+        """
         factor = 1.0 if self.factors is None else self.factors[name]
-        return tensor.detach().reshape(-1).double().mul_(factor / self.step).round_()
+        exact = factor == 1.0 and _LEAST < self.step < 1 / _LEAST
+        flat = tensor.detach().reshape(-1)
+        return (flat if exact else flat.double()).mul_(factor / self.step).round_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +129,9 @@ class OnGridAccumulator:
         """`most`: steps that no coordinate of a chunk's sum may reach; none for rows that are bounded."""
         self._grid, self._ranks, self._most = grid, ranks, most
         self._narrow: Grads = {}
+        self._sums: Grads | None = None  # of a few chunks, in float64
         self._values: Tensor | None = None
+        self._held = 0  # chunks in `sums`
         self.past_the_end = False  # a sum that whole numbers of 64 bits do not hold
 
     def room(self) -> None:
@@ -126,15 +139,27 @@ class OnGridAccumulator:
 
     def take(self, chunk: Grads) -> None:
         """The sum of one more chunk."""
-        rows = [self._grid.rounded(name, tensor) for name, tensor in chunk.items()]
-        steps = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.float64)
-        if math.isfinite(self._most) and not bool((steps.abs() < self._most).all()):
-            self.past_the_end, steps = True, torch.zeros_like(steps)
-        if self._values is None:
-            self._values = steps.to(torch.int64)
+        rows = {name: self._grid.rounded(name, tensor) for name, tensor in chunk.items()}
+        if math.isfinite(self._most) and not all(bool((row.abs() < self._most).all()) for row in rows.values()):
+            self.past_the_end, rows = True, {name: torch.zeros_like(row) for name, row in rows.items()}
+        if self._sums is None:
             self._narrow = {name: _empty(tensor) for name, tensor in chunk.items()}
+            self._sums = {name: row.double() for name, row in rows.items()}
         else:
-            self._values += steps.to(torch.int64)
+            for name, row in rows.items():
+                self._sums[name].add_(row)
+        self._held += 1
+        if self._held == _EXACT:
+            self._settle()
+
+    def _settle(self) -> None:
+        """From float64, where so many sums of whole numbers are exact, to 64 bits."""
+        assert self._sums is not None, "a lot has at least one part"
+        settled = torch.cat([row.to(torch.int64) for row in self._sums.values()] or [torch.zeros(0, dtype=torch.int64)])
+        self._values = settled if self._values is None else self._values.add_(settled)
+        self._held = 0
+        for row in self._sums.values():
+            row.zero_()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -145,7 +170,9 @@ class OnGridAccumulator:
     @property
     def total(self) -> OnGrid:
         """The share of the sum that this rank has."""
-        assert self._values is not None, "a lot has at least one part"
+        if self._held or self._values is None:
+            self._settle()
+        assert self._values is not None, "settled"
         return OnGrid(self._values, self._narrow, self._grid, self._ranks)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from sordino.door.grid import END, Grid, OnGrid, OnGridAccumulator
+from sordino.door.grid import END, LONGEST, Grid, OnGrid, OnGridAccumulator
 from sordino.door.rounding import USUAL_ROWS
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Estimate, Exact, Sensitivity, Unproven
@@ -178,7 +178,7 @@ def _on_grid(rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int
             "train in one process"
         )
     if isinstance(promise, Unproven):
-        return OnGridAccumulator(Grid.of(promise.scale), ranked.ranks, END / max(1, ranked.chunks))
+        return OnGridAccumulator(Grid.of(promise.scale), ranked.ranks, min(LONGEST, END / max(1, ranked.chunks)))
     factors = None if promise.units is None or sizes is None else promise.units(sizes())
     return OnGridAccumulator(Grid.of(promise.l2, factors), ranked.ranks)
 
