@@ -37,8 +37,8 @@ class Workbench:
         return holds if self.tells else None
 
     def told(self, holds: bool) -> bool | None:
-        """The verdict on what a --quick run, on a part of the records, can bear out but not refute."""
-        return self.judged(holds) if holds or self.size is not Size.QUICK else None
+        """The verdict on what a --quick run, on a part of the records, can neither bear out nor refute: None there."""
+        return self.judged(holds) if self.size is not Size.QUICK else None
 
     def rng(self, seed: int = 0) -> np.random.Generator:
         """For data made here and simulated errors, never for noise that a claim speaks of."""
