@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sordino.lab.curves import mean, no_guarantee, swept
 from sordino.lab.experiment import Experiment, Finding, Outcome
+from sordino.lab.fashion import fashion
 from sordino.lab.plan import Plan
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
@@ -18,22 +19,7 @@ VALUES = (0.5, 0.7, 1.0, 2.0, 4.0)
 
 def plans(bench: Workbench) -> list[Plan]:
     """One for each value."""
-    n, few = bench.pick(60_000, 8_000, 60_000, 60_000), VALUES if bench.tells else VALUES[:1]
-    return [
-        Plan(
-            label=f"σ = {value:g}",
-            method="dpsgd",
-            recipe="fashion-logistic",
-            records=n if n < 60_000 else None,
-            epochs=bench.pick(1, 8, 20, 20),
-            seeds=bench.pick(1, 2, 3, 3),
-            evaluations=bench.pick(1, 6, 10, 20),
-            variant=k,
-            batch=256,
-            given={"noise_multiplier": value},
-        )
-        for k, value in enumerate(few)
-    ]
+    return fashion(bench, VALUES, "σ", lambda σ: {"batch": 256, "given": {"noise_multiplier": σ}})
 
 
 def run(bench: Workbench) -> Outcome:
