@@ -149,6 +149,7 @@ def test_there_is_no_way_to_take_an_entry_back():
         "uses",
         "rests_on",
         "empty",
+        "length",
         "event",
         "claim",
         "state_dict",

@@ -236,6 +236,18 @@ def test_rows_folded_into_the_batch_may_change_their_number(build: Callable[[], 
         same(model, (torch.randn(b, length, 4).double(),), backend=backend)
 
 
+@pytest.mark.parametrize("build", [Windows, lambda: nn.Sequential(Experts()), lambda: nn.Sequential(Transposed(4, 4))])
+def test_a_pass_that_is_made_again_for_another_length_draws_the_same(build: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, backend = nn.Sequential(nn.Dropout(0.5), build()).double(), Captured()
+    backend.per_sample(model, square, (torch.randn(5, 8, 4).double(),))
+    x, losses = torch.randn(3, 16, 4).double(), []
+    for _ in range(2):
+        torch.manual_seed(7)
+        losses.append(backend.per_sample(model, square, (x,)).losses)
+    assert torch.equal(*losses)
+
+
 def test_rows_sorted_by_expert_are_never_taken_for_rows_by_sample() -> None:
     """All tokens to one expert keep their order on the first batch; the layer must not be trusted for that."""
 

@@ -88,13 +88,16 @@ class Captured:
             settle(session, batch)
         lengths = tuple([t.shape[1:] for t in inputs]) if plan.by_length else ()
         plan.layouts = plan.by_length.get(lengths, plan.layouts)
+        began = session.generators()  # a pass that is made again draws the same
         try:
             return self._passed(session, batch, b)
         except OtherLength:  # as many rows per sample as tokens, and another number of tokens
             lengths = tuple([t.shape[1:] for t in inputs])
+            began.put_back()
             plan.layouts = plan.by_length[lengths] = layouts_again(session, batch)
             return self._passed(session, batch, b)
         except Unseen:  # a layer that earlier batches had no use for: look at the model again, on this one
+            began.put_back()
             before = plan.layouts
             settle(session, batch)
             plan.layouts = {**(before or {}), **(plan.layouts or {})}

@@ -22,6 +22,7 @@ from sordino.gradients.captured.result import Inner, Result
 from sordino.gradients.captured.tape import Mode, Tape
 from sordino.gradients.inventory import Inventory
 from sordino.gradients.spectral import left_unmoved, vectors_of
+from sordino.random.global_state import TorchState
 
 if TYPE_CHECKING:
     from sordino.gradients.captured.layout import Layouts
@@ -55,6 +56,10 @@ class Session:
         """The devices of the model that have generators of their own."""
         devices = {p.device for p in self.model.parameters()}
         return sorted({device.index for device in devices if device.type == "cuda" and device.index is not None})
+
+    def generators(self) -> TorchState:
+        """Where torch's generators stand, for a pass that may have to be made again."""
+        return TorchState.now(self.cuda_devices() if self.plan.parameters[0].is_cuda else ())
 
     def vectors_kept(self) -> AbstractContextManager[None]:
         """Inside, passes leave the vectors of spectral normalisations as they were: one that is run again is the same."""
@@ -91,6 +96,7 @@ class Session:
         """Forward and pruned backward pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
         plan, options = self.plan, self.options
         b = size(batch) if b is None else b
+        began = self.generators()
         tape = self.tape(b, Mode.KEEP, outputs=products)
         with torch.enable_grad(), self.recording(tape):
             losses = self.losses(batch, b)
@@ -108,6 +114,7 @@ class Session:
         try:
             found = backward_pass(plan, uses, losses, upstream, options, inner)
         except UsedDifferently:  # the plan knows it now
+            began.put_back()
             return self.run(batch, scale, products=products, b=b)
         squares = found.squares if found.measured else None
         return Result(
