@@ -30,12 +30,12 @@ def net(**more):
 
 
 def test_a_net_learns_and_meets_its_target():
-    made = net().fit(X[:400], Y[:400])
-    assert (made.predict(X[400:]) == Y[400:]).mean() > 0.8
+    made = net(max_epochs=16).fit(X[:400], Y[:400])
+    assert (made.predict(X[400:]) == Y[400:]).mean() > 0.8  # 0.93 or more in 25 runs
     assert isinstance(made.claim_, sd.Guarantee), made.claim_
     assert 4.8 < made.claim_.epsilon <= 5.0
     assert np.isnan(made.history[:, "train_loss"]).all()  # none was released
-    assert made.private_.steps == 16
+    assert made.private_.steps == 64
 
 
 def test_a_loss_that_is_released_is_in_the_history():
