@@ -104,7 +104,9 @@ def test_a_bad_request_gets_one_line_of_json(planner, request_, status, says):
 
 
 def test_the_command_says_where_it_serves_and_ends_with_ctrl_c():
-    code = "import sys; from sordino.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    # Whoever runs the tests in the background leaves them with Ctrl-C ignored, and children inherit that.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; import sys; from sordino.cli.main import main; sys.exit(main(sys.argv[1:]))"
     with subprocess.Popen(
         [sys.executable, "-c", code, *["plan", "--port", "0", "--no-browser", "--json"]],
         stdout=subprocess.PIPE,
@@ -117,7 +119,10 @@ def test_the_command_says_where_it_serves_and_ends_with_ctrl_c():
             assert connection.getresponse().status == 200
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 0
+        try:
+            assert process.wait(90) == 0
+        finally:
+            process.kill()  # or leaving the block waits for ever
 
 
 def test_a_port_that_is_taken_or_no_port_is_one_line_and_exit_code_2(planner, capsys):
