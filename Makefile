@@ -35,7 +35,7 @@ test: .venv/.ok browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m "not slow"
 
 statistical: .venv/.ok
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow -o timeout=0
 
 check: format lint types contracts docs
 
