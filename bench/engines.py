@@ -64,12 +64,13 @@ def ours(
     *,
     chunk: int | None = None,
     noisy: bool = True,
+    tested: bool = False,
     **options: Any,
 ) -> Step:
     """The product as a user calls it: draw, load, norms, flat clipping, sum, secure noise, ledger, tripwire, SGD.
 
     In chunks of its own choice if none are given. Options go to `Private`. The standing test, which replays many of a run's
-    first lots and one in a hundred later (`bench.standing` has its price), is left out.
+    first lots and one in a hundred later (`bench.standing` has its price), is left out unless `tested`.
     """
     model = copy.deepcopy(model)
     optimizer, b = torch.optim.SGD(model.parameters(), RATE), len(x)
@@ -77,7 +78,8 @@ def ours(
     private = sd.Private(model, lambda m, a, t: problem.loss(m(a), t), query, **options)
     lots = private.draws(TensorDataset(x, y), sd.Full(), _FOREVER, expected_batch=b, physical_batch=chunk)
 
-    private._checks._guard._moments.due = lambda lot, mark: False  # type: ignore[method-assign]
+    if not tested:
+        private._checks._guard._moments.due = lambda lot, mark: False  # type: ignore[method-assign]
 
     def step() -> None:
         private.backward(next(lots))
