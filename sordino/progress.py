@@ -18,7 +18,6 @@ from sordino.algorithms.dry_run import dry_step
 from sordino.door import claims
 from sordino.door.diverged import Diverged, finite, not_finite
 from sordino.door.ledger import Ledger
-from sordino.gradients.inventory import Inventory
 from sordino.gradients.protocol import Backend, Resumable
 from sordino.lots.phase import Phase
 from sordino.random.rng import Rng
@@ -50,7 +49,7 @@ class Progress:
     loads: int = 0
     chunk: int | None = None
     diverged: Diverged | None = None
-    _counted: Mapping[str, nn.Parameter] | None = None  # parameters the ledger knows the number of
+    _parameters: Mapping[str, nn.Parameter] | None = None  # of the last draw; the ledger knows their number
 
     def __post_init__(self) -> None:
         self.noise, self.forward = self.root.child("noise"), self.root.child("forward")
@@ -72,8 +71,8 @@ class Progress:
         ledger.close(self.page)
         for event in draw.spent:
             ledger.release(event, self.page)  # no draw is open: of the whole data
-        if self._counted is not parameters:
-            self._counted = parameters
+        if self._parameters is not parameters:
+            self._parameters = parameters
             ledger.noised(sum(p.numel() for p in parameters.values()))
         planned = partial(dry_step, self.query, self.state, expected, self.backend)
         ledger.open(draw.amplify, lambda: planned()[0], phase.cover(draw), draw.bins, self.page)
@@ -83,8 +82,8 @@ class Progress:
     def over(self, model: nn.Module) -> bool:
         """Is training over because a parameter, which is public, is not finite any more?"""
         if self.diverged is None:
-            fine = finite(Inventory(model).parameters)
-            bad = None if fine else not_finite(dict(model.named_parameters()))
+            named = self._parameters or dict(model.named_parameters())
+            bad = None if finite(list(named.values())) else not_finite(named)
             if bad is not None and not self.steps:
                 raise Refusal(f"parameter {bad!r} is not finite before the first step: look at how it was initialised")
             self.diverged = None if bad is None else Diverged(self.steps - 1, f"parameter {bad!r}")

@@ -2,6 +2,9 @@
 
 A write through torch moves a tensor's version; one through `.data` moves its numbers only. So versions and addresses are
 looked at every time, and some numbers of every tensor, at places that are a secret of the process, are compared as well.
+
+This is asked several times at every lot: lists are made by `map`, and numbers read as bytes, because torch's own calls cost
+more than what they would do here.
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from ctypes import Array, c_char
+from operator import attrgetter, is_
 
-import torch
 from torch import Tensor, nn
 
 Buffers = Sequence[tuple[str, Tensor]]
@@ -23,84 +26,104 @@ _coins = random.Random(secrets.randbits(128))
 _PIECE, _LEAST = 4096, 16
 """Numbers compared at a time: all tensors together, and of each at least."""
 
-
-@dataclass
-class _Known:
-    name: str
-    p: nn.Parameter
-    version: int
-    address: int
+_version = attrgetter("_version")
 
 
 class ParameterWatch:
     """The parameters of one model as they should be."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
-        self._views: list[Tensor] = []  # of some numbers of every parameter, bit by bit
-        self._buffers: list[tuple[Tensor, int]] = []
-        self._numbers: Tensor | None = None  # what they were
+        self._names: list[str] = []
+        self._parameters: list[nn.Parameter] = []
+        self._at: dict[int, int] = {}  # a parameter's place in these lists, by its identity
+        self._versions: list[int] = []
+        self._addresses: list[int] = []
+        self._pieces: list[tuple[int, int]] = []  # which bytes of each are compared: from where on, how many
+        self._windows: list[Array[c_char]] = []  # these bytes, in the parameters' own memory
+        self._numbers: list[bytes] = []  # what they were
+        self._buffers: list[Tensor] = []
+        self._buffer_versions: list[int] = []
 
     def take(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
         """All parameters and buffers are right as they are now."""
-        self._buffers = [(tensor, tensor._version) for _, tensor in buffers]
-        self._known = {id(p): _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
-        self._views = _views([known.p for known in self._known.values()])
-        self._numbers = torch.cat(self._views) if self._views else None
+        self._buffers = [tensor for _, tensor in buffers]
+        self._buffer_versions = list(map(_version, self._buffers))
+        self._names, self._parameters = list(named), list(named.values())
+        self._at = {id(p): i for i, p in enumerate(self._parameters)}
+        self._versions = list(map(_version, self._parameters))
+        self._addresses = [p.data_ptr() for p in self._parameters]
+        self._pieces = _pieces(self._parameters)
+        self._windows = [_window(*place) for place in zip(self._addresses, self._pieces, strict=True)]
+        self._numbers = [window.raw for window in self._windows]
 
     def adopt(self, named: Mapping[str, nn.Parameter]) -> None:
         """The model has these parameters now: those that are new to it are right as they are."""
-        kept = self._known
-        self._known = {id(p): kept.get(id(p)) or _Known(name, p, p._version, p.data_ptr()) for name, p in named.items()}
-        self._views = _views([known.p for known in self._known.values()])
-        self._numbers = torch.cat(self._views) if self._views else None
+        known = [(p, self._versions[i], self._addresses[i]) for i, p in enumerate(self._parameters)]
+        buffers, versions = self._buffers, self._buffer_versions
+        self.take(named)
+        self._buffers, self._buffer_versions = buffers, versions
+        for p, version, address in known:
+            i = self._at.get(id(p))
+            if i is not None:
+                self._versions[i], self._addresses[i] = version, address
 
-    def put_back(self, parameters: Iterable[nn.Parameter]) -> None:
+    def put_back(self, parameters: Sequence[nn.Parameter]) -> None:
         """These were moved by the library itself, and put back to the last bit."""
-        for p in parameters:
-            known = self._known.get(id(p))
-            if known is not None:
-                known.version, known.address = p._version, p.data_ptr()
+        self._noted(parameters)
 
-    def allow(self, parameters: Iterable[nn.Parameter]) -> None:
+    def allow(self, parameters: Sequence[nn.Parameter]) -> None:
         """These were changed rightly."""
-        for p in parameters:
-            known = self._known.get(id(p))
-            if known is not None:
-                known.version, known.address = p._version, p.data_ptr()
-        self._numbers = torch.cat(self._views) if self._views else None
+        for i in self._noted(parameters):
+            self._numbers[i] = self._windows[i].raw
+
+    def _noted(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
+        """Versions and addresses of these are right; their places in the lists."""
+        if len(parameters) == len(self._parameters) and all(map(is_, parameters, self._parameters)):  # as a rule
+            self._versions, addresses = list(map(_version, parameters)), list(map(Tensor.data_ptr, parameters))
+            if addresses == self._addresses:
+                return range(len(addresses))
+        places = [i for i in map(self._at.get, map(id, parameters)) if i is not None]
+        for i in places:
+            p = self._parameters[i]
+            self._versions[i], address = p._version, p.data_ptr()
+            if address != self._addresses[i]:
+                self._addresses[i], self._windows[i] = address, _window(address, self._pieces[i])
+        return places
 
     def changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
         """The name of a parameter or buffer that is not as it was left; `numbers`: compare some of those too."""
-        for (name, now), (tensor, version) in zip(buffers, self._buffers, strict=False):
+        for (name, now), tensor, version in zip(buffers, self._buffers, self._buffer_versions, strict=False):
             if now is not tensor or now._version != version:
                 return name
-        for known in self._known.values():
-            if known.p._version != known.version or known.p.data_ptr() != known.address:
-                return f"parameter {known.name!r}"
-        if numbers and self._numbers is not None and not torch.equal(torch.cat(self._views), self._numbers):
-            return self._different()
+        versions, addresses = list(map(_version, self._parameters)), list(map(Tensor.data_ptr, self._parameters))
+        if versions != self._versions or addresses != self._addresses:
+            before, after = zip(self._versions, self._addresses, strict=True), zip(versions, addresses, strict=True)
+            return self._first_different(before, after)
+        if numbers:  # read only now that they are known to be where they were
+            read = [window.raw for window in self._windows]
+            if read != self._numbers:
+                return self._first_different(self._numbers, read)
         return None
 
-    def _different(self) -> str:
-        """Whose numbers they are not any more."""
-        assert self._numbers is not None, "there are numbers to compare with"
-        sizes = [len(view) for view in self._views]
-        for view, before, known in zip(self._views, self._numbers.split(sizes), self._known.values(), strict=True):
-            if not torch.equal(view, before):
-                return f"parameter {known.name!r}"
-        raise AssertionError("one of them is different")
+    def _first_different(self, before: Iterable[object], now: Iterable[object]) -> str:
+        different = (name for name, a, b in zip(self._names, before, now, strict=True) if a != b)
+        return f"parameter {next(different)!r}"
 
 
-def _views(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Some numbers of each, bit by bit, in its own memory: one that is no number is equal to itself."""
+def _window(address: int, piece: tuple[int, int]) -> Array[c_char]:
+    """Some bytes of a parameter that is at this address; reading them is safe for as long as it is there."""
+    start, many = piece
+    return (c_char * many).from_address(address + start)
+
+
+def _pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
+    """Which bytes of each are compared; of one that has no plain memory here none, its version and address must do."""
     found = []
     for p in parameters:
-        bare = p.detach()
-        if bare.is_meta or not bare.numel() or not bare.is_contiguous() or not bare.is_cpu:
-            found.append(torch.zeros(0, dtype=torch.uint8))  # its version and address must do
+        if p.is_meta or not p.numel() or not p.is_contiguous() or not p.is_cpu or not p.data_ptr():
+            found.append((0, 0))
             continue
-        many = max(_LEAST, _PIECE // len(parameters))
-        start = _coins.randrange(max(1, bare.numel() - many + 1))
-        found.append(bare.view(-1)[start : start + many].view(torch.uint8))
+        many = min(p.numel(), max(_LEAST, _PIECE // len(parameters)))
+        start = _coins.randrange(p.numel() - many + 1)
+        found.append((start * p.element_size(), many * p.element_size()))
     return found

@@ -23,6 +23,9 @@ _AGREE = 1e-4
 """Relative difference allowed between the factors of two numbers: they were rounded once."""
 
 
+_ONE = [1.0]
+
+
 @dataclass
 class Written:
     """A gradient as it was written: the tensor, its version, and two of its numbers with their places in memory."""
@@ -33,10 +36,6 @@ class Written:
     stride: int
     sample: list[float]
     owner: ref[object]  # whose release it was
-
-    def untouched(self, grad: Tensor) -> bool:
-        """Is this the tensor as it was written?"""
-        return grad is self.grad and grad._version == self.version
 
     def factors(self, grad: Tensor) -> list[float] | None:
         """What its sampled numbers were multiplied by; None where it cannot have been a multiplication."""
@@ -54,59 +53,57 @@ class Written:
         return found
 
 
-_written: dict[int, tuple[ref[nn.Parameter], Written]] = {}  # by identity: tensors do not compare as keys do
+_written: dict[int, tuple[ref[nn.Parameter], Written | None]] = {}  # by identity: tensors do not compare as keys do
 
 
-def _held(p: nn.Parameter) -> Written | None:
-    whose, held = _written.get(id(p), (None, None))
-    return held if whose is not None and whose() is p else None
-
-
-def write(p: nn.Parameter, grad: Tensor, owner: object) -> None:
-    """Set a released gradient and remember what it looked like."""
-    # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
-    own = grad if grad._base is None else grad.data
-    p.grad = own
-    remember(p, owner)
+def write(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
+    """Set released gradients and remember what they looked like."""
+    whose = ref(owner)
+    for p, grad in grads:
+        # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
+        p.grad = own = grad if grad._base is None else grad.data
+        _remember(p, own, whose)
 
 
 def remember(p: nn.Parameter, owner: object) -> None:
     """The gradient that is there now counts as released."""
-    own = p.grad
-    assert own is not None, "there is a gradient to remember"
+    assert p.grad is not None, "there is a gradient to remember"
+    _remember(p, p.grad, ref(owner))
+
+
+def _remember(p: nn.Parameter, own: Tensor, owner: ref[object]) -> None:
     n = own.numel()
-    first = _coins.randrange(n) if n else 0
-    stride = _coins.randrange(n - first) if n - first > 1 else 0
+    first = int(_coins.random() * n)
+    stride = int(_coins.random() * (n - first))
+    known = _written.get(id(p))
+    whose = known[0] if known is not None and known[0]() is p else _until_gone(p)
+    _written[id(p)] = whose, Written(own, own._version, first, stride, _sample(own, first, stride), owner)
+
+
+def _until_gone(p: nn.Parameter) -> ref[nn.Parameter]:
+    """A reference that takes what is known of a parameter with it."""
     key = id(p)
 
     def gone(dead: ref[nn.Parameter]) -> None:
         if _written.get(key, (None,))[0] is dead:
             del _written[key]
 
-    known = _written.get(key)
-    whose = known[0] if known is not None and known[0]() is p else ref(p, gone)
-    _written[key] = whose, Written(own, own._version, first, stride, _sample(own, first, stride), ref(owner))
+    return ref(p, gone)
 
 
-def owner_of(p: nn.Parameter) -> object | None:
-    """Whose release lies in `.grad`, if it is one."""
-    held = _held(p)
-    return held.owner() if held is not None and p.grad is held.grad else None
-
-
-def forget(p: nn.Parameter) -> None:
-    """Drop a released gradient, and free its memory."""
-    held = _held(p)
-    if held is not None:
-        del _written[id(p)]
-        if p.grad is held.grad:
+def forget(parameters: Iterable[nn.Parameter], owner: object) -> None:
+    """Drop the gradients that this one released, and free their memory."""
+    for p in parameters:
+        whose, held = _written.get(id(p), (None, None))
+        if held is not None and whose is not None and whose() is p and p.grad is held.grad and held.owner() is owner:
+            _written[id(p)] = whose, None
             p.grad = None
 
 
 def copied(grad: Tensor) -> bool:
     """Is this one of the released gradients, or a copy of one?"""
     for _, held in _written.values():
-        factors = held.factors(grad) if held.sample else None
+        factors = held.factors(grad) if held is not None and held.sample else None
         if factors is not None and all(abs(factor - 1) <= _AGREE for factor in factors):
             return True
     return False
@@ -119,13 +116,11 @@ def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
         grad = p.grad
         if grad is None:
             continue
-        held = _held(p)
-        if held is None:
+        whose, held = _written.get(id(p), (None, None))
+        if held is None or whose is None or whose() is not p:
             return p
-        if held.untouched(grad):
-            factors: list[float] | None = [1.0]
-        else:
-            factors = held.factors(grad)
+        untouched = grad is held.grad and grad._version == held.version
+        factors = _ONE if untouched else held.factors(grad)
         if factors is None:
             return p
         for factor in factors:

@@ -126,7 +126,7 @@ class Tripwire:
     def put_back(self) -> None:
         """Parameters were moved by the library itself, and put back to the last bit."""
         if self._trusted:
-            self._values.put_back(self._named.values())
+            self._values.put_back(list(self._named.values()))
 
     def look(self, *, numbers: bool = True) -> None:
         """Void the claim if a parameter changed other than by a step on released gradients."""
@@ -139,16 +139,16 @@ class Tripwire:
 
     def write(self, released: Mapping[str, Tensor]) -> None:
         """Set released gradients, by the parameters' names, and remember what they looked like."""
-        for name, p in self._named.items():
-            grad = released.get(name)
-            if grad is not None:
-                released_gradients.write(p, grad if grad.dtype == p.dtype else grad.to(p.dtype), self)
+        written = [
+            (p, grad if grad.dtype == p.dtype else grad.to(p.dtype))
+            for name, p in self._named.items()
+            if (grad := released.get(name)) is not None
+        ]
+        released_gradients.write(written, self)
 
     def forget(self) -> None:
         """Drop every gradient this run has written."""
-        for p in self._named.values():
-            if released_gradients.owner_of(p) is self:
-                released_gradients.forget(p)
+        released_gradients.forget(self._named.values(), self)
 
     @contextmanager
     def public(self) -> Iterator[None]:

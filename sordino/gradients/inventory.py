@@ -36,17 +36,28 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def held_by(modules: list[nn.Module]) -> list[tuple[str, Tensor]]:
-    """Every tensor a model holds, parameters and buffers, with the name it has in its module.
+def held_by(modules: list[nn.Module]) -> list[Tensor]:
+    """Every tensor a model holds, parameters and buffers.
 
     Without the vectors of a spectral normalisation, which follow from the weights alone.
     """
-    found: list[tuple[str, Tensor]] = []
+    found: list[Tensor] = []
     for m in modules:
         if m._parameters:
-            found += [(f"parameter {name!r}", p) for name, p in m._parameters.items() if p is not None]
+            found += [p for p in m._parameters.values() if p is not None]
         if m._buffers and not isinstance(m, _SpectralNorm):
-            found += [(f"buffer {name!r}", b) for name, b in m._buffers.items() if b is not None]
+            found += [b for b in m._buffers.values() if b is not None]
+    return found
+
+
+def names_of(modules: list[nn.Module]) -> list[str]:
+    """The names that these have in their modules, in the same order."""
+    found: list[str] = []
+    for m in modules:
+        if m._parameters:
+            found += [f"parameter {name!r}" for name, p in m._parameters.items() if p is not None]
+        if m._buffers and not isinstance(m, _SpectralNorm):
+            found += [f"buffer {name!r}" for name, b in m._buffers.items() if b is not None]
     return found
 
 

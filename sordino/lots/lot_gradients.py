@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from sordino.gradients import batch as batches
 from sordino.gradients import probe
 from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.displaced import displaced
-from sordino.gradients.inventory import Inventory, Names, held_by
+from sordino.gradients.inventory import Inventory, Names, held_by, names_of
 from sordino.gradients.physical_batch import activation_bytes, for_ranks, physical_batch
 from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
 from sordino.gradients.seeded import Seeded, reseed
@@ -35,6 +36,8 @@ from sordino.random.rng import Rng
 from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 
+_version = attrgetter("_version")
+
 
 class LotGradients:
     """Passes over lots with one model, loss, engine and penalty."""
@@ -45,7 +48,7 @@ class LotGradients:
         self.device = torch.device("cpu")  # where the model is
         self._names = Names(model)
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
-        self._tensors: list[tuple[str, Tensor]] = []  # all of them, by name
+        self._tensors: list[Tensor] = []  # all that the model holds
         self._vectors: list[Tensor] = []  # of spectral normalisations
         self.buffers: list[tuple[str, Tensor]] = []
         self.look()
@@ -54,9 +57,12 @@ class LotGradients:
         """Look at the model once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
         self._inventory = Inventory(self.model) if now is None else now
         self._names.look(self._inventory)
-        self._tensors = held_by(self._inventory.modules)
+        held = held_by(self._inventory.modules)
         self._vectors = vectors_of(self._inventory.modules)
-        self.buffers = [(name, tensor) for name, tensor in self._tensors if not isinstance(tensor, nn.Parameter)]
+        if len(held) != len(self._tensors) or not all(map(is_, held, self._tensors)):
+            named = zip(names_of(self._inventory.modules), held, strict=True)
+            self._tensors = held
+            self.buffers = [(name, tensor) for name, tensor in named if not isinstance(tensor, nn.Parameter)]
         for p in self.named.values():
             self.device = p.device
             return
@@ -181,12 +187,13 @@ class LotGradients:
 
     def _part(self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
         """A batch's per-sample gradients, the penalty in them, and its losses."""
-        before = [tensor._version for _, tensor in self._tensors]
+        before = list(map(_version, self._tensors))
         with left_unmoved(self._vectors) if self._vectors else nullcontext():
             part = backend.per_sample(self.model, self.loss_for(batch), batches.to(batch, self.device))
-        if before != [tensor._version for _, tensor in self._tensors]:
-            moved = (name for (name, t), version in zip(self._tensors, before, strict=True) if t._version != version)
-            self.written = next(moved)
+        after = list(map(_version, self._tensors))
+        if before != after:
+            named = zip(names_of(self._inventory.modules), before, after, strict=True)
+            self.written = next(name for name, a, b in named if a != b)
         losses = part.losses
         return part if self.penalty is None else self.penalty.shifted(part, parameters), losses
 

@@ -5,7 +5,7 @@ Before anything was released a failure is refused: nothing is lost. Later the cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from sordino.gradients.inventory import Inventory
 from sordino.gradients.protocol import PerSample
 from sordino.lots.loading import Reads
 from sordino.random.rng import Rng
@@ -66,9 +67,9 @@ class Guard:
         """A lot was drawn, of a dataset of n records; it is processed `chunk` records at a time."""
         self._lot = _Lot(number, load, indices, n, chunk)
 
-    def before_backward(self, modules: Iterable[nn.Module], *, released: bool) -> None:
+    def before_backward(self, inventory: Inventory, *, released: bool) -> None:
         """Test the lot if its moment has come; `released`: a step was made on what was released."""
-        if self._lot is not None and self._moments.due(self._lot.number, mark_of(modules)):
+        if self._lot is not None and self._moments.due(self._lot.number, mark_of(inventory)):
             early = self._lot.number < _EARLY
             self._made(self._ranks, released=released, thorough=early, whole=_WHOLE_EARLY if early else _WHOLE)
 

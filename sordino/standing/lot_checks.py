@@ -78,7 +78,7 @@ class LotChecks:
         self._gradients.look(inventory)
         self.tripwire.forget()  # the last gradients' memory is free for the next sum
         if drawn:
-            self._guard.before_backward(inventory.modules, released=self.tripwire.steps > 0)
+            self._guard.before_backward(inventory, released=self.tripwire.steps > 0)
             self._count()
 
     def after_query(self) -> None:

@@ -10,10 +10,9 @@ Privacy: the coins are the run's own, apart from noise and draws; a test release
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 
-from torch import nn
-
+from sordino.gradients.inventory import Inventory
 from sordino.random.rng import Rng
 
 _LASTING = 0.01
@@ -46,20 +45,12 @@ class Moments:
         return tested <= max(4, round(2 * _LASTING * lot))
 
 
-def mark_of(modules: Iterable[nn.Module]) -> Hashable:
+def mark_of(inventory: Inventory) -> Hashable:
     """What can change how a model treats its records: modules, modes, hooks, which parameters are trained."""
-    return hash(
-        tuple(
-            [
-                (
-                    id(m),
-                    m.training,
-                    tuple(m._forward_hooks) if m._forward_hooks else (),
-                    tuple(m._forward_pre_hooks) if m._forward_pre_hooks else (),
-                    tuple(m._backward_hooks) if m._backward_hooks else (),
-                    tuple([p is not None and p.requires_grad for p in m._parameters.values()]),
-                )
-                for m in modules
-            ]
-        )
-    )
+    modules = inventory.modules
+    hooked = [
+        (id(m), *m._forward_hooks, -1, *m._forward_pre_hooks, -1, *m._backward_hooks)
+        for m in modules
+        if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks
+    ]
+    return inventory.mark, tuple([m.training for m in modules]), tuple(hooked)

@@ -38,6 +38,7 @@ from sordino.gradients.first_batch.stopwatch import Stopwatch
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.inventory import Inventory
 from sordino.gradients.protocol import Backend, LossFn, Norms, PerSample, trainable
+from sordino.random.global_state import TorchState
 from sordino.refusal import Refusal
 
 
@@ -90,25 +91,25 @@ class Captured:
         plan.layouts = plan.by_length.get(lengths, plan.layouts)
         began = session.generators()  # a pass that is made again draws the same
         try:
-            return self._passed(session, batch, b)
+            return self._passed(session, batch, b, began)
         except OtherLength:  # as many rows per sample as tokens, and another number of tokens
             lengths = tuple([t.shape[1:] for t in inputs])
             began.put_back()
             plan.layouts = plan.by_length[lengths] = layouts_again(session, batch)
-            return self._passed(session, batch, b)
+            return self._passed(session, batch, b, began)
         except Unseen:  # a layer that earlier batches had no use for: look at the model again, on this one
             began.put_back()
             before = plan.layouts
             settle(session, batch)
             plan.layouts = {**(before or {}), **(plan.layouts or {})}
-            return self._passed(session, batch, b)
+            return self._passed(session, batch, b, began)
 
-    def _passed(self, session: Session, batch: Any, b: int) -> PerSample:
+    def _passed(self, session: Session, batch: Any, b: int, began: TorchState) -> PerSample:
         plan = session.plan
         if plan.two_pass or self.options.two_pass:
             return two_passes(session, batch, products=self.inner)
         try:
-            return session.run(batch, products=self.inner, b=b)
+            return session.run(batch, products=self.inner, b=b, began=began)
         except Checkpointed:
             plan.two_pass = True
             return two_passes(session, batch, products=self.inner)

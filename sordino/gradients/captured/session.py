@@ -92,11 +92,22 @@ class Session:
         parts, budget = [None] * len(plan.parameters), KeepBudget(self.options)
         return Result(losses, parts, plan.names, plan.parameters, budget, plan.pool, inner)
 
-    def run(self, batch: Any, scale: Tensor | None = None, *, products: bool = False, b: int | None = None) -> Result:
-        """Forward and pruned backward pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
+    def run(
+        self,
+        batch: Any,
+        scale: Tensor | None = None,
+        *,
+        products: bool = False,
+        b: int | None = None,
+        began: TorchState | None = None,
+    ) -> Result:
+        """Forward and pruned backward pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too.
+
+        `began`: where the generators stand, if that is known.
+        """
         plan, options = self.plan, self.options
         b = size(batch) if b is None else b
-        began = self.generators()
+        began = began or self.generators()
         tape = self.tape(b, Mode.KEEP, outputs=products)
         with torch.enable_grad(), self.recording(tape):
             losses = self.losses(batch, b)
@@ -115,7 +126,7 @@ class Session:
             found = backward_pass(plan, uses, losses, upstream, options, inner)
         except UsedDifferently:  # the plan knows it now
             began.put_back()
-            return self.run(batch, scale, products=products, b=b)
+            return self.run(batch, scale, products=products, b=b, began=began)
         squares = found.squares if found.measured else None
         return Result(
             losses.detach(), found.parts, plan.names, plan.parameters, found.budget, plan.pool, inner, squares
