@@ -1,12 +1,10 @@
 """What the standing test costs: CPU time of a test over CPU time of a step, on the models of the speed table.
 
 A run tests lot k with chance p_k (`sordino.standing.moments`), with all questions in its first hundred lots and with two
-afterwards. Here both kinds are timed on one thread between steps, and the share of a run is
+afterwards; a third of the early tests and an eighth of the later ones are made on a whole batch too. Here each of the three
+is timed on one thread between steps, and the share of a run is
 
     share(N) = Σ_{k ≤ N} p_k · test_k / (N · step)
-
-The lots are early ones, a third of whose tests are made on a whole batch too; later an eighth are, so the share of a long
-run is told too large.
 
     python -m bench.standing [--only NAME,NAME] [--tests 8]
 
@@ -34,27 +32,28 @@ LOTS = (1000, 10_000)
 
 
 class Timed:
-    """Tests as they are made, timed; and made when asked for."""
+    """Tests as they are made, timed; and made when asked for, each on a whole batch too."""
 
     def __init__(self) -> None:
-        self.wanted: bool | None = None  # whether a thorough test is due at the next lot; None: no test
-        self.seconds: dict[bool, list[float]] = {True: [], False: []}
+        self.wanted: str | None = None  # the kind of test that is due at the next lot; None: no test
+        self.seconds: dict[str, list[float]] = {"thorough": [], "usual": [], "whole, thorough": [], "whole, usual": []}
         self.test = guard.StandingTest.__call__
 
     def due(self, *_: Any) -> bool:
         """In place of the run's own coins."""
         return self.wanted is not None
 
-    def call(self, test: Any, *args: Any, thorough: bool, first: bool, whole: int | None = None) -> Any:
-        """In place of the test; what some tests do on a whole batch besides is added to theirs."""
+    def call(self, test: Any, *args: Any, thorough: bool, extremes: int, whole: int | None = None) -> Any:
+        """In place of the test."""
+        kind = str(self.wanted) if whole is None else f"whole, {self.wanted}"
         start = time.process_time()
-        asked = bool(self.wanted) if whole is None else False
-        found = self.test(test, *args, thorough=asked, first=first, whole=whole)
-        spent, kept = time.process_time() - start, self.seconds[bool(self.wanted)]
-        if whole is None:
-            kept.append(spent)
-        else:
-            kept[-1] += spent
+        asked = {
+            "thorough": kind == "thorough",
+            "extremes": extremes if self.wanted == "thorough" else 1,
+            "whole": whole,
+        }
+        found = self.test(test, *args, **asked)
+        self.seconds[kind].append(time.process_time() - start)
         return found
 
 
@@ -69,6 +68,7 @@ def measure(problem: Problem, b: int, tests: int) -> dict[str, Any]:
     torch.manual_seed(0)
     timed = Timed()
     kept = guard.Moments.due, guard.StandingTest.__call__
+    early, guard._WHOLE_EARLY = guard._WHOLE_EARLY, 1.0
     guard.Moments.due = timed.due  # type: ignore[method-assign]
     guard.StandingTest.__call__ = lambda test, *args, **kind: timed.call(test, *args, **kind)  # type: ignore[method-assign]
     try:
@@ -81,24 +81,27 @@ def measure(problem: Problem, b: int, tests: int) -> dict[str, Any]:
             start = time.process_time()
             step()
             steps.append(time.process_time() - start)
-            timed.wanted = k % 2 == 0
+            timed.wanted = "usual" if k % 2 else "thorough"
             step()
     finally:
         guard.Moments.due, guard.StandingTest.__call__ = kept  # type: ignore[method-assign]
+        guard._WHOLE_EARLY = early
     one = statistics.median(steps)
-    thorough, usual = (statistics.mean(timed.seconds[kind]) for kind in (True, False))
+    thorough, usual, whole_early, whole = (statistics.mean(each) for each in timed.seconds.values())
     shares = {}
     for lots in LOTS:
         first, later = expected(lots)
-        shares[str(lots)] = round((first * thorough + later * usual) / (lots * one), 4)
+        spent = first * (thorough + early * whole_early) + later * (usual + guard._WHOLE * whole)
+        shares[str(lots)] = round(spent / (lots * one), 4)
     return {
         "model": problem.name,
         "batch": b,
         "step ms": round(1e3 * one, 2),
         "test with all questions, ms": round(1e3 * thorough, 2),
         "usual test, ms": round(1e3 * usual, 2),
+        "on a whole batch besides, ms": round(1e3 * whole, 2),
         "share of a run of so many lots": shares,
-        "share in the long run": round(moments._LASTING * usual / one, 4),
+        "share in the long run": round(moments._LASTING * (usual + guard._WHOLE * whole) / one, 4),
     }
 
 

@@ -84,6 +84,14 @@ class TorchState:
             torch.cuda.set_rng_state(state, index)
 
 
+def next_draws() -> tuple[int, float, int]:
+    """What torch, numpy and Python give next: equal after one seed if as much was drawn from each since, and cheap to ask.
+
+    The numbers are drawn: for code that seeds the generators anew, or puts them back.
+    """
+    return int(torch.empty((), dtype=torch.int64).random_()), np.random.random_sample(), random.getrandbits(64)
+
+
 def seed_all(seed: int, devices: Sequence[int] = ()) -> None:
     """Set every generator to what this seed gives."""
     # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.door.vectors import Grads
-
 _FLOOR = 0.05
 """Lengths and losses below this share of the usual one are compared as if they had it."""
 
@@ -27,9 +25,9 @@ class Seen:
 
     losses: Tensor  # (B,)
     lengths: Tensor  # (B,)
-    total: Grads  # Σ of the watched rows' directions, with the signs and lengths of the first pass
+    total: Mapping[str, Tensor]  # Σ of the watched rows' directions, with the signs and lengths of the first pass
     drawn: bool  # from a global generator, on the way
-    ended: object  # where the generators stood after it
+    ended: tuple[int, float, int]  # what the generators would have drawn next
     shapes: tuple[tuple[int, ...], ...]  # of the batch
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from sordino.refusal import Refusal
 from sordino.standing.double import Rounding
 from sordino.standing.finding import Finding
 from sordino.standing.moments import Moments, mark_of
+from sordino.standing.neighbours import EXTREMES
 from sordino.standing.questions import StandingTest
 
 _FIRST, _EARLY = 2, 100
 """Lots up to which a test tries every extreme record, and asks every question."""
+_SOME = 2
+"""Extreme records that a test which asks every question tries after those, beside a real one; others try one."""
 _WHOLE_EARLY, _WHOLE = 1 / 3, 1 / 8
 """The share of tests that are made on a whole batch of training too, up to lot `_EARLY` and after it."""
 
@@ -85,12 +89,13 @@ class Guard:
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
         stream = self._moments.stream(lot.number, self.tested)
-        first = lot.number < _FIRST
+        extremes = len(EXTREMES) if lot.number < _FIRST else _SOME if thorough else 1
 
         def test() -> Finding | None:
-            found = self._test(lot.load, lot.indices, lot.n, stream, thorough=thorough, first=first)
+            ask = partial(self._test, lot.load, lot.indices, lot.n, stream, extremes=extremes)
+            found = ask(thorough=thorough)
             if found is None and (self.tested == 0 or float(stream.uniform(1)[0]) < whole):
-                found = self._test(lot.load, lot.indices, lot.n, stream, thorough=False, first=first, whole=lot.chunk)
+                found = ask(thorough=False, whole=lot.chunk)
             return found
 
         finding = test() if ranks is None else first_of(ranks, test, "a standing test", lot.number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from sordino.gradients.batch import mapped, tensors
 from sordino.lots.loading import Reads
-from sordino.random.global_state import GlobalState, seed_all
+from sordino.random.global_state import next_draws, seed_all
 
 Change = Callable[[Tensor], Tensor]
 """From rows of records to rows that may be anything their type can hold."""
@@ -61,15 +62,21 @@ class RecordsTogether:
         indices = self.indices[kept].copy()
         for place, by in (exchanged or {}).items():
             indices[kept.index(place)] = by
-        began: list[GlobalState] = []
+        collated = False
 
         def before(k: int) -> None:
-            seed_all((self.seed + 1 + kept[k]) if k >= 0 else self.seed)
-            if k < 0:
-                began.append(GlobalState.now())
+            nonlocal collated
+            collated = k < 0
+            seed_all(self.seed if collated else self.seed + 1 + kept[k])
 
         made = (self.load.unread() if unread else self.load)(indices, before)
-        return made, bool(began) and not began[0].same(GlobalState.now())
+        return made, collated and next_draws() != self._untouched
+
+    @cached_property
+    def _untouched(self) -> tuple[int, float, int]:
+        """What is drawn next where collate drew nothing."""
+        seed_all(self.seed)
+        return next_draws()
 
 
 def extreme(batch: Any, places: list[int], change: Change, *, low: bool) -> Any | None:

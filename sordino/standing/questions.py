@@ -13,7 +13,7 @@ Privacy: a test releases nothing. That it failed is said once and ends the claim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from sordino.gradients import batch as batches
 from sordino.gradients.probe import evaluation_mode
 from sordino.gradients.protocol import PerSample
 from sordino.lots.loading import Reads
-from sordino.random.global_state import GlobalState, left_as_they_were, seed_all
+from sordino.random.global_state import left_as_they_were, next_draws, seed_all
 from sordino.random.rng import Rng
 from sordino.standing.compare import Seen, directions, disagreement, distance, length
 from sordino.standing.double import Rounding
@@ -45,8 +45,6 @@ _SHORT = 1e-3
 """By how much a length may fall short of what enters the sum; the door's slack is for float32's own rounding."""
 _MORE = 3
 """Further exchanges with other random numbers, where the model, the loss or collate draws some: each may be a rare case."""
-_SOME = 2
-"""Extreme records that are tried after the first lots, beside a real one, by a test that asks every question."""
 _OF = 4
 """One of so many records is exchanged in a whole batch, all for one and the same, so that every ranking moves."""
 _TRIES = 4
@@ -67,13 +65,13 @@ class StandingTest:
         stream: Rng,
         *,
         thorough: bool,
-        first: bool = True,
+        extremes: int = len(EXTREMES),
         whole: int | None = None,
     ) -> Finding | None:
         """What is broken, if anything is. `thorough`: every question; else an exchange and one question more.
 
-        `first`: with every extreme record there is; else with some. `whole`: on as many records as training runs at once,
-        which is this number at most; else on a few of them.
+        `extremes`: so many extreme records are tried beside a real one, where every question is asked or the batch is
+        whole. `whole`: on as many records as training runs at once, which is this number at most; else on a few of them.
         """
         indices = _chosen(drawn, n, stream, whole)
         with left_as_they_were(), torch.enable_grad():
@@ -85,8 +83,7 @@ class StandingTest:
             if thorough or coin < 1 / 3:
                 test.again()
             if n > 1:
-                many = len(EXTREMES) if first else _SOME
-                test.exchanged(many if thorough or whole is not None else int(coin >= 2 / 3))
+                test.exchanged(extremes if thorough or whole is not None else int(coin >= 2 / 3))
             if thorough or 1 / 3 <= coin < 2 / 3:
                 test.alone()
             if test.finding is None and test.random and (thorough or coin < 0.25):
@@ -112,6 +109,7 @@ class _OneTest:
 
     def __init__(self, of: StandingTest, together: RecordsTogether, stream: Rng, n: int, *, whole: bool) -> None:
         self._test, self.together, self._stream, self._n, self._whole = of, together, stream, n, whole
+        self._device = next(of._model.parameters()).device
         self.finding: Finding | None = None
         self.random = False  # something was drawn at random by the model, the loss or collate
 
@@ -124,6 +122,8 @@ class _OneTest:
             return
         self._places = self._stream.permutation(b)[: max(1, b // _OF) if self._whole else 1]
         self._seed = self._stream.seed()
+        seed_all(self._seed)
+        self._untouched = next_draws()  # what is drawn next where a pass drew nothing
         self._watched = torch.ones(b, dtype=torch.bool)
         self._watched[torch.from_numpy(self._places)] = False
         self._signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
@@ -203,7 +203,7 @@ class _OneTest:
             if real:
                 raise
             return  # a stranger's code may refuse an extreme record: that is an error, not a wrong claim
-        if not self._first.ended.same(seen.ended):  # type: ignore[attr-defined]
+        if self._first.ended != seen.ended:
             self.random = True
             return  # the two drew different amounts: nothing can be said
         far = disagreement(self._first, seen, self._watched)
@@ -217,23 +217,22 @@ class _OneTest:
     def _pass(self, batch: Any, *, keep: bool = False) -> Seen:
         ready = self._ready(batch)
         seed_all(self._seed)
-        began = GlobalState.now()
         part = self._test._gradients(ready)
         lengths = part.norms().total().detach().cpu().float()
         if self._weights is None:
             self._weights = directions(lengths, self._signs, self._watched)
         weights = self._weights * lengths.isfinite().unsqueeze(1)
-        total = {name: tensor.clone() for name, tensor in part.weighted_sum(self._on(weights)).items()}
-        ended = GlobalState.now()
-        if keep:
-            self._part = part
-        return Seen(part.losses.detach().cpu(), lengths, total, not began.same(ended), ended, shapes(batch))
+        total: Mapping[str, Tensor] = part.weighted_sum(self._on(weights))
+        ended = next_draws()
+        if keep:  # the next sum may be made in the same memory
+            self._part, total = part, {name: tensor.clone() for name, tensor in total.items()}
+        return Seen(part.losses.detach().cpu(), lengths, total, ended != self._untouched, ended, shapes(batch))
 
     def _ready(self, batch: Any) -> Any:
-        return batches.to(batch, next(self._test._model.parameters()).device)
+        return batches.to(batch, self._device)
 
     def _on(self, weights: Tensor) -> Tensor:
-        return weights.to(next(self._test._model.parameters()).device)
+        return weights.to(self._device)
 
     def _tolerance(self, *, same: bool) -> float:
         if same:
@@ -254,7 +253,11 @@ def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng, whole: int | None) ->
     """Some of the drawn records, each once; filled up with others where there are too few to be coupled."""
     unique = np.unique(drawn)
     few = whole or max(LEAST, min(MOST, len(unique) // 8))
-    order = unique[stream.permutation(len(unique))][:few] if len(unique) else unique
+    if few < len(unique) // 4:  # the first different ones of many tosses, which cost less than an order of all
+        tossed = list(dict.fromkeys(stream.integers(2 * few, len(unique)).tolist()))[:few]
+        order = unique[tossed]
+    else:
+        order = unique[stream.permutation(len(unique))][:few] if len(unique) else unique
     if len(order) < min(LEAST, n):
         rest = np.setdiff1d(stream.integers(4 * LEAST, n), order)
         order = np.concatenate([order, rest[: LEAST - len(order)]])
