@@ -12,6 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.accounting import epsilon_delta_tradeoff, gaussian_mu, gaussian_tradeoff, subsampled_tradeoff
+from sordino.accounting.gaussian import gaussian_epsilon
+from sordino.audit.bounds.two_worlds import Errors
+from sordino.audit.bounds.two_worlds import gaussian as audited_gaussian
+from sordino.audit.bounds.two_worlds import mu as audited_mu
 from sordino.lab.descent import descend, query, squared
 from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.workbench import Workbench
@@ -72,6 +76,12 @@ def run(bench: Workbench) -> Outcome:
         Series("guessing", [0, 1], [1, 0], method="none", variant=3),
     ]
     worst = float((allowed - missed).max())
+    # A rule from the first half of the releases, judged on the others: what the attack proves, whatever the claim says.
+    half = trials // 2
+    cut = float(np.median(np.concatenate([there[:half], away[:half]])))
+    judged = Errors(int((there[half:] < cut).sum()), trials - half, int((away[half:] >= cut).sum()), trials - half)
+    proved, proved_epsilon = audited_mu(judged), audited_gaussian(judged, DELTA)
+    claimed = gaussian_epsilon(limit, DELTA)
     return Outcome(
         [
             Panel("what ε, δ allow an attacker", "type I error α (false alarm)", "type II error β (missed)", curves),
@@ -96,8 +106,23 @@ def run(bench: Workbench) -> Outcome:
                 f"the attack's errors are below the curve by at most {max(0.0, worst):.3f}, within the error of "
                 f"{2 * trials} releases",
             ),
+            Finding(
+                "a measured lower bound stays below the claim",
+                "003:15",
+                bench.judged(proved <= limit),
+                f"audited, with 95 % confidence: μ ≥ {proved:.2f} where {limit:.2f} is claimed, so ε ≥ "
+                f"{proved_epsilon:.2f} of {claimed:.2f} at δ = 1e-5; a low bound would prove nothing",
+            ),
         ],
-        numbers={"alpha": false_alarm.tolist(), "beta": missed.tolist(), "trials": trials},
+        numbers={
+            "alpha": false_alarm.tolist(),
+            "beta": missed.tolist(),
+            "trials": trials,
+            "audited μ, at least": proved,
+            "claimed μ": limit,
+            "audited ε, at least": proved_epsilon,
+            "claimed ε": claimed,
+        },
     )
 
 
