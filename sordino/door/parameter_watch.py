@@ -12,10 +12,12 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from ctypes import Array, c_char
 from operator import attrgetter, is_
+from typing import Any
 
 from torch import Tensor, nn
+
+from sordino.kernels.bytes_at import bytes_at
 
 Buffers = Sequence[tuple[str, Tensor]]
 """A model's buffers with names, in order."""
@@ -39,7 +41,7 @@ class ParameterWatch:
         self._versions: list[int] = []
         self._addresses: list[int] = []
         self._pieces: list[tuple[int, int]] = []  # which bytes of each are compared: from where on, how many
-        self._windows: list[Array[c_char]] = []  # these bytes, in the parameters' own memory
+        self._windows: list[Any] = []  # these bytes, in the parameters' own memory
         self._numbers: list[bytes] = []  # what they were
         self._buffers: list[Tensor] = []
         self._buffer_versions: list[int] = []
@@ -53,7 +55,8 @@ class ParameterWatch:
         self._versions = list(map(_version, self._parameters))
         self._addresses = [p.data_ptr() for p in self._parameters]
         self._pieces = _pieces(self._parameters)
-        self._windows = [_window(*place) for place in zip(self._addresses, self._pieces, strict=True)]
+        places = zip(self._addresses, self._pieces, strict=True)
+        self._windows = [bytes_at(address + start, many) for address, (start, many) in places]
         self._numbers = [window.raw for window in self._windows]
 
     def adopt(self, named: Mapping[str, nn.Parameter]) -> None:
@@ -87,7 +90,8 @@ class ParameterWatch:
             p = self._parameters[i]
             self._versions[i], address = p._version, p.data_ptr()
             if address != self._addresses[i]:
-                self._addresses[i], self._windows[i] = address, _window(address, self._pieces[i])
+                start, many = self._pieces[i]
+                self._addresses[i], self._windows[i] = address, bytes_at(address + start, many)
         return places
 
     def changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
@@ -108,12 +112,6 @@ class ParameterWatch:
     def _first_different(self, before: Iterable[object], now: Iterable[object]) -> str:
         different = (name for name, a, b in zip(self._names, before, now, strict=True) if a != b)
         return f"parameter {next(different)!r}"
-
-
-def _window(address: int, piece: tuple[int, int]) -> Array[c_char]:
-    """Some bytes of a parameter that is at this address; reading them is safe for as long as it is there."""
-    start, many = piece
-    return (c_char * many).from_address(address + start)
 
 
 def _pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:

@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from sordino.kernels import processor
 from sordino.kernels.build import Library
 from sordino.kernels.library import Unavailable, opened
 
 if TYPE_CHECKING:  # the noise, which needs no torch, is bound by this file too
     from torch import Tensor
 
-LEVELS = ("portable", "AVX2")
+LEVELS = ("portable", "AVX2", "AVX-512")
 """Instruction sets by level, of all kernels but the noise's, which has its own."""
 BEST = len(LEVELS) - 1
+_EIGHT_LANES = LEVELS.index("AVX2")
 ROUNDING = 1e-5
 """Of the largest value: how far a small case may differ from torch's, which adds in another order."""
 
@@ -55,7 +57,7 @@ def trusted(
         library = typed(opened(made_of), functions)
     except Unavailable:
         return None
-    level = int(library.sordino_level(BEST))
+    level = int(library.sordino_level(BEST if processor.one_piece() else _EIGHT_LANES))
     if level < least:
         return None
     found = kernel(library, level)

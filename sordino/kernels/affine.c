@@ -24,7 +24,7 @@ typedef struct {
 /* Eight rows of eight to eight columns. */
 INLINE void turned(const float *from, int64_t row, float *to) {
     v8 r[8], s[8];
-    for (int i = 0; i < 8; i++) r[i] = AT(from + i * row);
+    for (int i = 0; i < 8; i++) r[i] = AT8(from + i * row);
     for (int i = 0; i < 8; i += 2) {
         s[i] = SHUFFLE(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
         s[i + 1] = SHUFFLE(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
@@ -35,8 +35,8 @@ INLINE void turned(const float *from, int64_t row, float *to) {
             r[i + 2 * j + 1] = SHUFFLE(s[i + j], s[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
         }
     for (int i = 0; i < 4; i++) {
-        PUT(to + i * COLUMNS) = SHUFFLE(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        PUT(to + (i + 4) * COLUMNS) = SHUFFLE(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+        PUT8(to + i * COLUMNS) = SHUFFLE(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        PUT8(to + (i + 4) * COLUMNS) = SHUFFLE(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
 }
 
@@ -49,11 +49,11 @@ INLINE void packed(const affine_t *of, size_t from, size_t k, size_t column, siz
         return;
     }
     if (wide == COLUMNS && of->m_row == 1)
-        for (; t + 2 * LANES <= k; t += 2 * LANES) /* a line of the cache at a time */
-            for (int half = 0; half < COLUMNS; half += LANES) {
-                const float *corner = m + t + half * of->m_column;
-                turned(corner, of->m_column, to + t * COLUMNS + half);
-                turned(corner + LANES, of->m_column, to + (t + LANES) * COLUMNS + half);
+        for (; t + LINE <= k; t += LINE) /* a line of the cache at a time */
+            for (int some = 0; some < COLUMNS; some += 8) {
+                const float *corner = m + t + some * of->m_column;
+                turned(corner, of->m_column, to + t * COLUMNS + some);
+                turned(corner + 8, of->m_column, to + (t + 8) * COLUMNS + some);
             }
     for (; t < k; t++)
         for (size_t j = 0; j < COLUMNS; j++)

@@ -19,7 +19,7 @@ from sordino.kernels.tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = {"sordino_affine": (INT, INT, POINTER, SIZE, SIZE)}
-_COLUMNS = 16  # of a tile: threads begin at multiples
+_COLUMNS = 32  # of the widest tile: threads begin at multiples
 _SPLIT = 1 << 21  # multiplications; fewer are not worth a second thread
 _LEAST = 64  # rows and columns; narrower products are torch's
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -37,12 +38,19 @@ FUSED = ("-ffp-contract=fast", "-Wno-psabi")
 """Fused where the processor can; vectors never cross a call, so how they would be passed does not matter."""
 
 
+_WIDE_MACHINES = ("x86_64", "amd64")
+_AGAIN = '#define LANES 16\n#include "{}"\n'
+"""A kernel once more, with sixteen floats to a vector, in the same library."""
+
+
 class Library(NamedTuple):
     """One library: what it is made of, the first of which is compiled, and how."""
 
     name: str
     sources: tuple[str, ...]
     flags: tuple[str, ...] = FUSED
+    wide: bool = False
+    """Compiled with vectors of sixteen floats too."""
 
     @property
     def path(self) -> Path:
@@ -51,7 +59,7 @@ class Library(NamedTuple):
 
     def source_hash(self) -> str:
         """Of the sources and the flags: a library that does not carry it is stale."""
-        digest = hashlib.sha256(" ".join((*FLAGS, *self.flags)).encode())
+        digest = hashlib.sha256(" ".join((*FLAGS, *self.flags, _AGAIN if self.wide else "")).encode())
         for name in self.sources:
             digest.update((HERE / name).read_bytes())
         return digest.hexdigest()
@@ -62,14 +70,16 @@ _GEMM = ("gemm.h", *_VECTORS)
 _IMAGES = ("image.h", *_GEMM)
 NOISE = Library("noise", ("noise.c", "noise_levels.h", "noise_interleaved.h", "export.h"), SAME_BITS)
 MATRICES = Library("matrices", ("matrices.c", *_VECTORS))
-AFFINE = Library("affine", ("affine.c", *_GEMM))
-PRODUCT = Library("product", ("product.c", *_GEMM))
-GRAM = Library("gram", ("gram.c", *_GEMM))
-LSTM = Library("lstm", ("lstm.c", *_GEMM))
-CORRELATION = Library("correlation", ("correlation.c", *_IMAGES))
-CONVOLUTION = Library("convolution", ("convolution.c", "sample_gradients.h", *_IMAGES))
-WINOGRAD = Library("winograd", ("winograd.c", "winograd_tiles.h", *_IMAGES))
-WINOGRAD_ROWS = Library("winograd_rows", ("winograd_rows.c", "winograd_tiles.h", "sample_gradients.h", *_IMAGES))
+AFFINE = Library("affine", ("affine.c", *_GEMM), wide=True)
+PRODUCT = Library("product", ("product.c", *_GEMM), wide=True)
+GRAM = Library("gram", ("gram.c", *_GEMM), wide=True)
+LSTM = Library("lstm", ("lstm.c", *_GEMM), wide=True)
+CORRELATION = Library("correlation", ("correlation.c", *_IMAGES), wide=True)
+CONVOLUTION = Library("convolution", ("convolution.c", "sample_gradients.h", *_IMAGES), wide=True)
+WINOGRAD = Library("winograd", ("winograd.c", "winograd_tiles.h", *_IMAGES), wide=True)
+WINOGRAD_ROWS = Library(
+    "winograd_rows", ("winograd_rows.c", "winograd_tiles.h", "sample_gradients.h", *_IMAGES), wide=True
+)
 LIBRARIES = (NOISE, MATRICES, AFFINE, PRODUCT, GRAM, LSTM, CORRELATION, CONVOLUTION, WINOGRAD, WINOGRAD_ROWS)
 
 
@@ -95,8 +105,13 @@ def _compiled(library: Library, command: list[str], scratch: Path) -> str | None
     made, source = scratch / library.path.name, HERE / library.sources[0]
     try:
         stamp = f'-DSORDINO_SOURCE="{library.source_hash()}"'
+        files = [str(source)]
+        if library.wide and platform.machine().lower() in _WIDE_MACHINES:
+            again = scratch / f"{library.name}_wide.c"
+            again.write_text(_AGAIN.format(source.as_posix()))
+            files += ["-DSORDINO_WIDE", str(again)]
         done = subprocess.run(
-            [*command, *FLAGS, *library.flags, stamp, str(source), "-o", str(made)],
+            [*command, *FLAGS, *library.flags, stamp, *files, "-o", str(made)],
             capture_output=True,
             text=True,
             check=False,

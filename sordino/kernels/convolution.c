@@ -33,7 +33,7 @@ typedef struct {
 
 /* The result of one tile. The constants tell the compiler what to keep in registers. */
 INLINE void patch_tile(const tile_t *of, const int tall, const int wide) {
-    v8 sum[TALL][WIDE];
+    vec sum[TALL][WIDE];
     ptrdiff_t from[WIDE], lanes = LANES;
     for (int j = 0; j < wide; j++) from[j] = of->pieces[j].from, lanes &= of->pieces[j].lanes;
     for (int i = 0; i < tall; i++)
@@ -118,10 +118,10 @@ INLINE double squares(const float *x, int64_t n) {
     double total = 0;
     for (int64_t begin = 0; begin < n; begin += RUN) {
         int64_t end = begin + RUN < n ? begin + RUN : n, i = begin;
-        v8 some[4] = {{0}};
+        vec some[4] = {{0}};
         for (; i + 4 * LANES <= end; i += 4 * LANES)
             for (int k = 0; k < 4; k++) {
-                v8 v = AT(x + i + k * LANES);
+                vec v = AT(x + i + k * LANES);
                 some[k] += v * v;
             }
         some[0] += some[1] + (some[2] + some[3]);

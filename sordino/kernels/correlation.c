@@ -27,7 +27,7 @@ typedef struct {
 
 /* Sums begin at the bias, and the positions of a tile may lie anywhere: a tile of its own around the common loop. */
 INLINE void position_tile(const product_t *w, int64_t first, int64_t panel, const int tall) {
-    v8 sum[ROWS][WIDE];
+    vec sum[ROWS][WIDE];
     const float *a[ROWS], *b = w->weights + panel * w->count * w->length * PANEL, *start = w->bias + panel * PANEL;
     for (int i = 0; i < tall; i++) {
         a[i] = w->a + w->from[first + i];

@@ -7,10 +7,14 @@
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
+#define HIDDEN
 #else
 #define EXPORT __attribute__((visibility("default")))
+#define HIDDEN __attribute__((visibility("hidden")))
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+#if !defined(LANES) /* once, where a kernel is compiled twice */
 EXPORT const char sordino_source[] = SORDINO_SOURCE;
+#endif
 #endif

@@ -16,10 +16,10 @@
  * them vectors. `tall` and `wide` are constants, or the sums would not stay in registers. */
 #define ADD_PRODUCTS(sum, tall, wide, depth, left, right)                             \
     for (int64_t t = 0; t < (int64_t)(depth); t++) {                                  \
-        v8 right_[WIDEST];                                                            \
+        vec right_[WIDEST];                                                            \
         for (int j = 0; j < (wide); j++) right_[j] = (right);                         \
         for (int i = 0; i < (tall); i++) {                                            \
-            const v8 left_ = (left);                                                  \
+            const vec left_ = (left);                                                  \
             for (int j = 0; j < (wide); j++) (sum)[i][j] += left_ * right_[j];        \
         }                                                                             \
     }
@@ -53,7 +53,7 @@ INLINE out_t out_rows(float *at, int64_t row, int add) { return (out_t){at, row,
  */
 INLINE d4 tile(const int tall, const float *left, int64_t row, int64_t step, const float *right, int64_t depth, out_t out,
                int64_t high, int64_t wide, const int squares) {
-    v8 sum[ROWS][2], square[2] = {ALL(0.0f), ALL(0.0f)};
+    vec sum[ROWS][2], square[2] = {ALL(0.0f), ALL(0.0f)};
     for (int i = 0; i < tall; i++) sum[i][0] = sum[i][1] = ALL(0.0f);
     ADD_PRODUCTS(sum, tall, 2, depth, ALL(left[i * row + t * step]), AT(right + t * COLUMNS + j * LANES));
     if (high == tall && wide == COLUMNS) {

@@ -54,7 +54,7 @@ INLINE v8 summed(v8 a, v8 b) {
 
 /* TALL x WIDE scalars, each the sum over one vector's lanes, in an order of no importance but always the same. */
 INLINE void scalars(const v8 tile[TALL][WIDE], v8 *first, v8 *second) {
-    v8 none = ALL(0.0f);
+    v8 none = ALL8(0.0f);
     *first = summed(folded(tile[0][0], tile[0][1], tile[0][2], tile[1][0]),
                     folded(tile[1][1], tile[1][2], tile[2][0], tile[2][1]));
     *second = summed(folded(tile[2][2], tile[3][0], tile[3][1], tile[3][2]), none);
@@ -64,11 +64,14 @@ INLINE void scalars(const v8 tile[TALL][WIDE], v8 *first, v8 *second) {
 INLINE void tile_of(const copy_t *x, size_t above, size_t across, v8 *first, v8 *second) {
     const float *left = x->at + above * x->stride, *right = x->at + across * x->stride;
     size_t stride = x->stride, width = x->width;
-    v8 tile[TALL][WIDE];
+    vec tile[TALL][WIDE];
+    v8 eights[TALL][WIDE];
     for (int i = 0; i < TALL; i++)
         for (int j = 0; j < WIDE; j++) tile[i][j] = ALL(0.0f);
     ADD_PRODUCTS(tile, TALL, WIDE, width / LANES, AT(left + i * stride + t * LANES), AT(right + j * stride + t * LANES));
-    scalars((const v8(*)[WIDE])tile, first, second);
+    for (int i = 0; i < TALL; i++)
+        for (int j = 0; j < WIDE; j++) eights[i][j] = EIGHT(tile[i][j]);
+    scalars((const v8(*)[WIDE])eights, first, second);
 }
 
 /* How often each pair of a tile counts whose first column is `ahead` rows after its first row, in the order of `scalars`. */
@@ -81,7 +84,7 @@ INLINE void counts(int ahead, count_t *found) {
     for (int i = 0; i < TALL; i++)
         for (int j = 0; j < WIDE; j++) {
             int distance = ahead + j - i;
-            whole[i][j] = diagonal[i][j] = ALL(0.0f);
+            whole[i][j] = diagonal[i][j] = ALL8(0.0f);
             whole[i][j][0] = distance > 0 ? 2.0f : distance == 0 ? 1.0f : 0.0f;
             diagonal[i][j][0] = distance == 0 ? 1.0f : 0.0f;
         }
@@ -124,10 +127,10 @@ INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint6
                         a[0] *= g[0], a[1] *= g[1];
                         if (on) {
                             const count_t *count = &near[ahead + WIDE - 1];
-                            sums[k] += doubled(a[0] * count->whole[0]) + doubled(a[1] * count->whole[1]);
-                            diagonals[k] += doubled(a[0] * count->diagonal[0]) + doubled(a[1] * count->diagonal[1]);
+                            sums[k] += doubled8(a[0] * count->whole[0]) + doubled8(a[1] * count->whole[1]);
+                            diagonals[k] += doubled8(a[0] * count->diagonal[0]) + doubled8(a[1] * count->diagonal[1]);
                         } else {
-                            sums[k] += 2.0 * (doubled(a[0]) + doubled(a[1]));
+                            sums[k] += 2.0 * (doubled8(a[0]) + doubled8(a[1]));
                         }
                     }
                 }

@@ -37,11 +37,24 @@ def name() -> str:
     return f"{plain} ({'.'.join(numbers)})" if numbers else plain
 
 
+def one_piece(said: dict[str, str] | None = None) -> bool:
+    """Whether sixteen floats, where the processor has such vectors at all, are computed in one piece.
+
+    In two pieces they are no faster than eight, and rows that are no multiple of sixteen waste more.
+
+    >>> one_piece({"vendor_id": "GenuineIntel", "cpu family": "6"})
+    True
+    >>> one_piece({"vendor_id": "AuthenticAMD", "cpu family": "25"})
+    False
+    """
+    said = _this() if said is None else said
+    return (said.get("vendor_id"), said.get("cpu family")) != _ZEN_4
+
+
 def full_width(instructions: str, said: dict[str, str] | None = None) -> bool:
-    """Whether torch's products have vectors twice as wide as those of the kernels, in one piece.
+    """Whether torch computes sixteen floats in one piece: processors on which nothing of the kernels was timed.
 
     >>> full_width("AVX2"), full_width("AVX512", {"vendor_id": "GenuineIntel", "cpu family": "6"})
     (False, True)
     """
-    said = _this() if said is None else said
-    return instructions == "AVX512" and (said.get("vendor_id"), said.get("cpu family")) != _ZEN_4
+    return instructions == "AVX512" and one_piece(said)

@@ -30,15 +30,15 @@ INLINE void pack_panel(const shape_t *s, int64_t first, const float *w, float *t
         }
         for (int64_t c = 0; c < some; c++)
             for (int p = 0; p < PANEL; p += LANES) {
-                v8 half[SIDE][3];
+                vec half[SIDE][3];
                 for (int x = 0; x < 3; x++) {
-                    v8 above = AT(taps[x][c] + p), middle = AT(taps[3 + x][c] + p), below = AT(taps[6 + x][c] + p);
+                    vec above = AT(taps[x][c] + p), middle = AT(taps[3 + x][c] + p), below = AT(taps[6 + x][c] + p);
                     half[0][x] = above, half[3][x] = below;
                     half[1][x] = ALL(0.5f) * (above + below + middle), half[2][x] = ALL(0.5f) * (above + below - middle);
                 }
                 float *out = to + (begin + c) * PANEL + p;
                 for (int y = 0; y < SIDE; y++, out += SIDE * point) {
-                    v8 ends = half[y][0] + half[y][2];
+                    vec ends = half[y][0] + half[y][2];
                     PUT(out) = half[y][0];
                     PUT(out + point) = ALL(0.5f) * (ends + half[y][1]);
                     PUT(out + 2 * point) = ALL(0.5f) * (ends - half[y][1]);
@@ -53,10 +53,10 @@ INLINE void collect(const shape_t *s, place_t at, const float *m, int64_t first,
     int64_t high = least(2, s->rows - at.top), wide = least(2, s->columns - at.left), count = least(PANEL, s->outputs - first);
     float *to = y + at.sample * s->y[SAMPLE] + at.top * s->y[ROW] + at.left * s->y[COLUMN] + first;
     for (int64_t p = 0; p < count; p += LANES) {
-        v8 half[2][SIDE], out[2][2];
+        vec half[2][SIDE], out[2][2];
         for (int x = 0; x < SIDE; x++) {
             const float *at = m + x * PANEL + p;
-            v8 a = AT(at), b = AT(at + SIDE * PANEL), c = AT(at + 2 * SIDE * PANEL), d = AT(at + 3 * SIDE * PANEL);
+            vec a = AT(at), b = AT(at + SIDE * PANEL), c = AT(at + 2 * SIDE * PANEL), d = AT(at + 3 * SIDE * PANEL);
             half[0][x] = a + (b + c), half[1][x] = (b - c) - d;
         }
         for (int i = 0; i < 2; i++) {
@@ -121,7 +121,7 @@ INLINE int pack(const int64_t *shape, int64_t first, int64_t last, const float *
     return 0;
 }
 
-/* The transformed weights of panels first..last-1 of 16 outputs, each of 256 times the input channels and one more. */
+/* The transformed weights of panels first..last-1 of PANEL outputs, each of POINTS * PANEL times the input channels and one more. */
 BY_LEVEL(sordino_winograd_weights, pack, (const int64_t *shape, int64_t first, int64_t last, const float *w, float *packed),
          (shape, first, last, w, packed))
 

@@ -26,7 +26,7 @@ FUNCTIONS = {
     "sordino_winograd": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),
     "sordino_winograd_weights": (INT, INT, POINTER, STEP, STEP, POINTER, POINTER),
 }
-_PANEL = 16  # output channels that are computed at once
+_PANEL = 16, 16, 32  # output channels that are computed at once, by level
 _POINTS = 16  # products of a tile
 _PLAIN = Window((3, 3), padding=(1, 1))
 
@@ -77,8 +77,9 @@ class Passes:
     ) -> Tensor:
         x = x if channels_last(x) else x.contiguous(memory_format=torch.channels_last)
         y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
-        shape, panels, threads = shape_of(x, y, geometry, steps), -(-size[1] // _PANEL), torch.get_num_threads()
-        packed = room((panels * _PANEL * _POINTS * (x.shape[1] + 1),), x)
+        panel = _PANEL[self.level]
+        shape, panels, threads = shape_of(x, y, geometry, steps), -(-size[1] // panel), torch.get_num_threads()
+        packed = room((panels * panel * _POINTS * (x.shape[1] + 1),), x)
         bias = None if bias is None else bias.contiguous()
 
         def pack(begin: int, end: int) -> None:

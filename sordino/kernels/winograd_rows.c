@@ -40,7 +40,11 @@ INLINE void multiply(const store_t *r, int point, int64_t panel, int64_t count, 
     const float *a = r->a + point * r->a_point + panel * r->block * PANEL, *g = r->g + point * r->g_point;
     for (int64_t p = 0; p < r->outputs; p += PANEL, g += r->block * PANEL, m += PANEL * PANEL) {
 #define TILE(first, rows) tile(rows, g + first, 1, PANEL, a, count, out_rows(m + first * PANEL, PANEL, more), rows, COLUMNS, 0)
+#if LANES == 16
+        TILE(0, 6), TILE(6, 6), TILE(12, 5), TILE(17, 5), TILE(22, 5), TILE(27, 5);
+#else
         TILE(0, 6), TILE(6, 5), TILE(11, 5);
+#endif
 #undef TILE
     }
 }
@@ -50,25 +54,25 @@ INLINE double collect(const shape_t *s, const float *m, int64_t point, int64_t p
     int64_t count = least(PANEL, s->channels - panel * PANEL);
     d4 all = {0};
     for (int64_t p = 0; p < s->outputs; p++, m += PANEL) {
-        v8 squares = ALL(0.0f);
+        vec squares = ALL(0.0f);
         if (rows)
             for (int k = 0; k < 9; k++) __builtin_prefetch(rows + ((p + AHEAD) * 9 + k) * s->channels + panel * PANEL, 1);
         for (int64_t c = 0; c < count; c += LANES) {
-            v8 half[3][SIDE];
+            vec half[3][SIDE];
             for (int x = 0; x < SIDE; x++) {
                 const float *at = m + x * point + c;
-                v8 b = AT(at + SIDE * point), d = AT(at + 2 * SIDE * point), both = ALL(0.5f) * (b + d);
+                vec b = AT(at + SIDE * point), d = AT(at + 2 * SIDE * point), both = ALL(0.5f) * (b + d);
                 half[0][x] = AT(at) + both, half[1][x] = ALL(0.5f) * (b - d), half[2][x] = both + AT(at + 3 * SIDE * point);
             }
             for (int y = 0; y < 3; y++) {
-                v8 both = ALL(0.5f) * (half[y][1] + half[y][2]);
-                v8 out[3] = {half[y][0] + both, ALL(0.5f) * (half[y][1] - half[y][2]), both + half[y][3]};
+                vec both = ALL(0.5f) * (half[y][1] + half[y][2]);
+                vec out[3] = {half[y][0] + both, ALL(0.5f) * (half[y][1] - half[y][2]), both + half[y][3]};
                 for (int x = 0; x < 3; x++) {
                     squares += out[x] * out[x];
                     if (!rows) continue;
                     float *to = rows + (p * 9 + y * 3 + x) * s->channels + panel * PANEL + c;
                     if (c + LANES <= count)
-                        PUT(to) = add ? (v8)(out[x] + AT(to)) : out[x];
+                        PUT(to) = add ? (vec)(out[x] + AT(to)) : out[x];
                     else
                         for (int64_t l = 0; l < count - c; l++) to[l] = add ? to[l] + out[x][l] : out[x][l];
                 }

@@ -9,7 +9,7 @@
  *          0 -1  1  0         1/2 -1/2  1/2
  *          0  1  0 -1          0    0    1
  *
- * With channels innermost each transform works on eight channels at a time, and what is left are POINTS matrix products.
+ * With channels innermost each transform works on a vector of channels at a time, and what is left are POINTS matrix products.
  */
 #include "gemm.h"
 #include "image.h"
@@ -66,9 +66,9 @@ INLINE void spread_input(patch_t from, int64_t channels, target_t to) {
     for (int64_t c = 0; c < channels; c += LANES) {
         const float *d = from.pixels + c;
         float *out = to.first + c / PANEL * to.panel + c % PANEL;
-        v8 half[SIDE][SIDE];
+        vec half[SIDE][SIDE];
         for (int x = 0; x < SIDE; x++, d += from.column) {
-            v8 a = AT(d), b = AT(d + from.row), e = AT(d + 2 * from.row), f = AT(d + 3 * from.row);
+            vec a = AT(d), b = AT(d + from.row), e = AT(d + 2 * from.row), f = AT(d + 3 * from.row);
             half[0][x] = a - e, half[1][x] = b + e, half[2][x] = e - b, half[3][x] = b - f;
         }
         for (int y = 0; y < SIDE; y++, out += SIDE * to.point) {
@@ -85,9 +85,9 @@ INLINE void spread_gradient(patch_t from, int64_t channels, float weight, target
     for (int64_t c = 0; c < channels; c += LANES) {
         const float *g = from.pixels + c;
         float *out = to.first + c / PANEL * to.panel + c % PANEL;
-        v8 half[SIDE][2];
+        vec half[SIDE][2];
         for (int x = 0; x < 2; x++, g += from.column) {
-            v8 a = AT(g) * ALL(weight), b = AT(g + from.row) * ALL(weight);
+            vec a = AT(g) * ALL(weight), b = AT(g + from.row) * ALL(weight);
             half[0][x] = a, half[1][x] = a + b, half[2][x] = a - b, half[3][x] = -b;
         }
         for (int y = 0; y < SIDE; y++, out += SIDE * to.point) {

@@ -3,8 +3,8 @@
 A run that is to be repeated bit by bit cannot ask a stopwatch, because formulas differ in rounding. These rules were read
 off one: every formula was timed on the layers of the MNIST CNN, the CIFAR net, ResNet-18 and WRN-16-4 (one thread, AVX2,
 `Stopwatch.fastest`). Where a rule and the stopwatch disagreed on those, the rule's choice took at most 1.4 times as long.
-The processor counts too: where torch's vectors are twice as wide as the kernels' (`kernels/processor.py`), code that only
-does torch's own work again is not taken. `python -m bench.kernels` has the figures of the processors that were tried.
+The processor counts too: where sixteen floats are computed in one piece (`kernels/processor.py`), which was never timed,
+code that only does torch's own work again is not taken. `python -m bench.kernels` has the figures of those that were.
 
 Privacy: shapes are public; nothing here looks at a value.
 """
@@ -74,8 +74,8 @@ def whole_pass(
 ) -> str:
     """The code for the "forward" pass of x, or for the gradient at the "input", x being that at the output.
 
-    The framework's kernels are slow with strides; the compiled one computes its channels by the vector. `wide`: torch's
-    vectors are twice as wide.
+    The framework's kernels are slow with strides; the compiled one computes its channels by the vector. `wide`: torch
+    computes sixteen floats in one piece.
     """
     if "winograd" in ways and not wide and min(weight[:2]) >= _PANEL and prod(x[2:]) > 1:
         return "winograd"
@@ -90,5 +90,5 @@ def _fills_panels(channels: int, outputs: int) -> bool:
 
 
 def product(instructions: str, *, wide: bool) -> str:
-    """The code for products of matrices, on a processor of such instructions: the compiled one has vectors of eight."""
+    """The code for products of matrices, on a processor of such instructions; `wide`: sixteen floats in one piece."""
     return "compiled" if instructions in ("AVX2", "AVX512") and not wide else "torch"
