@@ -17,6 +17,7 @@ Privacy: gradients come from `Private.backward` alone, in the hook `backward`; e
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import torch
@@ -43,6 +44,14 @@ except ImportError as error:
     raise NotInstalled("lightning", "lightning") from error
 
 _STATE = "sordino"
+_HOOKS = (
+    "on_train_start",
+    "on_validation_start",
+    "on_test_start",
+    "on_predict_start",
+    "on_save_checkpoint",
+    "on_load_checkpoint",
+)
 _EVERY = 10
 """Steps between two logged values of ε."""
 
@@ -53,6 +62,17 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._held: dict[str, Any] = {}  # what is not a module: Lightning must not move, copy or save it
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Hooks that a subclass writes come after those here, whether or not it calls `super`."""
+        super().__init_subclass__(**more)
+        for name in _HOOKS:
+            if name in vars(cls):
+                setattr(cls, name, _after(getattr(PrivateModule, name), vars(cls)[name]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has the weights alone: its noise must not be in two places."""
+        return {**super().__getstate__(), "_held": {}}
 
     def record_losses(self, *batch: Any) -> Tensor:
         """One loss per record of a batch, shape (B,)."""
@@ -70,6 +90,11 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         **more: Any,
     ) -> Draws:
         """The lots to fit on: `trainer.fit(module, lots)`. `more` goes to `Private.draws`."""
+        for name in ("training_step", "backward"):
+            if getattr(type(self), name) is not getattr(PrivateModule, name):
+                raise Refusal(f"{name} is overridden: what it computes is not bounded by record; write record_losses")
+        if not self.automatic_optimization:
+            raise Refusal("automatic_optimization=False: each lot is one step of one optimizer; leave it as it is")
         query = privacy.query_for(sampler, length(dataset), steps, expected_batch)
         ledger = ledger_for(self, None)
         private = Private(self, _losses, query, backend=backend, ledger=ledger)
@@ -113,8 +138,21 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         """Nor tested."""
         self._look_at(self.trainer.test_dataloaders)
 
+    def on_predict_start(self) -> None:
+        """Nor predicted for."""
+        self._look_at(self.trainer.predict_dataloaders)
+
+    def log(self, name: str, value: Any, *positional: Any, **more: Any) -> None:
+        """Theirs; the losses of records are not for the log."""
+        if self._held.get("asked"):
+            raise Refusal(
+                f"self.log({name!r}) in record_losses: what is computed there is of private records and has no noise; "
+                "release a noisy mean of the losses that the claim counts, by Privacy.target(…, loss_bound=…)"
+            )
+        super().log(name, value, *positional, **more)
+
     def _look_at(self, loaders: Any) -> None:
-        for loader in loaders if isinstance(loaders, list | tuple) else [loaders]:
+        for loader in _flat(loaders):
             dataset = getattr(loader, "dataset", None)
             if "data" in self._held and dataset is not None and shares_records(dataset, self._held["data"]):
                 self._held["ledger"].void(EVALUATED)
@@ -161,5 +199,28 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
 
 
 def _losses(module: Any, *batch: Any) -> Tensor:
-    found: Tensor = module.record_losses(*batch)
+    module._held["asked"] = True
+    try:
+        found: Tensor = module.record_losses(*batch)
+    finally:
+        module._held["asked"] = False
     return found
+
+
+def _after(first: Any, own: Any) -> Any:
+    """A hook of a subclass, behind that of `PrivateModule`."""
+
+    @wraps(own)
+    def hook(self: Any, *args: Any, **kwargs: Any) -> Any:
+        first(self, *args, **kwargs)
+        return own(self, *args, **kwargs)
+
+    return hook
+
+
+def _flat(loaders: Any) -> list[Any]:
+    """Data loaders as Lightning takes them: one, or lists and dicts of them, or its `CombinedLoader`."""
+    inner = getattr(loaders, "flattened", loaders)
+    if isinstance(inner, dict):
+        inner = list(inner.values())
+    return [one for part in inner for one in _flat(part)] if isinstance(inner, list | tuple) else [inner]

@@ -8,8 +8,9 @@ A linear model, or a network with `hidden` units, trained by DP-SGD with noise c
 public bounds of the columns (numbers, or one per column): numbers beyond them are cut, and all are scaled to [−1, 1]. With
 `ledger=sd.Ledger()` a second `fit` is charged together with the first.
 
-What would not be covered is refused or voids the claim: cross-validation and searches score private records without noise;
-a step of a pipeline that was fitted on the records read them without noise; so did `score` on the training set.
+What would not be covered is refused or voids the claim: cross-validation and searches score private records without noise,
+ensembles resample them; a step of a pipeline that was fitted on the records read them without noise; so did `score` and
+`predict` on the training set, whether it is the same array, a copy or a data frame of it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from torch import Tensor, nn
 
 from sordino.door.ledger import Ledger
 from sordino.integrations.missing import NotInstalled
-from sordino.integrations.same_records import memory_of
 from sordino.integrations.tabular import Array, Tabular
 from sordino.refusal import Refusal
 
@@ -90,8 +90,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
             )
         places = torch.as_tensor(np.searchsorted(self.classes_, labels))
         disclosed = [CLASSES] if self.classes is None else []
-        self._fit(table, places, len(self.classes_), _cross_entropy, disclosed)
-        self._memory = memory_of(x) if isinstance(x, np.ndarray) else self._memory
+        self._fit(x, table, places, len(self.classes_), _cross_entropy, disclosed)
         return self
 
     def predict_proba(self, x: Any) -> Array:
@@ -112,7 +111,6 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
 
     def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; of the training set itself it voids the claim."""
-        self._look_at(x)
         return float(super().score(x, y, sample_weight))
 
 
@@ -159,8 +157,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
         if not self.target_low < self.target_high:
             raise ValueError("target_low and target_high: need target_low < target_high")
         scaled = (np.clip(target, self.target_low, self.target_high) - self._middle()) / self._half()
-        self._fit(table, torch.as_tensor(scaled, dtype=torch.float32), 1, _squared_error, [])
-        self._memory = memory_of(x) if isinstance(x, np.ndarray) else self._memory
+        self._fit(x, table, torch.as_tensor(scaled, dtype=torch.float32), 1, _squared_error, [])
         return self
 
     def predict(self, x: Any) -> Array:
@@ -171,7 +168,6 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
 
     def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
         """R²; of the training set itself it voids the claim."""
-        self._look_at(x)
         return float(super().score(x, y, sample_weight))
 
     def _middle(self) -> float:

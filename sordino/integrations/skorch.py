@@ -7,24 +7,25 @@
 `batch_size` is the expected lot. The criterion is asked for one loss per record (`reduction="none"`). skorch's own split
 for validation is off: it would score private records without noise; `predefined_split` takes held-out ones.
 
-Privacy: gradients come from `Private.backward` alone; nothing is recorded in the history that was not released.
+Privacy: gradients come from `Private.backward` alone; nothing is recorded in the history that was not released. Whatever is
+predicted or scored for records that were trained on voids the claim; cross-validation, searches and ensembles are refused.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sordino.algorithms.with_loss import WithLoss
 from sordino.door.claims import Claim
 from sordino.door.ledger import ledger_for
+from sordino.integrations.callers import around_fit
 from sordino.integrations.epochs import Epochs, lots_in_an_epoch
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import SCORED, memory_of, overlap
+from sordino.integrations.same_records import SCORED, shares_records
 from sordino.lots.lot import Lot
 from sordino.private import Private
 from sordino.refusal import Refusal
@@ -36,6 +37,8 @@ try:
 except ImportError as error:
     raise NotInstalled("skorch", "skorch") from error
 
+CLASSES = "which classes there are"
+
 
 class _Net:
     """What both have in common; it comes before skorch's own class."""
@@ -45,8 +48,11 @@ class _Net:
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
         """Lots for training."""
         net: Any = self
-        if not training:
+        if not training:  # every way of theirs to predict, score or validate comes through here
+            if shares_records(dataset, getattr(net, "trained_on_", None)):
+                net.ledger_.void(SCORED)
             return super().get_iterator(dataset, training=training)  # type: ignore[misc]
+        void = around_fit()
         if not isinstance(self.privacy, Privacy):
             raise TypeError(
                 f"privacy={self.privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
@@ -64,7 +70,11 @@ class _Net:
         net.module_.train()
         net.ledger_ = ledger_for(net.module_, None)
         net.private_ = Private(net.module_, self._losses, query, ledger=net.ledger_)
-        net.memory_ = None if not isinstance(dataset.X, np.ndarray) else memory_of(dataset.X)
+        net.trained_on_ = dataset
+        if getattr(net, "classes", ()) is None:
+            net.ledger_.disclose(CLASSES)
+        if void is not None:
+            net.ledger_.void(void)
         net.releases_loss_ = isinstance(query, WithLoss)
         return Epochs(net.private_.draws(dataset, sampler, steps), per_epoch, dataset)
 
@@ -105,13 +115,6 @@ class _Net:
         step: dict[str, Any] = super().validation_step(batch, **fit_params)  # type: ignore[misc]
         return {**step, "loss": step["loss"].mean()}
 
-    def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
-        """Theirs; of the training set itself it voids the claim."""
-        net: Any = self
-        if isinstance(x, np.ndarray) and getattr(net, "memory_", None) and overlap(net.memory_, memory_of(x)):
-            net.ledger_.void(SCORED)
-        return float(super().score(x, y, sample_weight))  # type: ignore[misc]
-
     @property
     def claim_(self) -> Claim:
         """What can truly be said of the training so far."""
@@ -124,7 +127,7 @@ class _Net:
     def __getstate__(self) -> dict[str, Any]:
         """Without the run: its noise must not be in two places, and a copy goes on under no ledger."""
         state: Any = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "private_"}
+        return {name: value for name, value in state.items() if name not in ("private_", "trained_on_")}
 
 
 class NeuralNetClassifier(_Net, skorch.NeuralNetClassifier):  # type: ignore[misc]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,16 @@ from torch import Tensor, nn
 
 from sordino.door.claims import Claim
 from sordino.door.ledger import Ledger
+from sordino.integrations.callers import around_fit
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import SCORED, memory_of, overlap
+from sordino.integrations.same_records import SCORED, Trained
 from sordino.optim.average import Average
 from sordino.private import Private
-from sordino.refusal import Refusal
 from sordino.sampling.poisson import Poisson
 
 try:
     from sklearn.base import BaseEstimator
-    from sklearn.pipeline import Pipeline
-    from sklearn.utils import get_tags
     from sklearn.utils.validation import check_array, check_is_fitted
 except ImportError as error:
     raise NotInstalled("sklearn", "sklearn") from error
@@ -63,9 +60,9 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         found: Claim = self.private_.claim(self.delta)
         return found
 
-    def _fit(self, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
-        """Train; `disclosed` was read off the data without noise."""
-        void = _around()
+    def _fit(self, given: Any, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
+        """Train on the table x, made of what was given; `disclosed` was read off the data without noise."""
+        void = around_fit()
         features = self._scaled(x)
         n = len(y)
         model = _network(features.shape[1], int(self.hidden), outputs, self.seed)
@@ -92,7 +89,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
             self.ledger_.void(void)
         self.model_ = model
         self.n_features_in_ = x.shape[1]
-        self._memory = memory_of(x)
+        self._trained = (Trained.on(given), Trained.on(x))
 
     def _scaled(self, x: Array) -> Tensor:
         """Columns cut to their public bounds and scaled to [−1, 1]; as they are where none were given."""
@@ -113,16 +110,14 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         table = check_array(x)
         if table.shape[1] != self.n_features_in_:
             raise ValueError(f"X has {table.shape[1]} columns: need the {self.n_features_in_} of fit")
+        if any(trained.hold(x) for trained in getattr(self, "_trained", ())):  # what is predicted for them has no noise
+            self.ledger_.void(SCORED)
         found: Tensor = self.model_(self._scaled(table))
         return found
 
-    def _look_at(self, x: Any) -> None:
-        if isinstance(x, np.ndarray) and overlap(self._memory, memory_of(x)):
-            self.ledger_.void(SCORED)
-
     def __getstate__(self) -> dict[str, Any]:
         """Without the run: its noise must not be in two places. A loaded model predicts; its claim stays with this one."""
-        return {name: value for name, value in vars(self).items() if name not in ("private_", "_memory")}
+        return {name: value for name, value in vars(self).items() if name not in ("private_", "_trained")}
 
 
 def _network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Module:
@@ -133,30 +128,3 @@ def _network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Mo
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         return last if not hidden else nn.Sequential(nn.Linear(columns, hidden), nn.Tanh(), last)
-
-
-def _around() -> str | None:
-    """Who called fit: cross-validation and searches are refused; a pipeline that learnt from the records voids."""
-    frame, void = sys._getframe(1), None
-    while frame is not None:
-        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        if module.startswith("sklearn.model_selection") and name in ("_fit_and_score", "_fit_and_predict"):
-            raise Refusal(
-                "cross-validation and searches fit many times and score private records without noise: hold records out "
-                "yourself and score those, or choose parameters on public data"
-            )
-        if isinstance(frame.f_locals.get("self"), Pipeline) and module == "sklearn.pipeline" and name == "fit":
-            learnt = [step for _, step in frame.f_locals["self"].steps[:-1] if _learns(step)]
-            if learnt:
-                void = (
-                    f"{type(learnt[0]).__name__} in the pipeline was fitted on the records without noise; give low= and "
-                    "high= in its place, or fit it on public data and put sklearn.frozen.FrozenEstimator around it"
-                )
-        frame = frame.f_back  # type: ignore[assignment]
-    return void
-
-
-def _learns(step: Any) -> bool:
-    if step in (None, "passthrough") or type(step).__name__ == "FrozenEstimator":
-        return False
-    return bool(get_tags(step).requires_fit)

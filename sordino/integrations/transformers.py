@@ -62,6 +62,7 @@ _REFUSED: dict[str, tuple[Any, str]] = {
         "lots are drawn by rate; set per_device_train_batch_size, which memory alone limits",
     ),
     "include_num_input_tokens_seen": ("no", "the number of tokens drawn is private; leave it out"),
+    "train_sampling_strategy": ("random", "lots are drawn by a sampler; give sampler=, such as sd.ByLength"),
     "dataloader_drop_last": (False, "a lot has no last batch to drop; leave it out"),
 }
 
@@ -89,6 +90,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if not isinstance(privacy, Privacy):
             raise TypeError(
                 f"privacy={privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
+            )
+        if type(self).compute_loss is not transformers.Trainer.compute_loss:
+            raise Refusal(
+                "compute_loss is overridden, and training would not ask it: a mean over the batch cannot be bounded by "
+                "record; give loss_fn=, a function of (model, batch) with one loss per record"
             )
         if more.get("compute_loss_func") is not None:
             raise Refusal(
@@ -196,6 +202,18 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """Theirs; on records that were trained on it voids the claim."""
         self._look_at(test_dataset)
         return super().predict(test_dataset, *positional, **more)
+
+    def evaluation_loop(self, dataloader: Any, *positional: Any, **more: Any) -> Any:
+        """Theirs, under whatever name it was asked for."""
+        self._look_at(getattr(dataloader, "dataset", None))
+        return super().evaluation_loop(dataloader, *positional, **more)
+
+    def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
+        """Refused: the best of several trainings costs more than one of them."""
+        raise Refusal(
+            "hyperparameter_search trains many times and publishes the best, and the claim would be of that run alone: "
+            "use `sordino tune`, whose claim is of the search, or search on public data"
+        )
 
     def create_model_card(self, *positional: Any, **more: Any) -> None:
         """Theirs, with the claim at its end."""

@@ -69,4 +69,4 @@ class Lot:
             "the loss you gave to Private on its records; their number is private, lot.expected_batch is public"
         )
 
-    __len__ = __iter__ = __getitem__ = __reduce__ = __copy__ = __deepcopy__ = _refuse
+    __len__ = __iter__ = __getitem__ = keys = __reduce__ = __copy__ = __deepcopy__ = _refuse

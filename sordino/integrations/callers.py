@@ -1,0 +1,56 @@
+"""Who called `fit` of a scikit-learn estimator: much of scikit-learn fits more often, or on other records, than it seems.
+
+Privacy: cross-validation scores private records without noise. Ensembles draw records with repetition, so one record
+counts several times in a fit whose claim bounds it once. A transformer of a pipeline learnt from the records without noise.
+The first two are refused; the third voids the claim.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sordino.refusal import Refusal
+
+_HARMLESS = ("sklearn.pipeline", "sklearn.base", "sklearn.utils")
+"""Parts of scikit-learn that call `fit` once, on the records they were given."""
+
+
+def around_fit() -> str | None:
+    """Why this fit has no guarantee, if it has none; a refusal where it should not be made at all."""
+    frame, void = sys._getframe(1), None
+    while frame is not None:
+        module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
+        if module.startswith("sklearn.model_selection"):
+            raise Refusal(
+                "cross-validation and searches fit many times and score private records without noise: hold records out "
+                "yourself and score those, or choose parameters on public data"
+            )
+        if module.startswith("sklearn.") and not module.startswith(_HARMLESS):
+            raise Refusal(
+                f"fit was called by {'.'.join(module.split('.')[:2])}, which fits several times, or on resampled or "
+                "changed records, so that no claim of one fit is true of it: call fit yourself, on each record once"
+            )
+        if module == "sklearn.pipeline" and name == "fit":
+            void = _learnt(frame.f_locals.get("self")) or void
+        frame = frame.f_back  # type: ignore[assignment]
+    return void
+
+
+def _learnt(pipeline: Any) -> str | None:
+    """What a pipeline says of its steps before the last."""
+    for _, step in getattr(pipeline, "steps", ())[:-1]:
+        if _learns(step):
+            return (
+                f"{type(step).__name__} in the pipeline was fitted on the records without noise; give low= and "
+                "high= in its place, or fit it on public data and put sklearn.frozen.FrozenEstimator around it"
+            )
+    return None
+
+
+def _learns(step: Any) -> bool:
+    from sklearn.utils import get_tags
+
+    if step in (None, "passthrough") or type(step).__name__ == "FrozenEstimator":
+        return False
+    return bool(get_tags(step).requires_fit)
