@@ -164,9 +164,8 @@ def _addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int, fro
 
 @dataclass(frozen=True)
 class Trained:
-    """A table that was trained on, to be known again: the object, its memory, its rows."""
+    """A table that was trained on, to be known again: its memory, which may be another's by now, and its rows."""
 
-    identity: int
     memory: tuple[int, int] | None
     rows: Rows | None
 
@@ -174,18 +173,14 @@ class Trained:
     def on(cls, table: Any) -> Trained:
         """Of what `fit` was given; the table itself is not kept."""
         found = table_of(table) if not isinstance(table, list | tuple) else table
-        return cls(id(table), _memory(found), Rows.of(found))
+        return cls(_memory(found), Rows.of(found))
 
     def hold(self, table: Any) -> bool:
         """Was it trained on, or a part of it?"""
-        if id(table) == self.identity:
-            return True
         found = table_of(table) if not isinstance(table, list | tuple) else table
         memory = _memory(found)
         same = memory and self.memory and memory[0] < self.memory[1] and self.memory[0] < memory[1]
-        if self.rows is None:
-            return bool(same)
-        return self.rows.hold(found, one=bool(same))
+        return self.rows is not None and self.rows.hold(found, one=bool(same))
 
 
 def _memory(table: Any) -> tuple[int, int] | None:
