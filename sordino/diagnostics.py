@@ -51,6 +51,24 @@ class UpdateCosines:
     """Cosines between consecutive updates: call it after every `private.backward`.
 
     The gradients it reads have passed the door, so what it says is covered by the claim.
+
+    Args:
+        model: whose gradients are read.
+        values: all cosines so far.
+        last: the update before.
+
+    Privacy:
+        Made of released gradients alone.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> cosines = UpdateCosines(model)
+        >>> model.weight.grad = torch.tensor([[1.0, 0.0]])
+        >>> cosines()
+        >>> cosines()
+        1.0
+
     """
 
     model: nn.Module
@@ -69,7 +87,28 @@ class UpdateCosines:
 
 
 def substep_cosine(private: Private) -> float:
-    """The cosine of the last lot's projected update, before noise, with its first substep. Disclosed in the claim."""
+    """The cosine of the last lot's projected update, before noise, with its first substep. Disclosed in the claim.
+
+    Args:
+        private: a run whose query is `Projected`.
+
+    Returns:
+        The cosine.
+
+    Privacy:
+        Computed before noise: the claim lists it as not covered.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)
+        >>> try:
+        ...     substep_cosine(private)
+        ... except sd.Refusal as error:
+        ...     print(error)
+        the query kept no substeps: need one that takes them, such as Projected; use that query
+
+    """
     kept = private.kept
     if "first" not in kept or "update" not in kept:
         raise Refusal("the query kept no substeps: need one that takes them, such as Projected; use that query")
@@ -77,7 +116,29 @@ def substep_cosine(private: Private) -> float:
 
 
 def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> tuple[float, ...]:
-    """Quantiles of a lot's gradient lengths at the current model, nan for an empty lot. Disclosed in the claim."""
+    """Quantiles of a lot's gradient lengths at the current model, nan for an empty lot. Disclosed in the claim.
+
+    Args:
+        private: a run.
+        lot: its last lot.
+        at: which quantiles.
+
+    Returns:
+        One length for each.
+
+    Privacy:
+        Computed without noise: the claim lists it as not covered. For research on public data.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x, y: m(x).square().sum(1), query)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3), torch.zeros(100, dtype=torch.long))
+        >>> lot = next(private.draws(data, sd.Poisson(rate=0.5), steps=1, expected_batch=50))
+        >>> len(length_quantiles(private, lot))
+        5
+
+    """
 
     def found(lengths: Tensor) -> tuple[float, ...]:
         if not len(lengths):
@@ -89,14 +150,46 @@ def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> 
 
 @dataclass(frozen=True)
 class Dominant:
-    """A lot's most frequent class and its share of the lot."""
+    """A lot's most frequent class and its share of the lot.
+
+    Args:
+        label: the class.
+        share: its part of the lot.
+
+    Example:
+        >>> Dominant(label=3, share=0.25)
+        Dominant(label=3, share=0.25)
+
+    """
 
     label: int
     share: float
 
 
 def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Dominant | None:
-    """The most frequent class of a lot and its share; None for an empty lot. Disclosed in the claim."""
+    """The most frequent class of a lot and its share; None for an empty lot. Disclosed in the claim.
+
+    Args:
+        private: a run.
+        lot: its last lot.
+        label: makes the class of a batch's columns; by default it is the last.
+
+    Returns:
+        The class and its share; None for an empty lot.
+
+    Privacy:
+        Computed without noise: the claim lists it as not covered. For research on public data.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x, y: m(x).square().sum(1), query)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3), torch.zeros(100, dtype=torch.long))
+        >>> lot = next(private.draws(data, sd.Poisson(rate=0.5), steps=1, expected_batch=50))
+        >>> private.claim(delta=1e-5).not_covered if dominant_class(private, lot) else ()
+        ('dominant classes of lots',)
+
+    """
 
     def found(labels: Tensor) -> Dominant | None:
         if not len(labels):

@@ -55,13 +55,43 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """A class per token, the mean over a record's own labelled tokens."""
+    """A class per token, the mean over a record's own labelled tokens.
+
+    Args:
+        model: takes the batch's keys by name.
+        batch: a dict with labels, (B, T).
+
+    Returns:
+        One loss per record, (B,).
+
+    Example:
+        >>> import torch
+        >>> batch = {"x": torch.zeros(1, 2), "labels": torch.tensor([[1, -100]])}
+        >>> token_classification(lambda x: torch.zeros(1, 2, 4), batch)
+        tensor([1.3863])
+
+    """
     labels = _labels(batch)
     return _token_mean(outputs(model, batch), labels)
 
 
 def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """The next token, the mean over a record's own. Without labels the tokens themselves are, where attended to."""
+    """The next token, the mean over a record's own. Without labels the tokens themselves are, where attended to.
+
+    Args:
+        model: takes the batch's keys by name.
+        batch: a dict with `input_ids`, (B, T), and labels if they differ from them.
+
+    Returns:
+        One loss per record, (B,).
+
+    Example:
+        >>> import torch
+        >>> batch = {"input_ids": torch.tensor([[1, 2, 3]]), "attention_mask": torch.ones(1, 3)}
+        >>> causal_lm(lambda input_ids, attention_mask: torch.zeros(1, 3, 4), batch)
+        tensor([1.3863])
+
+    """
     labels = _found(batch)
     if labels is None:
         labels = batch["input_ids"]
@@ -72,7 +102,22 @@ def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """The tokens that were masked, the mean over a record's own."""
+    """The tokens that were masked, the mean over a record's own.
+
+    Args:
+        model: takes the batch's keys by name.
+        batch: a dict with labels, −100 where nothing was masked.
+
+    Returns:
+        One loss per record, (B,).
+
+    Example:
+        >>> import torch
+        >>> batch = {"x": torch.zeros(1, 2), "labels": torch.tensor([[-100, 3]])}
+        >>> masked_lm(lambda x: torch.zeros(1, 2, 4), batch)
+        tensor([1.3863])
+
+    """
     return token_classification(model, batch)
 
 
@@ -80,6 +125,20 @@ def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     """The target sequence given the source, the mean over a record's own labelled tokens.
 
     Models of transformers make the decoder's input of the labels, which are at the same places as the scores.
+
+    Args:
+        model: takes the batch's keys by name.
+        batch: a dict with labels, and `decoder_input_ids` where the model does not make them.
+
+    Returns:
+        One loss per record, (B,).
+
+    Example:
+        >>> import torch
+        >>> tokens = torch.tensor([[1, 2]])
+        >>> seq2seq(lambda decoder_input_ids: torch.zeros(1, 2, 4), {"decoder_input_ids": tokens, "labels": tokens})
+        tensor([1.3863])
+
     """
     labels = _labels(batch)
     given = dict(batch)
@@ -90,7 +149,21 @@ def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """The scores that a model gives for a batch, without its labels: `logits`, or what it returns if that is a tensor."""
+    """The scores that a model gives for a batch, without its labels: `logits`, or what it returns if that is a tensor.
+
+    Args:
+        model: takes the batch's keys by name.
+        batch: a dict.
+
+    Returns:
+        The scores.
+
+    Example:
+        >>> import torch
+        >>> outputs(lambda x: 2 * x, {"x": torch.ones(1, 2), "labels": torch.zeros(1)})
+        tensor([[2., 2.]])
+
+    """
     given = {name: value for name, value in batch.items() if name not in _DROPPED and value is not None}
     found = model(**given)
     if isinstance(found, Tensor):
@@ -139,7 +212,20 @@ def _shift(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def for_model(model: nn.Module) -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
-    """The loss that a model of transformers is made for, by the name of its class."""
+    """The loss that a model of transformers is made for, by the name of its class.
+
+    Args:
+        model: of transformers, with or without PEFT's adapters.
+
+    Returns:
+        A function of (model, batch).
+
+    Example:
+        >>> class TinyForSequenceClassification(nn.Module): ...
+        >>> for_model(TinyForSequenceClassification()).__name__
+        'classification'
+
+    """
     base = getattr(model, "get_base_model", lambda: model)()
     name = type(base).__name__
     if getattr(getattr(base, "config", None), "is_encoder_decoder", False) and "Conditional" in name:

@@ -45,7 +45,29 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weigher: Weigher) -> Tensor:
-    """K, (n, n): the kernel with the weights that a weigher gives the records' gradients at its first step."""
+    """K, (n, n): the kernel with the weights that a weigher gives the records' gradients at its first step.
+
+    Args:
+        model: at the point where the kernel is taken.
+        loss_fn: one loss per record.
+        x: inputs.
+        y: targets.
+        weigher: gives the weights.
+
+    Returns:
+        K, (n, n).
+
+    Privacy:
+        A study of public data: nothing is noised.
+
+    Example:
+        >>> import sordino as sd
+        >>> model = nn.Linear(2, 1)
+        >>> x, y = torch.ones(3, 2), torch.zeros(3)
+        >>> clipped_kernel(model, lambda m, x, y: (m(x)[:, 0] - y).square(), x, y, sd.Flat(1.0)).shape
+        torch.Size([3, 3])
+
+    """
     norms = Loop().per_sample(model, loss_fn, (x, y)).norms()
     look: Callable[[], Norms] = lambda: norms  # noqa: E731 (typed)
     weights = weigher.rule(weigher.init(), look).weights(norms).double()  # (n, 1) or (n, P)

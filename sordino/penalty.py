@@ -25,8 +25,13 @@ from sordino.gradients.protocol import Backend, PerSample, trainable
 class L2:
     """λ for all parameters, or a mapping from the beginnings of parameter names to λ; names under none have λ = 0.
 
-    >>> L2({"conv": 0.1, "fc": 0.01}).of(["conv.weight", "fc.weight", "norm.weight"])
-    {'conv.weight': 0.1, 'fc.weight': 0.01}
+    Privacy:
+        A record's share of the penalty is clipped with its gradient, so the cost is the same.
+
+    Example:
+        >>> L2({"conv": 0.1, "fc": 0.01}).of(["conv.weight", "fc.weight", "norm.weight"])
+        {'conv.weight': 0.1, 'fc.weight': 0.01}
+
     """
 
     strength: tuple[tuple[str, float], ...]

@@ -6,11 +6,10 @@ it. Everything written to `.grad` has passed the door; everything after it is po
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
 from sordino.algorithms.with_loss import released_loss
+from sordino.declares import Declares
 from sordino.door import history
 from sordino.door.claims import Claim
 from sordino.door.diverged import Diverged, not_finite
@@ -42,26 +42,57 @@ from sordino.penalty import L2, prepared
 from sordino.progress import Progress
 from sordino.ranks.group import ranks_of
 from sordino.refusal import Refusal
-from sordino.replay import Replay
 from sordino.sampling.records import Label
 from sordino.sampling.sampler import Draw, Sampler
 from sordino.sampling.told_size import size_not_covered
+from sordino.saved import Saved
 from sordino.standing import LotChecks
 from sordino.together import Together
 
 
-class Private:
-    """Trains `model` privately: `loss_fn(model, *batch)` gives one loss per record, `query` is asked of every lot.
+class Private(Declares, Saved):
+    """Trains `model` privately: draws lots, writes noisy gradients to `.grad`, says what can be claimed.
 
-    private = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1)))   # sd.calibrate finds the 1.1
-    for lot in private.draws(dataset, sd.Poisson(rate=0.01), steps=2000, expected_batch=500):
-        private.backward(lot)  # clips each record's gradient, adds noise, writes .grad
-        optimizer.step()  # any torch.optim
-    print(private.claim(delta=1e-5))  # what can truly be said, or why nothing can
+    A loss with one number per record, a query, lots in place of batches, and any optimizer of torch:
 
-    Without a `seed`, which is for tests, all randomness comes from the operating system. A `penalty`, L2(λ), joins every
-    gradient before it is weighed. With a `ledger` the claim is about all that is in it: statistics, other runs.
-    With a `mesh`, or inside a torch.distributed group, each rank computes its part of every lot.
+        def loss_fn(model, x, y):
+            return nn.functional.cross_entropy(model(x), y, reduction="none")   # one loss per record
+
+        private = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1)))
+        for lot in private.draws(dataset, sd.Poisson(rate=0.01), steps=2000, expected_batch=500):
+            private.backward(lot)             # clips each record's gradient, adds noise, writes .grad
+            optimizer.step()
+        print(private.claim(delta=1e-5))      # what can truly be said, or why nothing can
+
+    `Flat(1.0)` shortens every record's gradient to length 1, `Gaussian(1.1)` adds noise of 1.1 times that to their sum,
+    `Poisson(0.01)` takes each record into a lot by a coin of its own. `sd.calibrate` finds the 1.1 from an ε.
+
+    Args:
+        model: stays your own; nothing is wrapped.
+        loss_fn: `loss_fn(model, *batch)` gives one loss per record, shape (B,), made of that record alone.
+        query: what is asked of every lot.
+        penalty: L2(λ), which joins every gradient before it is weighed.
+        backend: how gradients are measured; None for the fast exact engine.
+        seed: for tests. Without it all randomness comes from the operating system.
+        accountant: turns events into ε; PLD by default.
+        ledger: where all that is done to the same records is entered, so that one claim is about all of it.
+        mesh: ranks that train together; by default those of the torch.distributed group, if there is one.
+
+    Privacy:
+        A lot is charged when it is drawn. What has passed the door is free to use; what has not is sealed.
+
+    Example:
+        >>> import sordino as sd
+        >>> data = torch.utils.data.TensorDataset(torch.randn(1000, 3))
+        >>> model = nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> private = Private(model, lambda m, x: m(x).square().sum(1), sd.NoisySum(sd.Flat(1.0), sd.Gaussian(2.0)))
+        >>> for lot in private.draws(data, sd.Poisson(rate=0.1), steps=10, expected_batch=100):
+        ...     losses = private.backward(lot)
+        ...     optimizer.step()
+        >>> private.claim(delta=1e-5).epsilon < 1
+        True
+
     """
 
     def __init__(
@@ -126,9 +157,23 @@ class Private:
     ) -> Draws:
         """`steps` lots of a map-style dataset.
 
-        `expected_batch` is the public number every sum is divided by; without it rate × N is used, and the claim says
-        that it does not cover the dataset's size. `physical_batch` samples are processed at once (None: as many as fit in
-        memory). `workers` processes load datasets that are not plain tensors. A `unit` is what is drawn and claimed.
+        Args:
+            dataset: has a length and records by number.
+            sampler: who is in a lot.
+            steps: how many lots.
+            expected_batch: the public number that every sum is divided by. Without it rate × N is used, and the claim
+                says that it does not cover the dataset's size.
+            physical_batch: records processed at once; None for as many as fit in memory.
+            workers: processes that load a dataset which is not plain tensors.
+            collate: makes a batch of a list of records.
+            unit: what is drawn and claimed, such as `Unit("speaker")`; a record by default.
+
+        Returns:
+            The lots, each drawn when it is asked for.
+
+        Privacy:
+            Every lot that is drawn is charged, used or not.
+
         """
         check.structure(self._model)
         request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate, unit)
@@ -161,9 +206,17 @@ class Private:
             self._checks.tripwire.looping = False
 
     def backward(self, lot: Lot | Any) -> Sealed[Tensor]:
-        """Ask the query of a lot and write the noisy mean to `.grad`; returns the sealed losses of its samples.
+        """Ask the query of a lot and write the noisy mean to `.grad`.
 
-        A batch that no sampler drew is accepted too, and voids the claim.
+        Args:
+            lot: the one drawn last. A batch that no sampler drew is accepted too, and voids the claim.
+
+        Returns:
+            The losses of its records, sealed.
+
+        Privacy:
+            One release of the query, entered in the ledger. What is in `.grad` afterwards may be used for anything.
+
         """
         if not isinstance(lot, Lot):
             self._ledger.void("private.backward was given a batch that no sampler drew")
@@ -202,79 +255,21 @@ class Private:
         return Sealed(torch.cat(found) if found else torch.zeros(0, dtype=torch.long), self._ledger)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
-        """What can truly be said so far: a `Guarantee` or a `NoGuarantee` with its reason."""
+        """What can truly be said so far.
+
+        Args:
+            delta: usual is less than one over the number of records.
+            accountant: another than the run's own.
+
+        Returns:
+            A `Guarantee` with an `epsilon`, or a `NoGuarantee` with a `reason` and no ε at all.
+
+        Privacy:
+            Costs nothing. It is made of the events in the ledger, whatever was aimed at.
+
+        """
         self._checks.before_claim()
         return self._ledger.claim(delta, accountant=accountant or self._accountant)
-
-    @contextmanager
-    def post_processing(self, why: str) -> Iterator[None]:
-        """Parameters and released gradients may be changed inside, by what was released alone; the claim says so.
-
-        with private.post_processing("average of the last steps"):
-            average.copy_to(model)
-        """
-        if not isinstance(why, str) or not why.strip():
-            raise ValueError(f"{why!r}: say in words what is done to released values; it is printed with the claim")
-        self._ledger.declare(f"post-processing of released values, by declaration: {why.strip()}")
-        with self._checks.tripwire.post_processing():
-            yield
-
-    @contextmanager
-    def public(self, name: str) -> Iterator[None]:
-        """Backward passes and steps inside are on data you declare public; the claim names it as not covered.
-
-        with private.public("ImageNet"):
-            loss.backward()
-            optimizer.step()
-        """
-        self._ledger.disclose(f"steps on data declared public: {name}")
-        with self._checks.tripwire.public():
-            yield
-
-    def state_dict(self) -> dict[str, Any]:
-        """Ledger, random streams and position, as JSON. It holds the noise key: keep it as secret as the data.
-
-        Tensors of a query's state are in it as they are. Of several `draws` in turn, the last can be gone on with.
-        """
-        return {**self._run.state_dict(), **self._checks.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
-        """Continue a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
-
-        The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere, used
-        those of the old one. So a pass that was begun is charged once more, for its rest. With a `Replay` the key is the
-        saved one, and the run goes on bit by bit. Model and optimizer are the user's own, loaded by their own methods.
-        """
-        self._run.load_state_dict(state, replay)
-        self._checks.resumed(state, self._run.root.child("standing test"), replayed=replay is not None)
-
-    def renew(self, *, draws: bool) -> None:
-        """Noise that was never used before, and draws too: for a run that goes on otherwise than it did.
-
-        Without `draws` those to come are the ones the loaded state would have made: batches of a pass that was begun are
-        then of that pass.
-        """
-        self._run.renew(draws=draws)
-
-    def __copy__(self) -> Private:
-        """Another on the same model, in the same ledger, with noise of its own."""
-        return self._twin(self._model)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Private:
-        """Another on a copy of the model: it writes in the same ledger, and its noise is its own."""
-        return self._twin(copy.deepcopy(self._model, memo))
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Private cannot be pickled, its noise must not be in two places: save its state_dict()")
-
-    def _twin(self, model: nn.Module) -> Private:
-        ask, penalty = self._query, self._passes.penalty
-        shared, by, mesh = self._ledger, self._backend, self._together.ranks
-        twin = Private(model, self._loss_fn, ask, penalty=penalty, backend=by, ledger=shared, mesh=mesh)
-        twin._accountant = self._accountant
-        state = self.state_dict()
-        twin.load_state_dict({**state, "page": None, "state": copy.deepcopy(state["state"])})
-        return twin
 
     def _drawn(self, phase: Phase, draw: Draw, loads: Batches, expected: float) -> Lot:
         """Charge a draw and make its lot; nothing of it has been computed yet."""

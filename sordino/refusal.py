@@ -4,4 +4,16 @@ from __future__ import annotations
 
 
 class Refusal(ValueError):
-    """What was given, what is needed, what to do; nothing was released."""
+    """What was given, what is needed, what to do; nothing was released.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        >>> try:
+        ...     sd.Private(model, lambda model, x: model(x).square().sum(1), query)
+        ... except sd.Refusal as error:
+        ...     print("BatchNorm" in str(error))
+        True
+
+    """

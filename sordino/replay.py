@@ -18,6 +18,19 @@ class Replay:
     after the state was saved is computed again from the same parameters, data, settings, code and machine, or was never
     released at all. The claim lists that promise as not covered, unless it was `entered`: `sordino resume` keeps it, by a
     write-ahead ledger and by comparing every field of the configuration.
+
+    Args:
+        because: why every bit will be the same; printed with the claim.
+        entered: for `sordino resume` alone.
+
+    Privacy:
+        A promise of yours. If it is broken, one noise hides two sums, and their difference is bare.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.Replay("nothing was released after the state was saved").because
+        'nothing was released after the state was saved'
+
     """
 
     because: str

@@ -25,7 +25,16 @@ def _check_steps(steps: int) -> None:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value at every step."""
+    """The same value at every step.
+
+    Args:
+        value: at every step.
+
+    Example:
+        >>> Constant(1.0)(7)
+        1.0
+
+    """
 
     value: float
 
@@ -36,7 +45,18 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """From `start` to `end` over `steps` steps, then constant."""
+    """From `start` to `end` over `steps` steps, then constant.
+
+    Args:
+        start: at step 0.
+        end: from step `steps` on.
+        steps: in between.
+
+    Example:
+        >>> Linear(1.0, 0.0, steps=4)(1)
+        0.75
+
+    """
 
     start: float
     end: float
@@ -72,7 +92,17 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Warmup:
-    """From 0 to `then(0)` over `steps` steps, after which `then` runs from its own beginning."""
+    """From 0 to `then(0)` over `steps` steps, after which `then` runs from its own beginning.
+
+    Args:
+        steps: of the rise.
+        then: what comes after.
+
+    Example:
+        >>> Warmup(2, Constant(1.0))(1)
+        0.6666666666666666
+
+    """
 
     steps: int
     then: Schedule
@@ -161,6 +191,16 @@ class Logarithmic:
     """A bound that falls within each epoch of `period` batches and starts again:
 
     c(b) = A ln(period + 1 − b) + top − A ln(period), b = 1 … period, with A = `steepness`.
+
+    Args:
+        top: at the beginning of an epoch.
+        steepness: A.
+        period: batches in an epoch.
+
+    Example:
+        >>> round(Logarithmic(top=1.0, steepness=0.1, period=10)(9), 4)
+        0.7697
+
     """
 
     top: float

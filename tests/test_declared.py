@@ -11,7 +11,7 @@ import sordino as sd
 from sordino.declared import declarations
 from sordino.runs.methods import DECLARATIONS, METHODS
 from tests.contracts.variants import VARIANTS
-from tools import public_names, reference_pages
+from tools import public_names
 
 ROOT = Path(__file__).parents[1]
 NOUNS = {noun.__name__: noun for declared in DECLARATIONS for noun in declared.nouns}
@@ -67,10 +67,6 @@ def test_a_file_put_into_a_package_is_found(tmp_path, monkeypatch):
 def test_the_stubs_for_type_checkers_are_what_is_declared():
     stale = [path.name for path, text in public_names.stubs().items() if not path.exists() or path.read_text() != text]
     assert not stale, "run `make names`"
-
-
-def test_the_page_of_nouns_is_what_is_declared():
-    assert reference_pages.PAGE.read_text() == reference_pages.page(), "run `make names`"
 
 
 def test_a_type_checker_sees_a_noun(tmp_path):

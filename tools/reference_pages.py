@@ -1,39 +1,230 @@
-"""Writes docs/reference/nouns.md: every sampler, weigher and query that declares itself, from its own docstring.
+"""Writes docs/reference: a page for every subject, one for every sampler, weigher and query, and their place in mkdocs.yml.
 
-python -m tools.reference_pages            writes it; `make names` does this
+python -m tools.reference_pages            writes them; `make names` does this
+python -m tools.reference_pages --check    only says whether they are what they should be; a test does this
+
+Which names are public is said by the packages themselves: `sordino.__all__`, that of each package, or what a module
+defines without an underscore. What is on the pages comes from docstrings; nothing is described here.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
+from dataclasses import dataclass
 from importlib import import_module
+from inspect import getdoc, isclass, isfunction
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "nouns.md"
-_HEADINGS = {
-    "sampling": "Samplers: who is in a lot",
-    "weigh": "Weighers: who counts how much",
-    "algorithms": "Queries: what is asked of a lot",
+import sordino
+from sordino.declared import Declaration, Example
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "reference"
+NAV = ROOT / "mkdocs.yml"
+_BEGIN, _END = "  - Reference:  # written by `make names`\n", "  # end of what is written\n"
+NOUNS = {
+    "samplers": ("sampling", "Samplers", "Who is in a lot, and what that is worth."),
+    "weighers": ("weigh", "Weighers", "How much each record counts, and how far one can move the sum."),
+    "queries": ("algorithms", "Queries", "What is asked of a lot."),
 }
+SUBJECTS = {
+    "training": ("Training", "What a loop of your own is made of.", ("sordino",)),
+    "roads": (
+        "Roads",
+        "Other libraries' loops.",
+        tuple(f"sordino.integrations{part}" for part in ("", ".transformers", ".lightning", ".skorch", ".sklearn")),
+    ),
+    "losses": ("Losses", "One loss per record, for models that take a dict.", ("sordino.losses",)),
+    "statistics": ("Statistics", "What else is asked of the records, in the same ledger.", ("sordino.statistics",)),
+    "accounting": ("Accounting", "From events to ε. Needs no torch.", ("sordino.accounting",)),
+    "events": ("Events", "What was done to the data. Needs no torch.", ("sordino.events",)),
+    "audit": ("Audits", "What was measured of a run, beside what is claimed of it.", ("sordino.audit",)),
+    "report": ("Reports", "What a run has to show.", ("sordino.report",)),
+    "runs": ("Recipes and runs", "Whole training runs as tables of fields.", ("sordino.runs",)),
+    "gradients": ("Gradients", "How gradients of single records are measured.", ("sordino.gradients",)),
+    "models": ("Models", "Networks without batch norm.", ("sordino.nn",)),
+    "after": ("Optimizers and schedules", "After the door: free of cost.", ("sordino.optim", "sordino.schedules")),
+    "research": ("Diagnostics", "For research on public data.", ("sordino.diagnostics", "sordino.ntk")),
+    "parts": (
+        "Protocols",
+        "What samplers, weighers and queries are made of; for those who write one.",
+        ("sordino.sampling", "sordino.weigh", "sordino.algorithms"),
+    ),
+}
+_NOT = {"DECLARATIONS", "__version__"}
 
 
-def page() -> str:
-    """The page's text."""
-    lines = ["# Samplers, weighers, queries", "", "Written by `make names` from what the nouns declare.", ""]
-    for package, heading in _HEADINGS.items():
-        lines += [f"## {heading}", ""]
-        found = [noun for one in import_module(f"sordino.{package}").DECLARATIONS for noun in one.nouns]
-        for noun in found:
-            lines += [f"::: {noun.__module__}.{noun.__name__}", "    options:", "      heading_level: 3", ""]
+@dataclass(frozen=True)
+class Name:
+    """A public name: where users find it, and where it is defined."""
+
+    public: str
+    home: str
+
+    @property
+    def last(self) -> str:
+        """As it is written in code."""
+        return self.public.rpartition(".")[2]
+
+    def value(self) -> Any:
+        """What it stands for."""
+        module, _, name = self.public.rpartition(".")
+        return getattr(import_module(module), name)
+
+
+def nouns(package: str) -> list[tuple[type[Any], Declaration]]:
+    """What the files of a package declare."""
+    found: tuple[Declaration, ...] = import_module(f"sordino.{package}").DECLARATIONS
+    return [(noun, one) for one in found for noun in one.nouns]
+
+
+def public(module: str) -> list[Name]:
+    """The public names of a module that are not nouns, which have pages of their own."""
+    loaded = import_module(module)
+    declared = {noun for package, *_ in NOUNS.values() for noun, _ in nouns(package)}
+    listed = list(getattr(loaded, "__all__", ())) or [
+        name
+        for name, value in vars(loaded).items()
+        if not name.startswith("_")
+        and (isclass(value) or isfunction(value))
+        and value.__module__ == loaded.__name__
+        and name != "Schedule"
+    ]
+    if module == "sordino":
+        listed = sorted(sordino._HOMES)
+    kept = [name for name in listed if name not in _NOT and not _one_of(getattr(loaded, name), declared)]
+    return [Name(f"{module}.{name}", _home(loaded, name)) for name in kept]
+
+
+def _one_of(value: Any, declared: set[type[Any]]) -> bool:
+    return isclass(value) and value in declared
+
+
+def _home(module: ModuleType, name: str) -> str:
+    """The module that defines a name: the class's own, else what the package imports it from."""
+    value = getattr(module, name)
+    if isclass(value) or isfunction(value):
+        return f"{value.__module__}.{value.__name__}"
+    if module is sordino:
+        return f"sordino.{sordino._HOMES[name]}.{name}"
+    for node in ast.parse(Path(str(module.__file__)).read_text()).body:
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return f"{node.module}.{name}"
+    return f"{module.__name__}.{name}"
+
+
+def everything() -> list[Name]:
+    """Every public name but the nouns, once, where it is first met."""
+    met: dict[str, Name] = {}
+    for _, _, modules in SUBJECTS.values():
+        for module in modules:
+            for name in public(module):
+                met.setdefault(name.home, name)
+    return list(met.values())
+
+
+def first_line(value: Any) -> str:
+    """The beginning of a docstring, for a table."""
+    text = (getdoc(value) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+    return text if isclass(value) or isfunction(value) else ""
+
+
+def subject(title: str, about: str, names: list[Name]) -> str:
+    """A page: a table of its names, then each."""
+    lines = [f"# {title}", "", about, "", "| name | |", "|---|---|"]
+    lines += [f"| [`{name.last}`][{name.home}] | {first_line(name.value())} |" for name in names]
+    for name in names:
+        lines += ["", f"::: {name.home}", "    options:", "      heading_level: 2"]
+    return "\n".join([*lines, ""])
+
+
+def noun_page(noun: type[Any], declared: Declaration) -> str:
+    """A noun: its own words, its proof, its names on the command line, a script."""
+    name = noun.__name__
+    lines = [f"# {name}", "", f"::: {noun.__module__}", "    options:", "      show_root_heading: false"]
+    lines += ["      show_root_toc_entry: false", f"      members: [{name}]", "      heading_level: 1", ""]
+    proof = _claims(name)
+    if proof:
+        lines += ["## What is claimed", "", *proof, ""]
+    words = [f"`--method {method.name}`: {method.about}" for method in declared.methods]
+    words += [f"`--sampler {one.name}`: {one.about}" for one in declared.samplers]
+    if words:
+        lines += ["## On the command line", "", *(f"- {word}" for word in words), ""]
+    scripts = [one for one in declared.scripts() if re.search(rf"\b{name}\b", one.query + one.sampler)]
+    if scripts:
+        lines += ["## In a script", "", "```py", script(scripts[0]).rstrip(), "```", ""]
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Write it."""
-    PAGE.write_text(page())
-    print(PAGE.name)
-    return 0
+def _claims(name: str) -> list[str]:
+    """Its rows of docs/claims.md, with the head of their table."""
+    text = (ROOT / "docs" / "claims.md").read_text().split("\n")
+    found: list[str] = []
+    for number, line in enumerate(text):
+        if line.startswith("| `") and re.search(rf"\b{name}\b", line.split("|")[1]):
+            head = number
+            while not text[head].startswith("|---"):
+                head -= 1
+            found += ([] if text[head] in found else ["", text[head - 1], text[head]]) + [line]
+    return found[1:]
+
+
+def script(example: Example) -> str:
+    """The program of examples/variants.py, which the tests run."""
+    flat = (ROOT / "examples" / "flat.py").read_text()
+    text = re.sub(r'\A""".*?"""\n+', "", flat, flags=re.DOTALL)
+    for name, code in (("query", example.query), ("sampler", example.sampler)):
+        text = re.sub(rf"^{name} = .*$", lambda _, name=name, code=code: f"{name} = {code}", text, flags=re.MULTILINE)
+    return text
+
+
+def pages() -> dict[Path, str]:
+    """All of them, and mkdocs.yml, by path."""
+    found: dict[Path, str] = {}
+    once = {name.home: name for name in everything()}
+    nav = [_BEGIN]
+    for file, (title, about, modules) in SUBJECTS.items():
+        names = [name for module in modules for name in public(module) if once[name.home] == name]
+        found[FOLDER / f"{file}.md"] = subject(title, about, names)
+        nav.append(f"      - {title}: reference/{file}.md\n")
+        if file == "training":
+            nav += _nouns(found)
+    text = NAV.read_text()
+    start, end = text.index(_BEGIN), text.index(_END)
+    return {**found, NAV: text[:start] + "".join(nav) + text[end:]}
+
+
+def _nouns(found: dict[Path, str]) -> list[str]:
+    """A page for each noun and one for each kind, and their lines in the menu."""
+    nav = []
+    for folder, (package, title, about) in NOUNS.items():
+        nav += [f"      - {title}:\n", f"          - All: reference/{folder}/index.md\n"]
+        lines = [f"# {title}", "", about, "", "| name | |", "|---|---|"]
+        for noun, declared in nouns(package):
+            file = f"{noun.__name__.lower()}.md"
+            found[FOLDER / folder / file] = noun_page(noun, declared)
+            lines.append(f"| [`{noun.__name__}`]({file}) | {first_line(noun)} |")
+            nav.append(f"          - {noun.__name__}: reference/{folder}/{file}\n")
+        found[FOLDER / folder / "index.md"] = "\n".join([*lines, ""])
+    return nav
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check."""
+    wanted = pages()
+    stale = {path for path, text in wanted.items() if not path.exists() or path.read_text() != text}
+    left = {path for path in FOLDER.rglob("*.md") if path not in wanted}
+    for path in sorted(stale | left):
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path]) if path in wanted else path.unlink()
+        print(path.relative_to(ROOT))
+    return int(bool(stale | left) and "--check" in arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,18 @@ from sordino.events import Event
 
 
 class Unsupported(Exception):
-    """An event, or a part of one, for which an accountant has no theorem."""
+    """An event, or a part of one, for which an accountant has no theorem.
+
+    Example:
+        >>> from sordino.accounting import Basic
+        >>> from sordino.events import Gaussian, Mixture
+        >>> try:
+        ...     Basic().epsilon(Mixture((0.5, 0.5), (Gaussian(1.0), Gaussian(2.0))), delta=1e-5)
+        ... except Unsupported as error:
+        ...     print(type(error.event).__name__)
+        Mixture
+
+    """
 
     def __init__(self, event: Event, why: str) -> None:
         self.event = event

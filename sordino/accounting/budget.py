@@ -29,7 +29,19 @@ _VERSION = 1
 
 
 class BudgetExhausted(Exception):
-    """The run would exceed the budget; nothing was entered."""
+    """The run would exceed the budget; nothing was entered.
+
+    Example:
+        >>> import os, tempfile
+        >>> from sordino.events import Gaussian
+        >>> budget = Budget.create(os.path.join(tempfile.mkdtemp(), "budget.jsonl"), epsilon=1.0, delta=1e-5)
+        >>> try:
+        ...     budget.spend(Gaussian(2.0), "mean")
+        ... except BudgetExhausted:
+        ...     print(len(budget.entries()))
+        0
+
+    """
 
     exit_code = 3
 
@@ -47,11 +59,16 @@ class Entry:
 class Budget:
     """The budget kept in a file. Make one with `create`, open it again with `Budget(path)`.
 
-    >>> import tempfile, os
-    >>> from sordino.events import Gaussian
-    >>> budget = Budget.create(os.path.join(tempfile.mkdtemp(), "budget.jsonl"), epsilon=3.0, delta=1e-5)
-    >>> round(budget.spend(Gaussian(2.0), "mean"), 2)
-    1.99
+    Privacy:
+        A run is entered before it touches the data, and what was entered is spent.
+
+    Example:
+        >>> import tempfile, os
+        >>> from sordino.events import Gaussian
+        >>> budget = Budget.create(os.path.join(tempfile.mkdtemp(), "budget.jsonl"), epsilon=3.0, delta=1e-5)
+        >>> round(budget.spend(Gaussian(2.0), "mean"), 2)
+        1.99
+
     """
 
     path: str | Path

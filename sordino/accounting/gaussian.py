@@ -66,7 +66,20 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest μ whose δ(ε) is at most delta, rounded down."""
+    """The largest μ whose δ(ε) is at most delta, rounded down.
+
+    Args:
+        epsilon: to be met.
+        delta: at this δ.
+
+    Returns:
+        μ; the noise multiplier is 1/μ.
+
+    Example:
+        >>> round(gaussian_mu(1.0, 1e-5), 4)
+        0.2681
+
+    """
     low, high = 0.0, 1.0
     while gaussian_delta(high, epsilon) <= delta:
         low, high = high, 2 * high

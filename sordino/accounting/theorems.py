@@ -40,13 +40,43 @@ def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 
 def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
-    """ε√(2k ln(1/δ')) + kε(e^ε − 1), kδ + δ' (Dwork, Rothblum & Vadhan 2010)."""
+    """ε√(2k ln(1/δ')) + kε(e^ε − 1), kδ + δ' (Dwork, Rothblum & Vadhan 2010).
+
+    Args:
+        epsilon: of one release.
+        delta: of one release.
+        count: k, how many.
+        slack: δ', what composition adds to δ.
+
+    Returns:
+        What all of them cost together.
+
+    Example:
+        >>> advanced_drv(0.1, 0.0, 100, slack=1e-5)
+        (5.8502350929445575, 1e-05)
+
+    """
     spread, count = _spread(epsilon, count, slack)
     return spread + count * epsilon * math.expm1(epsilon), count * delta + slack
 
 
 def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
-    """ε√(2k ln(1/δ')) + kε(e^ε − 1)/(e^ε + 1), 1 − (1−δ)^k(1−δ') ≤ kδ + δ' (Kairouz, Oh & Viswanath 2015)."""
+    """ε√(2k ln(1/δ')) + kε(e^ε − 1)/(e^ε + 1), 1 − (1−δ)^k(1−δ') ≤ kδ + δ' (Kairouz, Oh & Viswanath 2015).
+
+    Args:
+        epsilon: of one release.
+        delta: of one release.
+        count: k, how many.
+        slack: δ', what composition adds to δ.
+
+    Returns:
+        What all of them cost together.
+
+    Example:
+        >>> advanced_kov(0.1, 0.0, 100, slack=1e-5)
+        (5.298109661766881, 1e-05)
+
+    """
     spread, count = _spread(epsilon, count, slack)
     return spread + count * epsilon * math.tanh(epsilon / 2), count * delta + slack
 
@@ -62,6 +92,20 @@ def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float
     """The exact δ at total_epsilon of k releases that are (ε, δ)-DP (Kairouz, Oh & Viswanath 2015, theorem 3.3).
 
     1 − (1−δ)^k (1 − Σ_l C(k,l) e^{lε}(1 − e^{t − (2l−k)ε})₊ / (1+e^ε)^k).
+
+    Args:
+        epsilon: of one release.
+        delta: of one release.
+        count: k, how many.
+        total_epsilon: where δ is asked for.
+
+    Returns:
+        δ of all of them together.
+
+    Example:
+        >>> f"{optimal_delta(0.1, 0.0, 100, total_epsilon=5.0):.2e}"
+        '2.79e-07'
+
     """
     epsilon = validate.non_negative("epsilon", epsilon)
     count = validate.count("count", count)
@@ -118,5 +162,18 @@ def amplified(epsilon: float, delta: float, rate: float) -> Guarantee:
 
 
 def post_processed(epsilon: float, delta: float) -> Guarantee:
-    """Whatever is computed from a release without looking at the data again has the same guarantee."""
+    """Whatever is computed from a release without looking at the data again has the same guarantee.
+
+    Args:
+        epsilon: of the release.
+        delta: of the release.
+
+    Returns:
+        The same.
+
+    Example:
+        >>> post_processed(1.0, 1e-5)
+        (1.0, 1e-05)
+
+    """
     return epsilon, delta

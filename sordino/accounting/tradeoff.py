@@ -39,7 +39,20 @@ def epsilon_delta_tradeoff(epsilon: float, delta: float, alpha: float | Array) -
 
 
 def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
-    """G_μ(α) = Φ(Φ⁻¹(1−α) − μ)."""
+    """G_μ(α) = Φ(Φ⁻¹(1−α) − μ).
+
+    Args:
+        mu: the parameter of Gaussian differential privacy.
+        alpha: false-positive rates of a test for one record.
+
+    Returns:
+        The least false-negative rates that any such test can have.
+
+    Example:
+        >>> round(float(gaussian_tradeoff(1.0, 0.05)), 4)
+        0.7405
+
+    """
     return np.asarray(ndtr(ndtri(1 - np.asarray(alpha, dtype=float)) - mu))
 
 
@@ -47,6 +60,19 @@ def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
     """C_q(G_μ): one Poisson-sampled Gaussian release, the double conjugate of min(f_q, f_q⁻¹), f_q = qG_μ + (1−q)Id.
 
     Below the fixed-slope point the curve is f_q, then the line of slope −1, then f_q⁻¹.
+
+    Args:
+        mu: of the release without sampling.
+        rate: of the Poisson draw.
+        alpha: false-positive rates.
+
+    Returns:
+        The least false-negative rates.
+
+    Example:
+        >>> round(float(subsampled_tradeoff(1.0, 0.1, 0.05)), 4)
+        0.929
+
     """
     rate = validate.rate("rate", rate)
     alpha = np.asarray(alpha, dtype=float)
@@ -67,7 +93,19 @@ def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Tradeoff:
-    """A trade-off curve: call it with type I errors to get the smallest type II errors."""
+    """A trade-off curve: call it with type I errors to get the smallest type II errors.
+
+    Args:
+        epsilons: points of the privacy profile,
+        deltas: and δ there.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> curve = tradeoff(Gaussian(1.0))
+        >>> round(float(curve(0.05)), 3), round(curve.mu, 2)
+        (0.74, 1.0)
+
+    """
 
     epsilons: Array
     deltas: Array

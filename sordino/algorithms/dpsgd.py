@@ -95,9 +95,18 @@ class Query(Protocol):
 class NoisySum:
     """The weighted sum of the gradients, plus noise.
 
-    >>> from sordino import Flat, Gaussian
-    >>> NoisySum(Flat(1.0), Gaussian(1.1))
-    NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
+    Args:
+        weigher: how much each record counts, and how far one can move the sum.
+        noise: what is added, in proportion to that.
+
+    Privacy:
+        One release per lot, of the noise's event; the sampler amplifies it.
+
+    Example:
+        >>> from sordino import Flat, Gaussian
+        >>> NoisySum(Flat(1.0), Gaussian(1.1))
+        NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
+
     """
 
     weigher: Weigher

@@ -40,9 +40,25 @@ def dry_run(
 ) -> Event:
     """The event of `steps` lots; no record is touched. The backend matters only where its norms are estimated.
 
-    >>> from sordino import Flat, Gaussian, NoisySum, Poisson
-    >>> dry_run(NoisySum(Flat(1.0), Gaussian(1.1)), Poisson(0.01), dataset_size=1000, steps=5)
-    Repeat(event=Poisson(rate=0.01, event=Gaussian(multiplier=1.1)), count=5)
+    Args:
+        query: what would be asked of every lot.
+        sampler: how lots would be drawn.
+        dataset_size: how many records there are.
+        steps: how many lots.
+        expected_batch: the public divisor; rate × N by default.
+        backend: how gradients would be measured; `JL` is charged for its estimates.
+
+    Returns:
+        The event that such a run would cost.
+
+    Privacy:
+        Nothing is released and no data is touched.
+
+    Example:
+        >>> from sordino import Flat, Gaussian, NoisySum, Poisson
+        >>> dry_run(NoisySum(Flat(1.0), Gaussian(1.1)), Poisson(0.01), dataset_size=1000, steps=5)
+        Repeat(event=Poisson(rate=0.01, event=Gaussian(multiplier=1.1)), count=5)
+
     """
     n = validate.count("dataset_size", dataset_size)
     expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)

@@ -77,9 +77,14 @@ def _parts(grads: PerSample) -> Iterator[PerSample]:
 class L1Sum:
     """DP-SGD with L1 norms: `weigher` is asked about those, `noise` is Laplace as a rule.
 
-    >>> from sordino import Flat, Laplace
-    >>> L1Sum(Flat(1.0), Laplace(30.0))
-    L1Sum(weigher=Flat(bound=1.0), noise=Laplace(multiplier=30.0))
+    Privacy:
+        One release of Laplace noise in proportion to the L1 bound.
+
+    Example:
+        >>> from sordino import Flat, Laplace
+        >>> L1Sum(Flat(1.0), Laplace(30.0))
+        L1Sum(weigher=Flat(bound=1.0), noise=Laplace(multiplier=30.0))
+
     """
 
     weigher: Weigher

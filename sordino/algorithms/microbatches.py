@@ -62,7 +62,17 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True)
 class ByCoin:
-    """Each record chooses one of `count` groups for itself, anew for every lot."""
+    """Each record chooses one of `count` groups for itself, anew for every lot.
+
+    Args:
+        count: groups in a lot.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.Microbatches(sd.Flat(1.0), sd.Gaussian(1.1), sd.ByCoin(8))
+        Microbatches(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByCoin(count=8))
+
+    """
 
     count: int
     unproven = ""
@@ -82,7 +92,20 @@ class ByCoin:
 
 @dataclass(frozen=True)
 class ByPosition:
-    """The first `size` records of the lot are a group, the next `size`, and so on."""
+    """The first `size` records of the lot are a group, the next `size`, and so on.
+
+    Args:
+        size: records in a group.
+
+    Privacy:
+        Without a guarantee: a record added moves all after it to other groups. The claim says so.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.Microbatches(sd.Flat(1.0), sd.Gaussian(1.1), sd.ByPosition(4))
+        Microbatches(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByPosition(size=4))
+
+    """
 
     size: int
     unproven = (
@@ -108,9 +131,19 @@ class Microbatches:
 
     Every group's sum is held until the lot is through: as many gradients in memory as there are groups.
 
-    >>> from sordino import Flat, Gaussian
-    >>> Microbatches(Flat(1.0), Gaussian(2.2), ByCoin(25)).grouping
-    ByCoin(count=25)
+    Args:
+        weigher: how much each group's mean counts.
+        noise: what is added to their sum.
+        grouping: who is in a group.
+
+    Privacy:
+        A record may change the mean of one group from one vector to another of length C: charged as 2C.
+
+    Example:
+        >>> from sordino import Flat, Gaussian
+        >>> Microbatches(Flat(1.0), Gaussian(2.2), ByCoin(25)).grouping
+        ByCoin(count=25)
+
     """
 
     weigher: Weigher

@@ -37,9 +37,14 @@ class NoisyLookahead:
     `noise` is one noise, which is split so that the whole costs what one release with it costs, or one noise for each of
     the parts. `learning_rate` is that of the virtual steps; the optimizer's, as a rule.
 
-    >>> from sordino import Flat, Poisson, dry_run
-    >>> dry_run(NoisyLookahead(Flat(1.0), Gaussian(1.0), learning_rate=0.1), Poisson(0.1), 100, steps=1)
-    Poisson(rate=0.1, event=Repeat(event=Gaussian(multiplier=1.414213562373095), count=2))
+    Privacy:
+        Every substep is a noisy release on the same draw; all are charged, composed before they are amplified.
+
+    Example:
+        >>> from sordino import Flat, Poisson, dry_run
+        >>> dry_run(NoisyLookahead(Flat(1.0), Gaussian(1.0), learning_rate=0.1), Poisson(0.1), 100, steps=1)
+        Poisson(rate=0.1, event=Repeat(event=Gaussian(multiplier=1.414213562373095), count=2))
+
     """
 
     weigher: Weigher

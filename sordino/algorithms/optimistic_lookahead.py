@@ -29,6 +29,22 @@ class OptimisticLookahead:
     """DP-SGD at the point where the last released gradient leads; its state holds that gradient, by parameter.
 
     `learning_rate` is that of the virtual step; the optimizer's, as a rule. `rho` is the part of it that is taken: 1/ρ.
+
+    Args:
+        weigher: how much each record counts.
+        noise: what is added.
+        learning_rate: of the virtual step, or a schedule of it.
+        rho: the part of the step that is taken is 1/ρ.
+
+    Privacy:
+        The point is made of released gradients alone, so a step costs what `NoisySum` costs.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.OptimisticLookahead(sd.Flat(1.0), sd.Gaussian(1.1), learning_rate=0.1)
+        >>> sd.dry_run(query, sd.Poisson(0.01), dataset_size=1000, steps=1)
+        Poisson(rate=0.01, event=Gaussian(multiplier=1.1))
+
     """
 
     weigher: Weigher

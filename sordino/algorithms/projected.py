@@ -38,7 +38,25 @@ REASON = (
 
 @dataclass(frozen=True)
 class Projected:
-    """Lookahead without noise on the way. `learning_rate` is that of the virtual steps; the optimizer's, as a rule."""
+    """Lookahead without noise on the way. `learning_rate` is that of the virtual steps; the optimizer's, as a rule.
+
+    Args:
+        weigher: how much each record counts.
+        noise: what is added at the end.
+        learning_rate: of the virtual steps, or a schedule of it.
+        rho: the part of a virtual step that is taken is 1/ρ.
+        rounds: virtual steps before the real one.
+
+    Privacy:
+        None: the virtual steps have no noise, so what one record moves is not bounded. The claim says so.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.Projected(sd.Flat(1.0), sd.Gaussian(1.1), learning_rate=0.1)
+        >>> type(sd.dry_run(query, sd.Poisson(0.01), dataset_size=1000, steps=1)).__name__
+        'NonPrivate'
+
+    """
 
     weigher: Weigher
     noise: Noise

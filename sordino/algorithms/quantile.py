@@ -32,10 +32,15 @@ from sordino.ranks.group import fresh
 class PrivateQuantile:
     """The `quantile` of numbers between 0 and `ceiling`, `epsilon`-differentially private.
 
-    >>> values = Sealed(torch.linspace(0, 1, 1001))
-    >>> found, event = PrivateQuantile(0.75, ceiling=10.0, epsilon=1.0)(values, Rng.from_seed(0))
-    >>> abs(found - 0.75) < 0.05, event
-    (True, Exponential(epsilon=1.0))
+    Privacy:
+        One choice by the exponential mechanism, of the ε given.
+
+    Example:
+        >>> values = Sealed(torch.linspace(0, 1, 1001))
+        >>> found, event = PrivateQuantile(0.75, ceiling=10.0, epsilon=1.0)(values, Rng.from_seed(0))
+        >>> abs(found - 0.75) < 0.05, event
+        (True, Exponential(epsilon=1.0))
+
     """
 
     quantile: float

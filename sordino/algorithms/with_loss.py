@@ -34,9 +34,19 @@ from sordino.weigh.weigher import State
 class WithLoss:
     """Asks `query`, and releases the mean of the losses too, each clipped to ±`bound`; `private.loss` has it.
 
-    >>> from sordino import Flat, Gaussian, NoisySum
-    >>> WithLoss(NoisySum(Flat(1.0), Gaussian(1.1)), bound=3.0, noise=Gaussian(20.0)).bound
-    3.0
+    Args:
+        query: what is asked of the gradients.
+        bound: losses are clipped to ±bound.
+        noise: on the sum of the losses, in proportion to the bound.
+
+    Privacy:
+        A second release on the same draw, charged together with the first.
+
+    Example:
+        >>> from sordino import Flat, Gaussian, NoisySum
+        >>> WithLoss(NoisySum(Flat(1.0), Gaussian(1.1)), bound=3.0, noise=Gaussian(20.0)).bound
+        3.0
+
     """
 
     query: Query

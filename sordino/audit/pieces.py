@@ -34,7 +34,24 @@ EXPECTED = 6.5
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """What is tested."""
+    """What is tested.
+
+    Args:
+        model: as it is now.
+        loss_fn: one loss per record.
+        query: what is asked of a lot.
+        sampler: who is in one.
+        penalty: L2(λ), if there is one.
+        backend: how gradients are measured.
+        collate: from records to a batch.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> Pieces(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query).query
+        NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
+
+    """
 
     model: nn.Module
     loss_fn: LossFn

@@ -34,7 +34,30 @@ ERROR = 1e-6
 def selftest(
     private: Private | Pieces, dataset: MapStyle, sampler: Sampler | None = None, *, error: float = ERROR
 ) -> Verdict:
-    """Test a run before it begins, or in between: its model as it is now, its loss, query, penalty, backend and sampler."""
+    """Test a run before it begins, or in between: its model as it is now, its loss, query, penalty, backend and sampler.
+
+    Args:
+        private: a run, or its pieces.
+        dataset: some of its records are used; nothing of them is in the verdict's words.
+        sampler: how lots will be drawn.
+        error: the chance that a right run fails.
+
+    Returns:
+        A `Verdict`: what was tried, what was found.
+
+    Privacy:
+        The test runs on records and is not released by itself; what you publish of a verdict should be whether it
+        passed.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+        >>> selftest(private, data, sd.Poisson(rate=0.1)).passed
+        True
+
+    """
     began = time.perf_counter()
     error = validate.fraction("error", error)
     pieces = Pieces.of(private, sampler) if isinstance(private, Private) else private

@@ -10,7 +10,19 @@ from sordino.audit import e_values
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tried: exact (`holds`), or statistical (`log_e`), or not at all (neither), and what was seen."""
+    """One thing that was tried: exact (`holds`), or statistical (`log_e`), or not at all (neither), and what was seen.
+
+    Args:
+        check: which check.
+        about: what was seen, in words.
+        holds: of an exact check.
+        log_e: of a statistical one, the logarithm of its e-value against the claim.
+
+    Example:
+        >>> Finding("sums", "one record moved the sum by at most the bound", holds=True).holds
+        True
+
+    """
 
     check: str
     about: str
@@ -28,6 +40,16 @@ class Verdict:
     """All findings, with one error budget over the statistical ones.
 
     A pass is no proof. It says that these mistakes, of at least these sizes, are not there.
+
+    Args:
+        findings: of all checks.
+        error: the chance that a right run fails.
+        seconds: how long it took.
+
+    Example:
+        >>> Verdict((Finding("sums", "as promised", holds=True),), error=1e-6, seconds=0.1).passed
+        True
+
     """
 
     findings: tuple[Finding, ...]

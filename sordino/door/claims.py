@@ -50,7 +50,27 @@ def rounded_up(epsilon: float) -> str:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(ε, δ)-differential privacy of everything in `event`, for neighbours by `relation`."""
+    """(ε, δ)-differential privacy of everything in `event`, for neighbours by `relation`.
+
+    Args:
+        epsilon: never below what the event costs.
+        delta: at this δ.
+        relation: which datasets count as neighbours.
+        accountant: who computed it.
+        event: everything that was done to the data.
+        not_covered: what was read off the data, or declared public, beside it.
+        rests_on: what holds the facts about your code.
+        unit: what neighbours differ by.
+
+    Example:
+        >>> import sordino as sd
+        >>> ledger = sd.Ledger()
+        >>> ledger.release(sd.events.Gaussian(5.0))
+        >>> claim = ledger.claim(delta=1e-5)
+        >>> isinstance(claim, sd.Guarantee), round(claim.epsilon, 3), claim.neighbours
+        (True, 0.726, 'one record added or removed')
+
+    """
 
     epsilon: float
     delta: float
@@ -84,7 +104,19 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class NoGuarantee:
-    """There is no privacy statement about the run, and why."""
+    """There is no privacy statement about the run, and why.
+
+    Args:
+        reason: in words, with the cure. It has no `epsilon`: there is none to read.
+
+    Example:
+        >>> import sordino as sd
+        >>> ledger = sd.Ledger()
+        >>> ledger.void("the records were printed")
+        >>> print(ledger.claim(delta=1e-5))
+        no privacy guarantee: the records were printed
+
+    """
 
     reason: str
 

@@ -68,17 +68,28 @@ class _Draw:
 
 
 class Ledger:
-    """What was done to one dataset."""
+    """What was done to one dataset.
+
+    Privacy:
+        Append-only: what is in it is never taken out. Give one to everything that is done to the same records.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> ledger = Ledger()
+        >>> ledger.release(Gaussian(5.0))
+        >>> round(ledger.claim(delta=1e-5).epsilon, 3)
+        0.726
+
+    """
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._open: dict[str, _Draw] = {}  # by page
-        self._pages = 0
+        self._pages = self._coordinates = 0
         self._disclosed: dict[str, None] = {}
         self._declared: dict[str, None] = {}
         self._counts: dict[str, LotCounts] = {}  # by page
         self._data: list[list[Ledger]] = []  # the ledgers of what the records are made of
-        self._coordinates = 0
         self._unit = _RECORD
         self.voided: str | None = None  # the first reason given to `void`
 

@@ -53,7 +53,21 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """N(0, (multiplier × L2 sensitivity)²) on every coordinate."""
+    """N(0, (multiplier × L2 sensitivity)²) on every coordinate.
+
+    Args:
+        multiplier: σ, the standard deviation over the bound. `sd.calibrate` finds it from an ε.
+
+    Privacy:
+        The event `Gaussian(σ)`. `sd.events.Gaussian` is that event; this is the noise itself. Drawn from a
+        cryptographic stream.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.NoisySum(sd.Flat(0.5), sd.Gaussian(1.1))
+        NoisySum(weigher=Flat(bound=0.5), noise=Gaussian(multiplier=1.1))
+
+    """
 
     multiplier: float
 
@@ -99,7 +113,20 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Laplace:
-    """Lap(multiplier × L1 sensitivity) on every coordinate."""
+    """Lap(multiplier × L1 sensitivity) on every coordinate.
+
+    Args:
+        multiplier: the scale over the bound in L1.
+
+    Privacy:
+        The event `Laplace(multiplier)`: (1 / multiplier)-differential privacy of one release, with δ = 0.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.NoisySum(sd.FlatL1(0.5, dimension=10), sd.Laplace(2.0)).noise
+        Laplace(multiplier=2.0)
+
+    """
 
     multiplier: float
 

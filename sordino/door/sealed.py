@@ -55,9 +55,15 @@ class Seal(Protocol):
 class Sealed(Generic[T]):
     """A private value.
 
-    >>> length = Sealed([3, 1, 2]).map(len)
-    >>> length
-    Sealed(…)
+    Privacy:
+        It does not print, compare or convert. `disclose` gives the value and the claim lists it; `expose` gives it
+        and voids the claim.
+
+    Example:
+        >>> length = Sealed([3, 1, 2]).map(len)
+        >>> length
+        Sealed(…)
+
     """
 
     __slots__ = ("_seal", "_value")

@@ -58,7 +58,20 @@ def canonical(event: Event) -> Event:
 
 
 def compose(events: Iterable[Event]) -> Event:
-    """`Together` of the events, canonical."""
+    """`Together` of the events, canonical.
+
+    Args:
+        events: any number of them.
+
+    Returns:
+        One event.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> compose([Gaussian(1.0), Gaussian(1.0)])
+        Repeat(event=Gaussian(multiplier=1.0), count=2)
+
+    """
     parts = tuple(events)
     return parts[0] if len(parts) == 1 and _is_short(parts[0]) else canonical(Together(*parts))
 
@@ -116,7 +129,20 @@ def _merge(runs: Iterable[tuple[Event, int]]) -> list[tuple[Event, int]]:
 
 
 def children(event: Event) -> tuple[Event, ...]:
-    """The events directly inside an event."""
+    """The events directly inside an event.
+
+    Args:
+        event: any event.
+
+    Returns:
+        Those directly inside.
+
+    Example:
+        >>> from sordino.events import Gaussian, Poisson
+        >>> children(Poisson(0.1, Gaussian(1.0)))
+        (Gaussian(multiplier=1.0),)
+
+    """
     if isinstance(event, Together | Mixture):
         return event.events
     inner = getattr(event, "event", None)
@@ -124,14 +150,41 @@ def children(event: Event) -> tuple[Event, ...]:
 
 
 def walk(event: Event) -> Iterator[Event]:
-    """The event and everything inside it, outermost first."""
+    """The event and everything inside it, outermost first.
+
+    Args:
+        event: any event.
+
+    Returns:
+        All events in it.
+
+    Example:
+        >>> from sordino.events import Gaussian, Poisson
+        >>> [type(each).__name__ for each in walk(Poisson(0.1, Gaussian(1.0)))]
+        ['Poisson', 'Gaussian']
+
+    """
     yield event
     for child in children(event):
         yield from walk(child)
 
 
 def counted(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
-    """The events that a composition is made of, with how often each happens; any other event is one, `times` times."""
+    """The events that a composition is made of, with how often each happens; any other event is one, `times` times.
+
+    Args:
+        event: any event.
+        times: how often it happens.
+
+    Returns:
+        Pairs of an event and a number.
+
+    Example:
+        >>> from sordino.events import Gaussian, Repeat
+        >>> list(counted(Repeat(Gaussian(1.0), 5)))
+        [(Gaussian(multiplier=1.0), 5)]
+
+    """
     if isinstance(event, Together):
         for part in event.events:
             yield from counted(part, times)
@@ -147,5 +200,18 @@ def _reasons(event: Event) -> list[str]:
 
 
 def relations(event: Event) -> frozenset[Relation]:
-    """The neighbouring relations that the ways of sampling in an event speak about; empty when nothing was sampled."""
+    """The neighbouring relations that the ways of sampling in an event speak about; empty when nothing was sampled.
+
+    Args:
+        event: any event.
+
+    Returns:
+        The relations.
+
+    Example:
+        >>> from sordino.events import Gaussian, Poisson
+        >>> [str(relation) for relation in relations(Poisson(0.1, Gaussian(1.0)))]
+        ['add-or-remove-one']
+
+    """
     return frozenset(_SAMPLED[type(inner)] for inner in walk(event) if type(inner) in _SAMPLED)

@@ -7,7 +7,13 @@ from typing import Any, ClassVar
 
 
 class Relation(StrEnum):
-    """Which two datasets count as neighbours. A guarantee is meaningless without it."""
+    """Which two datasets count as neighbours. A guarantee is meaningless without it.
+
+    Example:
+        >>> [str(relation) for relation in Relation]
+        ['add-or-remove-one', 'replace-one', 'zero-out-one']
+
+    """
 
     ADD_OR_REMOVE = "add-or-remove-one"
     REPLACE = "replace-one"
@@ -39,7 +45,14 @@ _MEANINGS = {
 
 
 class Event:
-    """Base of all events; final classes, one per mechanism or way of sampling."""
+    """Base of all events; final classes, one per mechanism or way of sampling.
+
+    Example:
+        >>> from sordino.events import Gaussian, Repeat
+        >>> Repeat(Gaussian(1.1), 2) == Repeat(Gaussian(1.1), 2)
+        True
+
+    """
 
     assumes: ClassVar[str] = ""
     """For a way of sampling: what a claim about it takes to be true of the draws, for the report."""

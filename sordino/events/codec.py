@@ -19,7 +19,20 @@ def _types() -> dict[str, type[Event]]:
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """A JSON object: the class under `type`, its fields beside it."""
+    """A JSON object: the class under `type`, its fields beside it.
+
+    Args:
+        event: any event.
+
+    Returns:
+        A dict that `json.dumps` takes.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> to_json(Gaussian(1.0))
+        {'type': 'Gaussian', 'multiplier': 1.0}
+
+    """
     result: dict[str, Any] = {"type": type(event).__name__}
     for field in dataclasses.fields(event):  # type: ignore[arg-type]  # every concrete event is a dataclass
         result[field.name] = _encode(getattr(event, field.name))
@@ -35,7 +48,19 @@ def _encode(value: Any) -> Any:
 
 
 def from_json(data: str | Mapping[str, Any]) -> Event:
-    """The event that `to_json` described; text or an object already parsed. Every field is validated again."""
+    """The event that `to_json` described; text or an object already parsed. Every field is validated again.
+
+    Args:
+        data: what `to_json` gave, or its text.
+
+    Returns:
+        The event.
+
+    Example:
+        >>> from_json('{"type": "Gaussian", "multiplier": 1.0}')
+        Gaussian(multiplier=1.0)
+
+    """
     parsed = json.loads(data) if isinstance(data, str) else data
     types = _types()
     if not isinstance(parsed, Mapping) or parsed.get("type") not in types:

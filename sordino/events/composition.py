@@ -11,7 +11,18 @@ from sordino.events.base import Event, checked, set_field
 
 @dataclass(frozen=True)
 class Repeat(Event):
-    """`event`, `count` times, each on its own draw if it is sampled."""
+    """`event`, `count` times, each on its own draw if it is sampled.
+
+    Args:
+        event: what is done.
+        count: how often.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> Repeat(Gaussian(1.1), 3)
+        Repeat(event=Gaussian(multiplier=1.1), count=3)
+
+    """
 
     event: Event
     count: int
@@ -23,7 +34,17 @@ class Repeat(Event):
 
 @dataclass(frozen=True, init=False)
 class Together(Event):
-    """All of `events`, composed. `Together()` is the release of nothing."""
+    """All of `events`, composed. `Together()` is the release of nothing.
+
+    Args:
+        *events: all of them.
+
+    Example:
+        >>> from sordino.events import Gaussian, Laplace
+        >>> Together(Gaussian(1.1), Laplace(2.0))
+        Together(events=(Gaussian(multiplier=1.1), Laplace(scale=2.0)))
+
+    """
 
     events: tuple[Event, ...]
 
@@ -33,7 +54,18 @@ class Together(Event):
 
 @dataclass(frozen=True)
 class Group(Event):
-    """`event` as seen by `size` records that come and go together."""
+    """`event` as seen by `size` records that come and go together.
+
+    Args:
+        event: of one record.
+        size: how many records come and go together.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> Group(Gaussian(5.0), 3)
+        Group(event=Gaussian(multiplier=5.0), size=3)
+
+    """
 
     event: Event
     size: int
@@ -45,7 +77,19 @@ class Group(Event):
 
 @dataclass(frozen=True)
 class TunePoisson(Event):
-    """The best of K runs of `event` by its released score, K ~ Poisson(`mean`) drawn in secret (Papernot & Steinke)."""
+    """The best of K runs of `event` by its released score, K ~ Poisson(`mean`) drawn in secret (Papernot & Steinke).
+
+    Args:
+        event: one run.
+        mean: of K.
+
+    Example:
+        >>> from sordino.accounting import PLD
+        >>> from sordino.events import Gaussian
+        >>> round(PLD().epsilon(TunePoisson(Gaussian(5.0), mean=10.0), delta=1e-5), 2)
+        1.45
+
+    """
 
     event: Event
     mean: float
@@ -60,6 +104,18 @@ class TuneNegativeBinomial(Event):
     """The best of K runs of `event`, K ~ truncated negative binomial (`shape`, `stop`), K ≥ 1, drawn in secret.
 
     shape 1 is the geometric distribution of Liu & Talwar 2019 with mean 1/stop; shape 0 the logarithmic one.
+
+    Args:
+        event: one run.
+        shape: of the distribution of K.
+        stop: its other parameter.
+
+    Example:
+        >>> from sordino.accounting import PLD
+        >>> from sordino.events import Gaussian
+        >>> round(PLD().epsilon(TuneNegativeBinomial(Gaussian(5.0), shape=1.0, stop=0.1), delta=1e-5), 2)
+        1.13
+
     """
 
     event: Event

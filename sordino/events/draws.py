@@ -11,7 +11,19 @@ from sordino.events.base import Event, checked, set_field
 
 @dataclass(frozen=True)
 class Poisson(Event):
-    """`event` on a draw in which each record takes part independently with probability `rate`."""
+    """`event` on a draw in which each record takes part independently with probability `rate`.
+
+    Args:
+        rate: the probability of taking part.
+        event: released on the draw.
+
+    Example:
+        >>> from sordino.accounting import PLD
+        >>> from sordino.events import Gaussian, Repeat
+        >>> round(PLD().epsilon(Repeat(Poisson(0.01, Gaussian(1.1)), 500), delta=1e-5), 3)
+        1.083
+
+    """
 
     rate: float
     event: Event
@@ -26,7 +38,19 @@ class Poisson(Event):
 
 @dataclass(frozen=True)
 class FixedSize(Event):
-    """`event` on a uniformly random subset of exactly `batch_size` of `dataset_size` records (replace-one)."""
+    """`event` on a uniformly random subset of exactly `batch_size` of `dataset_size` records (replace-one).
+
+    Args:
+        batch_size: records in the subset.
+        dataset_size: records in all.
+        event: released on it.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> FixedSize(100, 1000, Gaussian(1.1))
+        FixedSize(batch_size=100, dataset_size=1000, event=Gaussian(multiplier=1.1))
+
+    """
 
     batch_size: int
     dataset_size: int
@@ -43,7 +67,20 @@ class FixedSize(Event):
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Event):
-    """`event` on a Poisson draw at `rate` from `dataset_size` records, cut at random to at most `max_batch`."""
+    """`event` on a Poisson draw at `rate` from `dataset_size` records, cut at random to at most `max_batch`.
+
+    Args:
+        rate: the probability of taking part.
+        dataset_size: records in all.
+        max_batch: no draw is larger.
+        event: released on the draw.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> TruncatedPoisson(0.01, dataset_size=1000, max_batch=30, event=Gaussian(1.1)).max_batch
+        30
+
+    """
 
     rate: float
     dataset_size: int
@@ -60,7 +97,18 @@ class TruncatedPoisson(Event):
 
 @dataclass(frozen=True)
 class BallsInBins(Event):
-    """One pass in `bins` batches, `event` released on each; every record is in one, by its own uniform choice."""
+    """One pass in `bins` batches, `event` released on each; every record is in one, by its own uniform choice.
+
+    Args:
+        bins: batches of the pass.
+        event: released on each of them.
+
+    Example:
+        >>> from sordino.events import Gaussian
+        >>> BallsInBins(10, Gaussian(1.1))
+        BallsInBins(bins=10, event=Gaussian(multiplier=1.1))
+
+    """
 
     bins: int
     event: Event
@@ -76,6 +124,15 @@ class Shuffle(Event):
     """One pass over the data in random disjoint batches; `event` composes what was released on each (zero-out).
 
     A record is in at most one batch of the pass, so it meets at most one of the releases.
+
+    Args:
+        event: the composition of what was released on the batches.
+
+    Example:
+        >>> from sordino.events import Gaussian, Repeat
+        >>> Shuffle(Repeat(Gaussian(1.1), 10))
+        Shuffle(event=Repeat(event=Gaussian(multiplier=1.1), count=10))
+
     """
 
     event: Event
@@ -90,6 +147,15 @@ class Batch(Event):
     """All that was released on one batch of a `Shuffle`d pass, kept together: `Shuffle(Repeat(Batch(e), n))`.
 
     Without it, each release inside `Shuffle` stands for another batch, and a record meets only one of them.
+
+    Args:
+        event: all of one batch.
+
+    Example:
+        >>> from sordino.events import Gaussian, Together
+        >>> Batch(Together(Gaussian(1.1), Gaussian(20.0)))
+        Batch(event=Together(events=(Gaussian(multiplier=1.1), Gaussian(multiplier=20.0))))
+
     """
 
     event: Event

@@ -11,7 +11,17 @@ from sordino.events.base import Event, checked, set_field
 
 @dataclass(frozen=True)
 class Gaussian(Event):
-    """Gaussian noise of standard deviation multiplier × (one record's L2 contribution)."""
+    """Gaussian noise of standard deviation multiplier × (one record's L2 contribution).
+
+    Args:
+        multiplier: σ.
+
+    Example:
+        >>> from sordino.accounting import PLD
+        >>> round(PLD().epsilon(Gaussian(5.0), delta=1e-5), 3)
+        0.726
+
+    """
 
     multiplier: float
 
@@ -21,7 +31,17 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Laplace(Event):
-    """Laplace noise of scale `scale` × (one record's L1 contribution): (1/scale)-DP."""
+    """Laplace noise of scale `scale` × (one record's L1 contribution): (1/scale)-DP.
+
+    Args:
+        scale: of the noise.
+
+    Example:
+        >>> from sordino.accounting import PLD
+        >>> round(PLD().epsilon(Laplace(2.0), delta=1e-9), 3)
+        0.5
+
+    """
 
     scale: float
 
@@ -31,7 +51,16 @@ class Laplace(Event):
 
 @dataclass(frozen=True)
 class Exponential(Event):
-    """One choice by the exponential mechanism: epsilon-DP."""
+    """One choice by the exponential mechanism: epsilon-DP.
+
+    Args:
+        epsilon: of the choice.
+
+    Example:
+        >>> Exponential(0.1)
+        Exponential(epsilon=0.1)
+
+    """
 
     epsilon: float
 
@@ -41,7 +70,16 @@ class Exponential(Event):
 
 @dataclass(frozen=True)
 class DiscreteGaussian(Event):
-    """Discrete Gaussian noise of parameter `multiplier` on an integer to which one record contributes at most 1."""
+    """Discrete Gaussian noise of parameter `multiplier` on an integer to which one record contributes at most 1.
+
+    Args:
+        multiplier: σ of the discrete Gaussian.
+
+    Example:
+        >>> DiscreteGaussian(10.0)
+        DiscreteGaussian(multiplier=10.0)
+
+    """
 
     multiplier: float
 
@@ -54,6 +92,15 @@ class RandomisedResponse(Event):
     """One answer among `buckets`: with probability `flip` a uniform one, otherwise the true one.
 
     An absent record answers like some fixed bucket, so the relation makes no difference.
+
+    Args:
+        flip: probability of a uniform answer.
+        buckets: k.
+
+    Example:
+        >>> RandomisedResponse(flip=0.5)
+        RandomisedResponse(flip=0.5, buckets=2)
+
     """
 
     flip: float
@@ -69,6 +116,15 @@ class Mixture(Event):
     """One of `events`, drawn with public `weights` independently of the data; which one it was is known to all.
 
     With probability 1 − Σ weights something happens about which nothing is promised.
+
+    Args:
+        weights: public probabilities.
+        events: one for each.
+
+    Example:
+        >>> Mixture((0.5, 0.5), (Gaussian(1.0), Gaussian(2.0)))
+        Mixture(weights=(0.5, 0.5), events=(Gaussian(multiplier=1.0), Gaussian(multiplier=2.0)))
+
     """
 
     weights: tuple[float, ...]
@@ -90,6 +146,15 @@ class ProjectedClip(Event):
     """A Gaussian release at `multiplier` whose records were clipped by norms estimated from random directions.
 
     One record contributes up to ρ = √(r/χ²_r) times its share, r = `projections`, and the directions are known to all.
+
+    Args:
+        multiplier: σ.
+        projections: r.
+
+    Example:
+        >>> ProjectedClip(1.1, projections=8)
+        ProjectedClip(multiplier=1.1, projections=8)
+
     """
 
     multiplier: float
@@ -102,7 +167,16 @@ class ProjectedClip(Event):
 
 @dataclass(frozen=True)
 class NonPrivate(Event):
-    """Something that no theorem covers, and why, in a sentence a reader understands without the code."""
+    """Something that no theorem covers, and why, in a sentence a reader understands without the code.
+
+    Args:
+        reason: printed as the reason of a `NoGuarantee`.
+
+    Example:
+        >>> NonPrivate("the largest loss was printed").reason
+        'the largest loss was printed'
+
+    """
 
     reason: str
 

@@ -19,7 +19,16 @@ from sordino.gradients.spectral import left_unmoved, vectors_of
 
 @dataclass(frozen=True)
 class Loop:
-    """A backward pass per sample."""
+    """A backward pass per sample.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), query, backend=Loop())
+        >>> private.steps
+        0
+
+    """
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
         """Each sample is a batch of one, so what a sample's gradient is needs no definition but autograd's."""

@@ -28,7 +28,19 @@ LossFn = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Norms:
-    """Squared L2 norms, sample by parameter tensor."""
+    """Squared L2 norms, sample by parameter tensor.
+
+    Args:
+        squared: (B, P).
+        names: of the P tensors.
+        estimate: how they were measured; exactly, by default.
+
+    Example:
+        >>> import torch
+        >>> Norms(torch.tensor([[9.0, 16.0]]), ("weight", "bias")).total()
+        tensor([5.])
+
+    """
 
     squared: Tensor  # (B, P), float32 or better
     names: tuple[str, ...]  # the P parameters

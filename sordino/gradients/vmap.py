@@ -36,7 +36,19 @@ class Loss(nn.Module):
 
 @dataclass(frozen=True)
 class Vmap:
-    """`chunk` samples are vectorised at a time; None takes the whole physical batch."""
+    """`chunk` samples are vectorised at a time; None takes the whole physical batch.
+
+    Args:
+        chunk: samples at a time; None for the whole physical batch.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), query, backend=Vmap(chunk=8))
+        >>> private.steps
+        0
+
+    """
 
     chunk: int | None = None
 

@@ -57,7 +57,17 @@ _EVERY = 10
 
 
 class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
-    """A `LightningModule` that is trained privately: write `record_losses` and `configure_optimizers`."""
+    """A `LightningModule` that is trained privately: write `record_losses` and `configure_optimizers`.
+
+        module = Classifier()
+        lots = module.make_private(data, Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0), sd.Poisson(0.01), steps=500)
+        lightning.Trainer(max_epochs=1).fit(module, lots)
+        print(module.claim())
+
+    Privacy:
+        `fit` spends ε. Validating, testing or predicting records that were trained on voids the claim.
+
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +99,21 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         backend: Backend | None = None,
         **more: Any,
     ) -> Draws:
-        """The lots to fit on: `trainer.fit(module, lots)`. `more` goes to `Private.draws`."""
+        """The lots to fit on: `trainer.fit(module, lots)`.
+
+        Args:
+            dataset: has a length and records by number.
+            privacy: a query and a δ, or a target.
+            sampler: who is in a lot.
+            steps: how many lots.
+            expected_batch: the public number that every sum is divided by.
+            backend: how gradients are measured.
+            **more: goes to `Private.draws`.
+
+        Returns:
+            The lots, to be given to `trainer.fit` as its data loader.
+
+        """
         for name in ("training_step", "backward"):
             if getattr(type(self), name) is not getattr(PrivateModule, name):
                 raise Refusal(f"{name} is overridden: what it computes is not bounded by record; write record_losses")

@@ -38,7 +38,29 @@ Write = Callable[[Mapping[str, float], int], Any]
 
 @dataclass(frozen=True)
 class Log:
-    """Hands values to `write`; ε, which takes some ten milliseconds, every `every` steps."""
+    """Hands values to `write`; ε, which takes some ten milliseconds, every `every` steps.
+
+    Args:
+        write: takes a dict of values and a step; `Log.tensorboard`, `Log.wandb` and `Log.mlflow` make one.
+        every: steps between two values of ε.
+
+    Privacy:
+        Only public and released values are handed on; see the table in the how-to about logging.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> private = sd.Private(model, lambda model, x: model(x).square().sum(1), query)
+        >>> log = sd.Log(lambda values, step: print(step, sorted(values)))
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+        >>> private.backward(next(private.draws(data, sd.Poisson(rate=0.1), steps=1, expected_batch=10)))
+        Sealed(…)
+        >>> log.step(private, optimizer, delta=1e-5)
+        1 ['privacy/delta', 'privacy/epsilon', 'train/gradient_norm', 'train/learning_rate']
+
+    """
 
     write: Write
     every: int = 10

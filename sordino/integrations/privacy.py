@@ -27,6 +27,24 @@ class Privacy:
 
     `loss_bound` releases a noisy mean of the losses too, each clipped to ±loss_bound, at twenty times the gradients' noise
     multiplier: without it a road has no training loss to log.
+
+    Args:
+        delta: of the claim.
+        query: any query; or
+        epsilon: to be met by plain DP-SGD,
+        bound: with this bound.
+        loss_bound: releases a noisy mean of the losses too.
+
+    Privacy:
+        The noise is found by a dry run. The claim is made of what was done.
+
+    Example:
+        >>> import sordino as sd
+        >>> privacy = Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0)
+        >>> query = privacy.query_for(sd.Poisson(rate=0.05), records=2000, steps=100, expected_batch=100)
+        >>> f"{query.noise.multiplier:.4f}"
+        '1.0789'
+
     """
 
     delta: float

@@ -38,10 +38,30 @@ CLASSES = "which classes there are"
 class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
     """A classifier of rows of numbers, (ε, δ)-differentially private.
 
-    Args: epsilon, delta: the claim to be met. low, high: public bounds of the columns. classes: the public set of classes;
-    without it those in `y` are used and the claim says that it does not cover which there are. hidden: units of a hidden
-    layer, 0 for a linear model. epochs, lot, learning_rate, bound: of DP-SGD. ledger: where everything done to the same
-    records is charged.
+    Args:
+        epsilon: to be met,
+        delta: at this δ.
+        low: public lower bounds of the columns, one number or one per column.
+        high: public upper bounds.
+        classes: the public set of classes. Without it those in `y` are used, and the claim says that it does not cover
+            which there are.
+        hidden: units of a hidden layer; 0 for a linear model.
+        epochs: passes over the records, on average.
+        lot: records in a lot, on average.
+        learning_rate: of Adam.
+        bound: the length C that gradients are clipped to.
+        ledger: where everything done to the same records is charged.
+        seed: for tests.
+
+    Privacy:
+        `fit` spends ε. `predict` and `score` for records that were trained on void the claim.
+
+    Example:
+        >>> rows = np.random.default_rng(0).uniform(size=(400, 2))
+        >>> model = DPClassifier(epsilon=2.0, delta=1e-4, low=0.0, high=1.0, classes=[0, 1], epochs=2, lot=100)
+        >>> model.fit(rows, (rows[:, 0] > 0.5).astype(int)).claim_.epsilon <= 2.0
+        True
+
     """
 
     def __init__(
@@ -115,7 +135,35 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
 
 
 class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
-    """Regression on rows of numbers, (ε, δ)-differentially private; `target_low` and `target_high` bound y in public."""
+    """Regression on rows of numbers, (ε, δ)-differentially private.
+
+    Args:
+        epsilon: to be met,
+        delta: at this δ.
+        target_low: public lower bound of y; numbers beyond are cut.
+        target_high: public upper bound of y.
+        low: public lower bounds of the columns.
+        high: public upper bounds.
+        hidden: units of a hidden layer; 0 for a linear model.
+        epochs: passes over the records, on average.
+        lot: records in a lot, on average.
+        learning_rate: of Adam.
+        bound: the length C that gradients are clipped to.
+        ledger: where everything done to the same records is charged.
+        seed: for tests.
+
+    Privacy:
+        `fit` spends ε. `predict` and `score` for records that were trained on void the claim.
+
+    Example:
+        >>> rows = np.random.default_rng(0).uniform(size=(400, 2))
+        >>> model = DPRegressor(
+        ...     epsilon=2.0, delta=1e-4, low=0.0, high=1.0, target_low=0.0, target_high=2.0, epochs=2, lot=100
+        ... )
+        >>> model.fit(rows, rows.sum(axis=1)).claim_.epsilon <= 2.0
+        True
+
+    """
 
     def __init__(
         self,

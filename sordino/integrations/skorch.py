@@ -131,7 +131,25 @@ class _Net:
 
 
 class NeuralNetClassifier(_Net, skorch.NeuralNetClassifier):  # type: ignore[misc]
-    """skorch's classifier, private; `classes` should be given, or the claim does not cover which there are."""
+    """skorch's classifier, private.
+
+        privacy = Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0)
+        net = NeuralNetClassifier(nn.Linear(20, 2), privacy=privacy, classes=[0, 1], batch_size=100)
+        print(net.fit(X, y).claim_)
+
+    Args:
+        module: theirs.
+        *args: as they take them.
+        privacy: a query and a δ, or a target.
+        criterion: asked for one loss per record.
+        train_split: None, or `predefined_split(held_out)`.
+        **kwargs: theirs. `batch_size` is the expected lot; `classes` should be given, or the claim does not cover which
+            there are.
+
+    Privacy:
+        `fit` spends ε. Whatever is predicted for records that were trained on voids the claim.
+
+    """
 
     def __init__(
         self,
@@ -148,7 +166,23 @@ class NeuralNetClassifier(_Net, skorch.NeuralNetClassifier):  # type: ignore[mis
 
 
 class NeuralNetRegressor(_Net, skorch.NeuralNetRegressor):  # type: ignore[misc]
-    """skorch's regressor, private."""
+    """skorch's regressor, private.
+
+        net = NeuralNetRegressor(nn.Linear(20, 1), privacy=Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0))
+        print(net.fit(X, y).claim_)
+
+    Args:
+        module: theirs.
+        *args: as they take them.
+        privacy: a query and a δ, or a target.
+        criterion: asked for one loss per record.
+        train_split: None, or `predefined_split(held_out)`.
+        **kwargs: theirs.
+
+    Privacy:
+        `fit` spends ε. Whatever is predicted for records that were trained on voids the claim.
+
+    """
 
     def __init__(
         self,

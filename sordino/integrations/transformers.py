@@ -51,7 +51,6 @@ except ImportError as error:
 STATE = "sordino"
 """Name of the files beside a checkpoint of theirs: the ledger and the streams as JSON, tensors of a query's state."""
 CARD = "PRIVACY.md"
-
 _REFUSED: dict[str, tuple[Any, str]] = {
     "fp16": (False, "norms in half precision are no bound; train in float32"),
     "bf16": (False, "norms in half precision are no bound; train in float32"),
@@ -70,9 +69,23 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 class Trainer(transformers.Trainer):  # type: ignore[misc]
     """Their `Trainer`, trained privately.
 
-    `loss_fn(model, batch)` gives one loss per record; by default that of the model's class. `sampler`,
-    `expected_batch` and `backend` are those of `Private`: without them lots are Poisson, of the arguments' batch on
-    average, and the claim says that it does not cover the number of records.
+        trainer = Trainer(model, args, train_dataset=tokenised, privacy=Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0))
+        trainer.train()
+        print(trainer.claim())
+
+    Args:
+        model: theirs, or PEFT's.
+        args: theirs. Lots have per-device batch × accumulation records on average.
+        *positional, **more: theirs: datasets, callbacks, the tokenizer.
+        privacy: a query and a δ, or a target.
+        loss_fn: `loss_fn(model, batch)` gives one loss per record; by default that of the model's class.
+        sampler: who is in a lot; Poisson by default.
+        expected_batch: the public divisor. Without it the claim says that it does not cover the number of records.
+        backend: how gradients are measured.
+
+    Privacy:
+        `train` spends ε. Evaluating records that were trained on voids the claim, under whatever name.
+
     """
 
     def __init__(

@@ -11,6 +11,19 @@ class Draws(Iterator[Lot]):
     """`len` lots, each made when it is asked for: nothing is drawn, and nothing charged, ahead of the loop.
 
     It can be gone through once. Asked again, as a framework does at a new epoch, it goes on where it stands.
+
+    Privacy:
+        A lot is charged when it is drawn, used or not.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+        >>> lots = private.draws(data, sd.Poisson(rate=0.1), steps=5, expected_batch=10)
+        >>> len(lots), next(lots).step
+        (5, 0)
+
     """
 
     def __init__(self, steps: int, made: Generator[Lot, None, None]) -> None:

@@ -13,7 +13,21 @@ from sordino.door.sealed import Sealed
 
 
 class Lot:
-    """One draw. Pass it to `private.backward` before the next one is drawn."""
+    """One draw. Pass it to `private.backward` before the next one is drawn.
+
+    Privacy:
+        Its records and their number are private. `expected_batch` and `step` are public; reading the records voids
+        the claim.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+        >>> next(private.draws(data, sd.Poisson(rate=0.1), steps=5, expected_batch=10))
+        Lot(step=0, size=Sealed(…), expected_batch=10.0)
+
+    """
 
     __slots__ = ("__weakref__", "expected_batch", "loads", "most", "size", "step")
 

@@ -39,8 +39,18 @@ RECORD = "record"
 class Unit:
     """Who each record belongs to: a column's name, or one id per record. `records`: at most so many of a unit in a lot.
 
-    >>> Unit(["ann", "bob", "ann"], records=2, name="speaker").members(["a", "b", "c"]).n
-    2
+    Args:
+        of: a column's name, or one id per record.
+        records: at most so many of a unit in a lot.
+        name: of the unit, printed with the claim.
+
+    Privacy:
+        One unit more or fewer moves the sum by at most the bound, however many records it has.
+
+    Example:
+        >>> Unit(["ann", "bob", "ann"], records=2, name="speaker").members(["a", "b", "c"]).n
+        2
+
     """
 
     of: str | Ids
@@ -76,7 +86,20 @@ class Unit:
 
 @dataclass(frozen=True)
 class Views:
-    """Every record `count` times, each time as the dataset, the model or the loss changes it at random."""
+    """Every record `count` times, each time as the dataset, the model or the loss changes it at random.
+
+    Args:
+        count: how often each record is read for a lot.
+
+    Privacy:
+        The mean over the views is clipped, so a record moves the sum as far as it would with one view.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.Views(4).members(range(10)).n
+        10
+
+    """
 
     count: int
     name: str = field(default=RECORD, init=False)

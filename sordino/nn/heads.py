@@ -14,7 +14,21 @@ _HIDDEN = 1000
 
 
 def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
-    """Softmax regression on all of a record's numbers, starting from 0 (the loss is convex: no seed is needed)."""
+    """Softmax regression on all of a record's numbers, starting from 0 (the loss is convex: no seed is needed).
+
+    Args:
+        shape: of one record.
+        classes: outputs.
+
+    Returns:
+        The model, freshly made.
+
+    Example:
+        >>> model = logistic_regression((1, 28, 28), 10)
+        >>> sum(p.numel() for p in model.parameters())
+        7850
+
+    """
     head = nn.Linear(math.prod(shape), classes)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -24,7 +38,22 @@ def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
 def mnist_net(
     shape: Sequence[int] = (1, 28, 28), classes: int = 10, widths: Sequence[int] = (256, 32)
 ) -> nn.Sequential:
-    """MNIST_Net, 784-256-32-10: 209,514 parameters."""
+    """MNIST_Net, 784-256-32-10: 209,514 parameters.
+
+    Args:
+        shape: of one record.
+        classes: outputs.
+        widths: of its hidden layers.
+
+    Returns:
+        The model, freshly made.
+
+    Example:
+        >>> model = mnist_net()
+        >>> sum(p.numel() for p in model.parameters())
+        209514
+
+    """
     return layered(shape, classes, widths, nn.ReLU)
 
 
@@ -43,5 +72,20 @@ def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
 
 
 def hidden_net(shape: Sequence[int], classes: int, widths: Sequence[int] = (_HIDDEN,)) -> nn.Sequential:
-    """1,000 ReLU units, softmax: what Abadi et al. 2016 train on the components of a private PCA."""
+    """1,000 ReLU units, softmax: what Abadi et al. 2016 train on the components of a private PCA.
+
+    Args:
+        shape: of one record.
+        classes: outputs.
+        widths: of its hidden layers.
+
+    Returns:
+        The model, freshly made.
+
+    Example:
+        >>> model = hidden_net((60,), 10)
+        >>> sum(p.numel() for p in model.parameters())
+        71010
+
+    """
     return layered(shape, classes, widths, nn.ReLU)

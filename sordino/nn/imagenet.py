@@ -17,7 +17,20 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of a checkpoint."""
+    """What became of a checkpoint.
+
+    Args:
+        loaded: tensors that were taken.
+        statistics: of batch norm, which have no place here.
+        another_shape: tensors that do not fit.
+        missing: tensors of the model that the file lacks.
+        unknown: tensors of the file that the model lacks.
+
+    Example:
+        >>> Loaded(("conv.weight",), (), (), (), ()).loaded
+        ('conv.weight',)
+
+    """
 
     loaded: tuple[str, ...]
     statistics: tuple[str, ...]

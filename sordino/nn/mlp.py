@@ -11,7 +11,22 @@ _WIDTHS = (64, 64)
 
 
 def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> nn.Module:
-    """Two hidden layers of 64 with tanh, whose bounded outputs suit clipped gradients (Papernot et al. 2021)."""
+    """Two hidden layers of 64 with tanh, whose bounded outputs suit clipped gradients (Papernot et al. 2021).
+
+    Args:
+        shape: of one record.
+        classes: outputs.
+        widths: of its hidden layers.
+
+    Returns:
+        The model, freshly made.
+
+    Example:
+        >>> model = mlp((20,), 2)
+        >>> sum(p.numel() for p in model.parameters())
+        5634
+
+    """
     return layered(shape, classes, widths, nn.Tanh)
 
 

@@ -22,7 +22,21 @@ class Point(nn.Module):
 
 
 def point(shape: Sequence[int], outputs: int) -> nn.Module:
-    """As many parameters as a record has numbers."""
+    """As many parameters as a record has numbers.
+
+    Args:
+        shape: of one record.
+        outputs: as many numbers as a record has.
+
+    Returns:
+        The model, freshly made.
+
+    Example:
+        >>> model = point((3,), 3)
+        >>> sum(p.numel() for p in model.parameters())
+        3
+
+    """
     numbers = math.prod(shape)
     if numbers != outputs:
         raise ValueError(

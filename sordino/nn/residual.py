@@ -63,7 +63,21 @@ class ResNet18(nn.Module):
 
 
 def resnet18(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """ResNet-18 for images of any size."""
+    """ResNet-18 for images of any size.
+
+    Args:
+        shape: of one record.
+        classes: outputs.
+
+    Returns:
+        The model, freshly made.
+
+    Example:
+        >>> model = resnet18()
+        >>> sum(p.numel() for p in model.parameters())
+        11181642
+
+    """
     expect(shape, (None, None, None), "resnet18")
     return ResNet18(shape[0], classes)
 
@@ -73,7 +87,21 @@ _DROPOUT = 0.5
 
 
 def resnet18_dropout(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """Resnet18_CIFAR10_Net of Pflaeging 2023 (listing A.3): ResNet-18, half of its last features dropped in training."""
+    """Resnet18_CIFAR10_Net of Pflaeging 2023 (listing A.3): ResNet-18, half of its last features dropped in training.
+
+    Args:
+        shape: of one record.
+        classes: outputs.
+
+    Returns:
+        The model, freshly made.
+
+    Example:
+        >>> model = resnet18_dropout()
+        >>> sum(p.numel() for p in model.parameters())
+        11181642
+
+    """
     expect(shape, (None, None, None), "resnet18-dropout")
     return ResNet18(shape[0], classes, _DROPOUT)
 
@@ -97,7 +125,21 @@ class Wide(nn.Module):
 
 
 def wrn16_4(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """WRN-16-4, the network of De et al. 2022 for CIFAR-10: 2,748,890 parameters."""
+    """WRN-16-4, the network of De et al. 2022 for CIFAR-10: 2,748,890 parameters.
+
+    Args:
+        shape: of one record.
+        classes: outputs.
+
+    Returns:
+        The model, freshly made.
+
+    Example:
+        >>> model = wrn16_4()
+        >>> sum(p.numel() for p in model.parameters())
+        2748890
+
+    """
     expect(shape, (None, None, None), "wrn16-4")
     layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False)]
     inputs = 16

@@ -11,7 +11,20 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Size:
-    """A transformer's numbers."""
+    """A transformer's numbers.
+
+    Args:
+        vocabulary: words.
+        positions: the longest text.
+        width: numbers per place.
+        heads: of attention.
+        blocks: layers.
+
+    Example:
+        >>> Size(vocabulary=20, positions=8, width=8, heads=2, blocks=1).width
+        8
+
+    """
 
     vocabulary: int = 1000
     positions: int = 128
@@ -68,7 +81,18 @@ class _Trunk(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A GPT-like model: logits of the next token at every place, (B, T) to (B, T, V). 3.7M parameters as it is."""
+    """A GPT-like model: logits of the next token at every place, (B, T) to (B, T, V). 3.7M parameters as it is.
+
+    Args:
+        size: its numbers.
+
+    Example:
+        >>> import torch
+        >>> small = Size(vocabulary=20, positions=8, width=8, heads=2, blocks=1)
+        >>> LanguageModel(small)(torch.zeros(2, 5, dtype=torch.long)).shape
+        torch.Size([2, 5, 20])
+
+    """
 
     def __init__(self, size: Size = Size()) -> None:  # noqa: B008  (a frozen constant)
         super().__init__()
@@ -81,7 +105,19 @@ class LanguageModel(nn.Module):
 
 
 class TransformerClassifier(nn.Module):
-    """A small transformer: logits of a class from the mean over places, (B, T) to (B, classes)."""
+    """A small transformer: logits of a class from the mean over places, (B, T) to (B, classes).
+
+    Args:
+        classes: outputs.
+        size: its numbers.
+
+    Example:
+        >>> import torch
+        >>> small = Size(vocabulary=20, positions=8, width=8, heads=2, blocks=1)
+        >>> TransformerClassifier(3, small)(torch.zeros(2, 5, dtype=torch.long)).shape
+        torch.Size([2, 3])
+
+    """
 
     def __init__(self, classes: int, size: Size = Size(width=64, blocks=2)) -> None:  # noqa: B008
         super().__init__()
@@ -94,7 +130,21 @@ class TransformerClassifier(nn.Module):
 
 
 class LSTMClassifier(nn.Module):
-    """Embedding, LSTM, logits of a class from the last state: (B, T) to (B, classes)."""
+    """Embedding, LSTM, logits of a class from the last state: (B, T) to (B, classes).
+
+    Args:
+        vocabulary: words.
+        classes: outputs.
+        embedding: numbers per word.
+        hidden: numbers in a state.
+        recurrent: the class of the recurrent layer.
+
+    Example:
+        >>> import torch
+        >>> LSTMClassifier(vocabulary=20, classes=3, embedding=4, hidden=8)(torch.zeros(2, 5, dtype=torch.long)).shape
+        torch.Size([2, 3])
+
+    """
 
     def __init__(
         self,

@@ -28,9 +28,14 @@ class AdamCorrected(Optimizer):
     `noise_scale(query, expected_batch)` says, or a schedule of it where the bound changes. `floor` is the least that
     v̂ − s² may be; the paper calls it γ′. `weight_decay` is decoupled.
 
-    >>> p = torch.nn.Parameter(torch.zeros(2))
-    >>> AdamCorrected([p], lr=0.001, noise=1.1 * 1.0 / 250).param_groups[0]["floor"]
-    5e-08
+    Privacy:
+        Post-processing of released gradients: free.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.zeros(2))
+        >>> AdamCorrected([p], lr=0.001, noise=1.1 * 1.0 / 250).param_groups[0]["floor"]
+        5e-08
+
     """
 
     def __init__(

@@ -27,11 +27,16 @@ _WARM = 10
 class Average:
     """The average of a model's trainable parameters; call `update()` after every optimizer step.
 
-    >>> model = nn.Linear(1, 1)
-    >>> average = Average(model, decay=0.999)
-    >>> average.update()
-    >>> with average.swapped():
-    ...     out = model(torch.zeros(1, 1))  # with the averaged weights
+    Privacy:
+        Post-processing of released parameters: free.
+
+    Example:
+        >>> model = nn.Linear(1, 1)
+        >>> average = Average(model, decay=0.999)
+        >>> average.update()
+        >>> with average.swapped():
+        ...     out = model(torch.zeros(1, 1))  # with the averaged weights
+
     """
 
     def __init__(self, model: nn.Module, decay: float, *, warm: bool = True) -> None:

@@ -22,7 +22,25 @@ from sordino.runs.directory import CONFIG, PRIVACY, Row, Run
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a run."""
+    """What is known of a run.
+
+    Args:
+        folder: the run directory.
+        config: config.toml.
+        rows: released metrics.
+        claim: made again from the event.
+        status: finished, stopped, running or failed.
+        steps: lots that the claim speaks about.
+
+    Example:
+        >>> import tempfile
+        >>> import sordino as sd
+        >>> from sordino import report
+        >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
+        >>> report.read(history.run).status
+        'finished'
+
+    """
 
     folder: Path
     config: Mapping[str, Any]
@@ -54,7 +72,26 @@ class Evidence:
 
 
 def read(folder: str | Path) -> Evidence:
-    """The evidence of a run directory; damaged or contradictory files are refused by name."""
+    """The evidence of a run directory; damaged or contradictory files are refused by name.
+
+    Args:
+        folder: a run directory.
+
+    Returns:
+        What is known of it.
+
+    Privacy:
+        The event is accounted for anew; an ε in the file that is below its cost is refused.
+
+    Example:
+        >>> import tempfile
+        >>> import sordino as sd
+        >>> from sordino import report
+        >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
+        >>> report.read(history.run).claim.delta
+        1e-05
+
+    """
     run = Run.open(Path(folder))
     config = _parsed(run.folder / CONFIG, tomllib.loads)
     said = _parsed(run.folder / PRIVACY, json.loads)

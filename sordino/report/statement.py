@@ -18,7 +18,19 @@ NOT_STATED = "not stated"
 
 @dataclass(frozen=True)
 class Statement:
-    """Answers, each in a sentence; None is told as "not stated"."""
+    """Answers, each in a sentence; None is told as "not stated".
+
+    Args:
+        unit: whom one record stands for.
+        tuning: what was tried before.
+        release: what is published.
+        verify: how others can check it.
+
+    Example:
+        >>> Statement(unit="one record is one patient").unit
+        'one record is one patient'
+
+    """
 
     unit: str | None = None
     """What one record stands for: a picture, a visit, everything about a person."""

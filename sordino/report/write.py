@@ -23,7 +23,27 @@ REPORT, STATEMENT = "report.html", "PRIVACY.md"
 
 
 def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
-    """Write both files into the run directory; what is stated anew is kept beside them. Returns the report's path."""
+    """Write both files into the run directory; what is stated anew is kept beside them. Returns the report's path.
+
+    Args:
+        run_dir: a run directory.
+        stated: answers that only you know.
+
+    Returns:
+        Where `report.html` is; `PRIVACY.md` is beside it.
+
+    Privacy:
+        Made of released values and the claim alone.
+
+    Example:
+        >>> import tempfile
+        >>> import sordino as sd
+        >>> from sordino import report
+        >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
+        >>> report.write(history.run).name
+        'report.html'
+
+    """
     evidence = read(run_dir)
     said = statement.load(evidence.folder)
     if stated is not None and stated != Statement():

@@ -44,6 +44,24 @@ def event(
 
     Plain DP-SGD needs the recipe alone. What another method's steps cost may depend on the data's size and on the model:
     give it the data as `prepare` makes it. `parameters` are those of its words.
+
+    Args:
+        recipe: a run before it is run.
+        multiplier: noise of its steps.
+        prepared: its data, where the method needs it.
+        parameters: of its words.
+
+    Returns:
+        The event.
+
+    Privacy:
+        Nothing is released: a dry run.
+
+    Example:
+        >>> from sordino.runs import find
+        >>> type(event(find("mnist"), 2.0)).__name__
+        'Together'
+
     """
     return _event_of(recipe, prepared, parameters)(multiplier)
 

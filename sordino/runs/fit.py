@@ -78,14 +78,29 @@ def fit(
     numbers. Accuracy and loss are those on `test`, or on a tenth of the data that is held out. Or name a model and give
     an `OwnFile`: fit("linear", OwnFile(path="people.csv", target="income"), epsilon=3.0).
 
-    `out` is the run directory, new or empty; without it, one is made in `runs`. `parameters` are the method's own. With
-    `budget_stop` and both epsilon and noise_multiplier the run stops before it exceeds ε. A report, which `sordino train`
-    writes at the end, is made by `sordino.report.write(history.run)`.
+    Args:
+        recipe: a recipe, its name, or a model.
+        data: records of your own, for a model.
+        test: held-out records of your own.
+        out: the run directory, new or empty; without it one is made in `runs`.
+        parameters: the method's own.
+        budget_stop: with both epsilon and noise_multiplier, stop before ε is exceeded.
+        view: what is shown meanwhile; nothing by default.
+        **given: fields of `Recipe` and `settings.Options`: epsilon, delta, steps, rate, bound, learning_rate, …
 
-    >>> import sordino, tempfile
-    >>> history = sordino.fit("spiral", steps=20, records=500, seed=0, out=tempfile.mkdtemp())
-    >>> history.finished, history.claim.delta
-    (True, 1e-05)
+    Returns:
+        A `History`: the claim, the trained model, released metrics, and the run directory. A report, which
+        `sordino train` writes at the end, is made by `sordino.report.write(history.run)`.
+
+    Privacy:
+        Everything that touches the records is in one ledger, and `history.claim` is about all of it.
+
+    Example:
+        >>> import sordino, tempfile
+        >>> history = sordino.fit("spiral", steps=20, records=500, seed=0, out=tempfile.mkdtemp())
+        >>> history.finished, history.claim.delta
+        (True, 1e-05)
+
     """
     settings = _settled(recipe, data, test, given, parameters, budget_stop)
     return carry_out(settings, out, view or Silent())

@@ -48,7 +48,15 @@ MEASURED = ("accuracy", "spread", "seeds", "seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A training run, before it is run."""
+    """A training run, before it is run.
+
+    Example:
+        >>> from sordino.runs import find
+        >>> recipe = find("mnist")
+        >>> recipe.dataset, recipe.epsilon
+        ('mnist', 3.0)
+
+    """
 
     name: str
     """Of the recipe; give one of your own when you change everything."""

@@ -23,7 +23,21 @@ from sordino.sampling.sampler import Draw, unamplified
 
 @dataclass(frozen=True)
 class BallsInBins:
-    """Passes over the data in `bins` lots; each record is in one of them, chosen uniformly and independently."""
+    """Passes over the data in `bins` lots; each record is in one of them, chosen uniformly and independently.
+
+    Args:
+        bins: lots in a pass; a lot has N / `bins` records on average.
+
+    Privacy:
+        Amplified nearly as Poisson's lots are, about one record added or removed; a pass is charged as a whole.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.BallsInBins(bins=10), dataset_size=1000, steps=100)
+        Repeat(event=BallsInBins(bins=10, event=Gaussian(multiplier=1.1)), count=10)
+
+    """
 
     bins: int
 

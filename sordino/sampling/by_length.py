@@ -34,6 +34,21 @@ class ByLength:
     """Each record is in a lot with probability `rate(length)`, cut at `most`, which is what the claim counts with.
 
     `rate` takes an array of lengths to one of probabilities, each on its own; `Band` is one.
+
+    Args:
+        rate: from gradient lengths to probabilities, each on its own.
+        most: the largest probability; higher ones are cut to it.
+        refresh: lengths are measured anew after so many lots.
+
+    Privacy:
+        Each record's coin depends on that record alone, so the lot is charged as `Poisson(most)`.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.ByLength(sd.Band(1.0, 2.0, inside=0.1), most=0.1), dataset_size=1000, steps=100)
+        Repeat(event=Poisson(rate=0.1, event=Gaussian(multiplier=1.1)), count=100)
+
     """
 
     rate: Rate
@@ -66,7 +81,20 @@ class ByLength:
 
 @dataclass(frozen=True)
 class Band:
-    """`inside` for lengths from `bottom` up to `top`, `outside` for all others."""
+    """`inside` for lengths from `bottom` up to `top`, `outside` for all others.
+
+    Args:
+        bottom: lengths from here on
+        top: up to here
+        inside: have this rate,
+        outside: and all others this one.
+
+    Example:
+        >>> import numpy as np
+        >>> Band(1.0, 2.0, inside=0.1, outside=0.01)(np.array([0.5, 1.5], dtype=np.float32))
+        array([0.01, 0.1 ])
+
+    """
 
     bottom: float
     top: float
@@ -84,6 +112,22 @@ class Threshold:
 
     The threshold is a public number, or a mechanism that releases one whenever the lengths are taken anew, such as
     `PrivateQuantile(0.75, ceiling=10.0, epsilon=0.05)`; each of its releases is charged.
+
+    Args:
+        threshold: a public length, or a mechanism that releases one.
+        low: probability of shorter records.
+        high: probability of longer ones, which the claim counts with.
+        refresh: lengths are measured anew after so many lots.
+
+    Privacy:
+        Charged as `Poisson(high)`, and for every release of the threshold.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.Threshold(1.0, low=0.01, high=0.1), dataset_size=1000, steps=100)
+        Repeat(event=Poisson(rate=0.1, event=Gaussian(multiplier=1.1)), count=100)
+
     """
 
     threshold: float | Mechanism

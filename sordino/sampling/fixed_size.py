@@ -21,7 +21,21 @@ from sordino.sampling.sampler import Draw
 
 @dataclass(frozen=True)
 class FixedSize:
-    """Every lot is a uniform subset of exactly `batch_size` records."""
+    """Every lot is a uniform subset of exactly `batch_size` records.
+
+    Args:
+        batch_size: records in every lot.
+
+    Privacy:
+        Amplified by sampling without replacement, about one record replaced by another.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.FixedSize(batch_size=100), dataset_size=1000, steps=100)
+        Repeat(event=FixedSize(batch_size=100, dataset_size=1000, event=Gaussian(multiplier=1.1)), count=100)
+
+    """
 
     batch_size: int
 

@@ -17,7 +17,18 @@ from sordino.sampling.sampler import Draw, unamplified
 
 @dataclass(frozen=True)
 class Full:
-    """Every lot is the whole dataset."""
+    """Every lot is the whole dataset.
+
+    Privacy:
+        Nothing is amplified: every record is in every lot.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.Full(), dataset_size=1000, steps=100)
+        Repeat(event=Gaussian(multiplier=1.1), count=100)
+
+    """
 
     @property
     def size_is_public(self) -> bool:

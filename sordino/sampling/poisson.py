@@ -25,7 +25,21 @@ from sordino.sampling.sampler import Draw
 
 @dataclass(frozen=True)
 class Poisson:
-    """Each record is in a lot with probability `rate`, independently."""
+    """Each record is in a lot with probability `rate`, independently.
+
+    Args:
+        rate: the probability, above 0 and at most 1. rate × N records are in a lot on average.
+
+    Privacy:
+        Amplified by sampling, about one record added or removed. How many records a lot has stays private.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.Poisson(rate=0.01), dataset_size=1000, steps=100)
+        Repeat(event=Poisson(rate=0.01, event=Gaussian(multiplier=1.1)), count=100)
+
+    """
 
     rate: float
 

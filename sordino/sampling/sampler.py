@@ -25,7 +25,24 @@ LOOKED = (  # printed with the claim
 
 @dataclass(frozen=True)
 class Draw:
-    """One lot's records."""
+    """One lot's records.
+
+    Args:
+        indices: of the records.
+        amplify: from the event of a release to that of a release on this draw.
+        cover: the pass it belongs to, if a pass is charged as a whole.
+        bins: of that pass.
+        spent: what drawing it cost.
+        memory: what the next draw needs to know.
+
+    Example:
+        >>> import sordino as sd
+        >>> from sordino.random.rng import Rng
+        >>> draw = next(sd.Full().draws(3, Rng.from_seed(0), 0))
+        >>> draw.indices.tolist()
+        [0, 1, 2]
+
+    """
 
     indices: NDArray[np.int64]
     amplify: Callable[[Event], Event]  # from what is released on the draw to what that is worth

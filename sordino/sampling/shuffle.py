@@ -19,7 +19,21 @@ from sordino.sampling.sampler import Draw, unamplified
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Passes over the data in random order, cut into batches of `batch_size`; the last may be smaller."""
+    """Passes over the data in random order, cut into batches of `batch_size`; the last may be smaller.
+
+    Args:
+        batch_size: records in a batch.
+
+    Privacy:
+        A record is in one batch of a pass and pays for one release in full: there is no amplification to speak of.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.Shuffle(batch_size=100), dataset_size=1000, steps=100)
+        Repeat(event=Shuffle(event=Repeat(event=Gaussian(multiplier=1.1), count=10)), count=10)
+
+    """
 
     batch_size: int
 

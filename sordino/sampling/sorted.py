@@ -106,7 +106,25 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Sorted:
-    """Lots of `batch_size` records, filled by rank; made by one of the four constructors."""
+    """Lots of `batch_size` records, filled by rank; made by one of the four constructors.
+
+    Args:
+        batch_size: records in every lot.
+        fill: which records fill it; the four constructors set this.
+        refresh: records are ranked anew after so many lots.
+        pool: so many lots' worth of records are ranked at a time; None for all.
+
+    Privacy:
+        None. Which records are in a lot depends on the others: the claim is a `NoGuarantee` that says so.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> event = sd.dry_run(query, sd.Sorted.top_k(100), dataset_size=1000, steps=100)
+        >>> type(event).__name__
+        'NonPrivate'
+
+    """
 
     batch_size: int
     fill: Fill

@@ -30,7 +30,24 @@ def identity(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """The sum of `of(x)` over the records, each shortened to `bound`."""
+    """The sum of `of(x)` over the records, each shortened to `bound`.
+
+    Args:
+        bound: the length that no record's vector exceeds afterwards.
+        noise: in proportion to it.
+        of: from rows to vectors, each on its own.
+
+    Privacy:
+        One release of the noise's event.
+
+    Example:
+        >>> import torch
+        >>> from sordino import Gaussian, Ledger, ask
+        >>> ledger = Ledger()
+        >>> ClippedSum(bound=1.0, noise=Gaussian(5.0)).noise
+        Gaussian(multiplier=5.0)
+
+    """
 
     bound: float
     noise: Noise

@@ -20,7 +20,23 @@ from sordino.statistics.clipped_sum import ClippedSum
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the records, each shortened to `bound`: in L2 for Gaussian noise, in L1 for Laplace noise."""
+    """The mean of the records, each shortened to `bound`: in L2 for Gaussian noise, in L1 for Laplace noise.
+
+    Args:
+        bound: the length that no record exceeds afterwards.
+        noise: Gaussian or Laplace.
+
+    Privacy:
+        One release of the noise's event. The sum is divided by a public number.
+
+    Example:
+        >>> import torch
+        >>> from sordino import Gaussian, Ledger, ask
+        >>> ledger = Ledger()
+        >>> ask(Mean(1.0, Gaussian(5.0)), torch.rand(1000, 3), ledger=ledger, expected_batch=1000).shape
+        torch.Size([3])
+
+    """
 
     bound: float
     noise: Noise
@@ -40,7 +56,22 @@ class Mean:
 
 @dataclass(frozen=True)
 class Count:
-    """The noisy number of records, a number to divide other sums by. One record moves it by 1."""
+    """The noisy number of records, a number to divide other sums by. One record moves it by 1.
+
+    Args:
+        noise: a record moves the count by 1.
+
+    Privacy:
+        One release of the noise's event.
+
+    Example:
+        >>> import torch
+        >>> from sordino import Gaussian, Ledger, ask
+        >>> ledger = Ledger()
+        >>> ask(Count(Gaussian(2.0)), torch.rand(1000, 3), ledger=ledger) > 900
+        True
+
+    """
 
     noise: Noise
 

@@ -42,34 +42,123 @@ def scalar_mean(sigma: float, n: int, epsilon: float) -> Mean:
 
 
 def vector_mean(sigma: float, n: int, dimension: int, epsilon: float, delta: float) -> Mean:
-    """For vectors with E‖x‖² ≤ σ²: clipped at τ = σ√(nε)/d^¼, Gaussian noise."""
+    """For vectors with E‖x‖² ≤ σ²: clipped at τ = σ√(nε)/d^¼, Gaussian noise.
+
+    Args:
+        sigma: E‖x‖² ≤ σ².
+        n: records.
+        dimension: d.
+        epsilon: of the release.
+        delta: of the release.
+
+    Returns:
+        A `Mean`, to be asked.
+
+    Example:
+        >>> round(vector_mean(1.0, 1000, 16, 1.0, 1e-5).bound, 2)
+        15.81
+
+    """
     delta = validate.fraction("delta", delta)
     return Mean(vector_bound(sigma, n, dimension, epsilon), Gaussian(2 * math.log(2 / delta) / epsilon))
 
 
 def scalar_bound(sigma: float, n: int, epsilon: float) -> float:
-    """τ = σ√(nε)/2."""
+    """τ = σ√(nε)/2.
+
+    Args:
+        sigma: E x² ≤ σ².
+        n: records.
+        epsilon: of the release.
+
+    Returns:
+        Where to clip.
+
+    Example:
+        >>> round(scalar_bound(1.0, 1000, 1.0), 2)
+        15.81
+
+    """
     return vector_bound(sigma, n, 1, epsilon) / 2
 
 
 def vector_bound(sigma: float, n: int, dimension: int, epsilon: float) -> float:
-    """τ = σ√(nε)/d^¼."""
+    """τ = σ√(nε)/d^¼.
+
+    Args:
+        sigma: E‖x‖² ≤ σ².
+        n: records.
+        dimension: d.
+        epsilon: of the release.
+
+    Returns:
+        Where to clip.
+
+    Example:
+        >>> round(vector_bound(1.0, 1000, 16, 1.0), 2)
+        15.81
+
+    """
     n, d = validate.count("n", n), validate.count("dimension", dimension)
     sigma, epsilon = validate.positive("sigma", sigma), validate.positive("epsilon", epsilon)
     return sigma * math.sqrt(n * epsilon) / math.pow(d, 0.25)
 
 
 def binary_error(p: float, n: int, epsilon: float) -> float:
-    """E(μ̃ − p)² of the binary mean, exactly."""
+    """E(μ̃ − p)² of the binary mean, exactly.
+
+    Args:
+        p: the true mean.
+        n: records.
+        epsilon: of the release.
+
+    Returns:
+        The expected squared error.
+
+    Example:
+        >>> f"{binary_error(0.5, 1000, 1.0):.2e}"
+        '2.52e-04'
+
+    """
     return p * (1 - p) / n + 2 / (n * epsilon) ** 2
 
 
 def scalar_error(sigma: float, n: int, epsilon: float) -> float:
-    """The most that E(μ̃ − μ)² of the scalar mean can be."""
+    """The most that E(μ̃ − μ)² of the scalar mean can be.
+
+    Args:
+        sigma: E x² ≤ σ².
+        n: records.
+        epsilon: of the release.
+
+    Returns:
+        The bound on the error.
+
+    Example:
+        >>> f"{scalar_error(1.0, 1000, 1.0):.2e}"
+        '3.25e-03'
+
+    """
     return sigma**2 / n + 9 * sigma**2 / (4 * n * epsilon)
 
 
 def vector_error(sigma: float, n: int, dimension: int, epsilon: float, delta: float) -> float:
-    """The most that E‖μ̃ − μ‖² of the vector mean can be."""
+    """The most that E‖μ̃ − μ‖² of the vector mean can be.
+
+    Args:
+        sigma: E‖x‖² ≤ σ².
+        n: records.
+        dimension: d.
+        epsilon: of the release.
+        delta: of the release.
+
+    Returns:
+        The bound on the error.
+
+    Example:
+        >>> f"{vector_error(1.0, 1000, 16, 1.0, 1e-5):.2e}"
+        '2.39e+00'
+
+    """
     private = 4 * math.log(2 / delta) ** 2 + 1 / 16
     return sigma**2 / n + sigma**2 * math.sqrt(dimension) * private / (n * epsilon)

@@ -35,6 +35,16 @@ class Normalise(nn.Module):
     """(x − mean) · scale by channel, dimension 1, in float32 whatever comes in; buffers, so saved with the model.
 
     Until it is fitted, x over its typical size.
+
+    Args:
+        channels: of the features.
+        typical: public sizes, used until it is fitted.
+
+    Example:
+        >>> import torch
+        >>> Normalise(2)(torch.ones(1, 2)).shape
+        torch.Size([1, 2])
+
     """
 
     mean: Tensor
@@ -66,6 +76,22 @@ class Normaliser:
 
     `bound` shortens a record's vector of channel means and channel mean squares, each in units of the channel's `typical`
     size (repeated if there are more channels); `usual_bound(channels)` is twice the norm of a record of typical size.
+
+    Args:
+        bound: on a record's moments.
+        noise: in proportion to it.
+        typical: public sizes of the channels.
+
+    Privacy:
+        Both moments are one vector, so both together are one release.
+
+    Example:
+        >>> import torch
+        >>> from sordino import Gaussian, Ledger, ask
+        >>> ledger = Ledger()
+        >>> ask(Normaliser(bound=20.0, noise=Gaussian(5.0)), torch.rand(1000, 3), ledger=ledger, expected_batch=1000)
+        Normalise()
+
     """
 
     bound: float

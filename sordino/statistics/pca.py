@@ -26,7 +26,18 @@ from sordino.refusal import Refusal
 
 
 class Projection(nn.Module):
-    """x ↦ x·basis for records flattened to d numbers. `eigenvalues` are all d of the noisy matrix, largest first."""
+    """x ↦ x·basis for records flattened to d numbers. `eigenvalues` are all d of the noisy matrix, largest first.
+
+    Args:
+        basis: (d, k), released.
+        eigenvalues: (d,), released.
+
+    Example:
+        >>> import torch
+        >>> Projection(torch.eye(3)[:, :2], torch.ones(3))(torch.ones(1, 3))
+        tensor([[1., 1.]])
+
+    """
 
     basis: Tensor  # (d, k)
     eigenvalues: Tensor  # (d,)
@@ -44,7 +55,21 @@ class Projection(nn.Module):
 
 @dataclass(frozen=True)
 class Gram:
-    """AᵀA over the rows of unit length, (d, d)."""
+    """AᵀA over the rows of unit length, (d, d).
+
+    Args:
+        noise: on every entry, the same above and below the diagonal.
+        at_least: components that are wanted; refused where there are fewer columns.
+
+    Privacy:
+        One release of the noise's event: a row of unit length moves AᵀA by at most 1.
+
+    Example:
+        >>> from sordino import Gaussian
+        >>> Gram(Gaussian(5.0)).noise
+        Gaussian(multiplier=5.0)
+
+    """
 
     noise: Noise
     at_least: int = 1  # columns
@@ -72,10 +97,15 @@ class Gram:
 class PCA:
     """Asked of data, gives a `Projection` to its first `components` principal directions.
 
-    >>> from sordino import Gaussian, Ledger, ask
-    >>> ledger = Ledger()
-    >>> ask(PCA(components=2, noise=Gaussian(4.0)), torch.rand(100, 5), ledger=ledger)(torch.rand(3, 5)).shape
-    torch.Size([3, 2])
+    Privacy:
+        One release: the noisy matrix AᵀA. Everything after it is post-processing.
+
+    Example:
+        >>> from sordino import Gaussian, Ledger, ask
+        >>> ledger = Ledger()
+        >>> ask(PCA(components=2, noise=Gaussian(4.0)), torch.rand(100, 5), ledger=ledger)(torch.rand(3, 5)).shape
+        torch.Size([3, 2])
+
     """
 
     components: int

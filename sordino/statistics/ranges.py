@@ -36,6 +36,15 @@ class Ranged(nn.Module):
     """The first columns cut to their bounds and scaled to [−1, 1], the others as they are; buffers, saved with the model.
 
     Until it is fitted, the bounds are −1 and 1.
+
+    Args:
+        columns: that have bounds.
+
+    Example:
+        >>> import torch
+        >>> Ranged(1)(torch.tensor([[5.0, 5.0]]))
+        tensor([[1., 5.]])
+
     """
 
     low: Tensor
@@ -55,7 +64,23 @@ class Ranged(nn.Module):
 
 @dataclass(frozen=True)
 class Ranges:
-    """Asked of a table (N, ≥ columns), gives the bounds of its first `columns` columns, (2, columns)."""
+    """Asked of a table (N, ≥ columns), gives the bounds of its first `columns` columns, (2, columns).
+
+    Args:
+        columns: the first so many.
+        noise: on the histogram of every column.
+
+    Privacy:
+        One release for all columns together.
+
+    Example:
+        >>> import torch
+        >>> from sordino import Gaussian, Ledger, ask
+        >>> ledger = Ledger()
+        >>> ask(Ranges(2, Gaussian(20.0)), torch.rand(5000, 2), ledger=ledger, expected_batch=5000).shape
+        torch.Size([2, 2])
+
+    """
 
     columns: int
     noise: Gaussian

@@ -20,7 +20,17 @@ from sordino import validate
 
 @dataclass(frozen=True)
 class ExampleQuery:
-    """A number asked of a column of numbers; it never falls when a record is raised."""
+    """A number asked of a column of numbers; it never falls when a record is raised.
+
+    Args:
+        of: the number asked of the column.
+        widest: the most that it can move for n numbers between two bounds.
+
+    Example:
+        >>> ExampleQuery(sum, lambda n, low, high: high - low).of([1.0, 2.0])
+        3.0
+
+    """
 
     of: Callable[[Sequence[float]], float]
     widest: Callable[[int, float, float], float]

@@ -83,22 +83,35 @@ def ask(
 ) -> V:
     """Ask a statistic of a tensor of rows, or of the first column of a map-style dataset, and enter it in the ledger.
 
-    Without a sampler it is asked of all records. `expected_batch` is the public number that sums are divided by; without
-    it a statistic that divides uses the sampler's expectation for N records, and the claim says that it does not cover
-    the dataset's size.
-    The randomness is the operating system's, or that of a `seed` for tests, or the next of a stream that the caller keeps:
-    asked again with the same stream, a statistic has new noise.
+    Args:
+        statistic: `Mean`, `Count`, `Normaliser`, `PCA`, `Ranges` or another.
+        data: rows, or a dataset whose first column they are.
+        ledger: the one that everything done to these records goes into.
+        sampler: who is asked; all records by default.
+        expected_batch: the public number that sums are divided by. Without it a statistic that divides uses the
+            sampler's expectation for N records, and the claim says that it does not cover the dataset's size.
+        physical_batch: records processed at once.
+        seed: for tests. Without it the randomness is the operating system's.
+        rng: a stream that the caller keeps; asked again with the same stream, a statistic has new noise.
 
-    >>> from sordino import Gaussian, Ledger
-    >>> from sordino.statistics import Mean
-    >>> ledger = Ledger()
-    >>> ask(Mean(bound=1.0, noise=Gaussian(5.0)), torch.rand(1000, 3), ledger=ledger, expected_batch=1000).shape
-    torch.Size([3])
-    >>> print(ledger.claim(delta=1e-5))
-    (0.726, 1e-05)-differential privacy
-      neighbours   add-or-remove-one: one record added or removed
-      accountant   PLD
-      event        Gaussian(5)
+    Returns:
+        What the statistic makes of its noisy sums: a tensor, a number, a module.
+
+    Privacy:
+        One release of each of its sums, entered in the ledger. What is returned may be used for anything.
+
+    Example:
+        >>> from sordino import Gaussian, Ledger
+        >>> from sordino.statistics import Mean
+        >>> ledger = Ledger()
+        >>> ask(Mean(bound=1.0, noise=Gaussian(5.0)), torch.rand(1000, 3), ledger=ledger, expected_batch=1000).shape
+        torch.Size([3])
+        >>> print(ledger.claim(delta=1e-5))
+        (0.726, 1e-05)-differential privacy
+          neighbours   add-or-remove-one: one record added or removed
+          accountant   PLD
+          event        Gaussian(5)
+
     """
     dataset: Any = list_of(data) if isinstance(data, Tensor) else data
     n, sampler = length(dataset), Full() if sampler is None else sampler
@@ -145,10 +158,20 @@ def ask(
 def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, dataset_size: int = 1) -> Event:
     """The event of asking, by releasing the sums of no records; for calibration together with `dry_run`.
 
-    >>> from sordino import Gaussian, Poisson
-    >>> from sordino.statistics import Mean
-    >>> dry_ask(Mean(1.0, Gaussian(5.0)), Poisson(0.1))
-    Poisson(rate=0.1, event=Gaussian(multiplier=5.0))
+    Args:
+        statistic: what would be asked.
+        sampler: of whom; all records by default.
+        dataset_size: how many records there are; `FixedSize` asks.
+
+    Privacy:
+        Nothing is released and no data is touched.
+
+    Example:
+        >>> from sordino import Gaussian, Poisson
+        >>> from sordino.statistics import Mean
+        >>> dry_ask(Mean(1.0, Gaussian(5.0)), Poisson(0.1))
+        Poisson(rate=0.1, event=Gaussian(multiplier=5.0))
+
     """
     ledger, chosen = Ledger(), Full() if sampler is None else sampler
     n = validate.count("dataset_size", dataset_size)

@@ -38,6 +38,23 @@ class AdaptiveLayerwise:
     `count_noise` is the standard deviation s of the noise on every count. `weigher` makes a stateless weigher from the
     numbers that are followed, given as `bounds` are: partial(GlobalLayerwise, C) has fixed bounds C and thresholds that
     follow.
+
+    Args:
+        bounds: where they begin, as `Layerwise` takes them.
+        quantile: which quantile of the lengths of each group is followed.
+        count_noise: standard deviation of the noise on every count.
+        learning_rate: how fast the bounds follow.
+        share: how the noise is divided among the groups.
+        weigher: makes a weigher from the bounds.
+
+    Privacy:
+        Each step releases a noisy count for every group beside the gradient, and is charged for all on one draw.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.AdaptiveLayerwise({"0.": 1.0, "2.": 1.0}, quantile=0.5, count_noise=10.0).init()
+        [1.0, 1.0]
+
     """
 
     start: Layerwise

@@ -39,6 +39,23 @@ class AdaptiveQuantile:
     `count_noise` is the standard deviation s of the noise on the count; a twentieth of the expected batch is usual and
     costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `weigher` makes a stateless weigher from the
     number that is followed: partial(Global, 1.0) has a fixed bound of 1 and a threshold that follows.
+
+    Args:
+        bound: where it begins.
+        quantile: which quantile of the lengths is followed, between 0 and 1.
+        count_noise: standard deviation of the noise on the count of lengths within the bound.
+        learning_rate: how fast the bound follows.
+        weigher: makes a weigher from the bound.
+
+    Privacy:
+        Each step releases a noisy count beside the gradient, and is charged for both on one draw.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.AdaptiveQuantile(1.0, quantile=0.5, count_noise=10.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.Poisson(0.01), dataset_size=1000, steps=1)
+        Poisson(rate=0.01, event=Together(events=(Gaussian(multiplier=1.1), Gaussian(multiplier=20.0))))
+
     """
 
     bound: float

@@ -22,7 +22,22 @@ from sordino.weigh.weigher import Rule, State, Stateless
 
 @dataclass(frozen=True)
 class Automatic(Stateless):
-    """Normalise each gradient to almost `bound`; `gamma` keeps the weight of short ones finite."""
+    """Normalise each gradient to almost `bound`; `gamma` keeps the weight of short ones finite.
+
+    Args:
+        bound: the length C that every gradient nearly gets.
+        gamma: lengths well below it are not stretched as far.
+
+    Privacy:
+        One record moves the sum by less than `bound`, for every `gamma`.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.Automatic(1.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([1.9608, 0.4975, 0.1248])
+
+    """
 
     bound: float
     gamma: float = 0.01

@@ -26,7 +26,22 @@ from sordino.weigh.weigher import Rule, State, Stateless
 
 @dataclass(frozen=True)
 class BandPass(Stateless):
-    """Clip to `bound` the gradients of norm at least `threshold`; the others count nothing."""
+    """Clip to `bound` the gradients of norm at least `threshold`; the others count nothing.
+
+    Args:
+        bound: the length C that no gradient exceeds afterwards.
+        threshold: shorter gradients count nothing.
+
+    Privacy:
+        A record's own length decides whether it counts, so it moves the sum by at most `bound`.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.BandPass(1.0, threshold=1.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([0.0000, 0.5000, 0.1250])
+
+    """
 
     bound: float
     threshold: float

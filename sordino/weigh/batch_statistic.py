@@ -32,8 +32,13 @@ Statistic = Callable[[Tensor], Tensor]
 class BatchStatistic(Stateless):
     """Clip to a statistic of the lot's own lengths, at most `cap`; made by `median`, `minimum` or `mean`.
 
-    >>> BatchStatistic.median(cap=5.0)
-    BatchStatistic(name='median', cap=5.0)
+    Privacy:
+        None: the bound is made of the lengths of the lot itself. The claim is a `NoGuarantee` that says so.
+
+    Example:
+        >>> BatchStatistic.median(cap=5.0)
+        BatchStatistic(name='median', cap=5.0)
+
     """
 
     name: str

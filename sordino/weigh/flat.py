@@ -42,7 +42,21 @@ def _shortened(squared: Tensor, bound: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Flat(Stateless):
-    """Clip the whole gradient of each sample to `bound`; infinity means no clipping and allows no noise."""
+    """Clip the whole gradient of each sample to `bound`; infinity means no clipping and allows no noise.
+
+    Args:
+        bound: the length C that no gradient exceeds afterwards.
+
+    Privacy:
+        One record moves the sum by at most `bound`. Nothing is released by the weigher itself.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.Flat(1.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([1.0000, 0.5000, 0.1250])
+
+    """
 
     bound: float
 

@@ -23,7 +23,21 @@ from sordino.weigh.weigher import Rule, State, Stateless
 
 @dataclass(frozen=True)
 class FlatL1(Stateless):
-    """Clip each gradient to an L1 norm of at most `bound`, for models of at most `dimension` trainable numbers."""
+    """Clip each gradient to an L1 norm of at most `bound`, for models of at most `dimension` trainable numbers.
+
+    Args:
+        bound: the L1 length that no gradient exceeds afterwards.
+        dimension: at most so many trainable numbers; refused for larger models.
+
+    Privacy:
+        One record moves the sum by at most `bound` in L1, which is what `Laplace` noise is in proportion to.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.NoisySum(sd.FlatL1(1.0, dimension=100), sd.Laplace(2.0)).noise
+        Laplace(multiplier=2.0)
+
+    """
 
     bound: float
     dimension: int

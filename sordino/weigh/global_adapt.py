@@ -25,7 +25,22 @@ from sordino.weigh.weigher import Rule, State, Stateless
 
 @dataclass(frozen=True)
 class GlobalAdapt(Stateless):
-    """Scale every gradient of norm at most `threshold` by bound / threshold; shorten the longer ones to `bound`."""
+    """Scale every gradient of norm at most `threshold` by bound / threshold; shorten the longer ones to `bound`.
+
+    Args:
+        bound: the length C that no gradient exceeds afterwards.
+        threshold: gradients up to this length keep their proportions.
+
+    Privacy:
+        One record moves the sum by at most `bound`.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.GlobalAdapt(1.0, threshold=4.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([0.2500, 0.2500, 0.1250])
+
+    """
 
     bound: float
     threshold: float

@@ -36,6 +36,21 @@ class GlobalLayerwise(Stateless):
 
     `bounds` and `thresholds` name the same groups, both as `Layerwise` takes them: one number per trainable tensor, or a
     mapping from the beginnings of parameter names. `share` divides the noise.
+
+    Args:
+        bounds: one per group, as `Layerwise` takes them.
+        thresholds: one per group; longer parts are dropped.
+        share: how the noise is divided among the groups.
+
+    Privacy:
+        As `Layerwise`: the root of the sum of the squared bounds.
+
+    Example:
+        >>> import sordino as sd
+        >>> weigher = sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, {"0.": 4.0, "2.": 3.0})
+        >>> round(weigher.rule(None, lambda: None).sensitivity.l2, 6)
+        1.0
+
     """
 
     layers: Layerwise

@@ -23,7 +23,23 @@ from sordino.weigh.weigher import Rule, State, Stateless
 
 @dataclass(frozen=True)
 class Global(Stateless):
-    """Scale every gradient of norm at most `threshold` by bound / threshold; drop the longer ones."""
+    """Scale every gradient of norm at most `threshold` by bound / threshold; drop the longer ones.
+
+    Args:
+        bound: the length C that a gradient of length `threshold` gets.
+        threshold: longer gradients are dropped.
+
+    Privacy:
+        Kept gradients are at most `threshold` long and are scaled by `bound` / `threshold`: one record moves the
+        sum by at most `bound`.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.Global(1.0, threshold=4.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([0.2500, 0.2500, 0.0000])
+
+    """
 
     bound: float
     threshold: float

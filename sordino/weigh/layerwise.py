@@ -34,6 +34,21 @@ class Layerwise(Stateless):
     `bounds` is either a sequence, one bound per trainable tensor in the order of `named_parameters()`, or a mapping from
     the beginnings of parameter names to bounds: `{"conv": 1.0, "fc": 0.5}` makes two groups. Every trainable tensor must
     belong to exactly one group. `share` divides the noise: Isotropic(), EqualShare(), LeastNoise().
+
+    Args:
+        bounds: one per trainable tensor, or by the beginnings of parameter names.
+        share: how the noise is divided among the groups; by default evenly over all coordinates.
+
+    Privacy:
+        One record moves the sum by at most the root of the sum of the squared bounds, which is what the noise is in
+        proportion to.
+
+    Example:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Layerwise({"0.": 0.8, "2.": 0.6}), sd.Gaussian(1.1))
+        >>> round(query.weigher.rule(None, lambda: None).sensitivity.l2, 6)
+        1.0
+
     """
 
     bounds: Bounds

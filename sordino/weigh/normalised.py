@@ -26,7 +26,21 @@ FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Normalised(Stateless):
-    """Stretch or shorten each gradient to `bound`."""
+    """Stretch or shorten each gradient to `bound`.
+
+    Args:
+        bound: the length C that every gradient gets.
+
+    Privacy:
+        One record moves the sum by exactly `bound`, or not at all where its gradient is 0.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.Normalised(1.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([2.0000, 0.5000, 0.1250])
+
+    """
 
     bound: float
 

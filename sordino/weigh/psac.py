@@ -22,7 +22,22 @@ from sordino.weigh.weigher import Rule, State, Stateless
 
 @dataclass(frozen=True)
 class PSAC(Stateless):
-    """Normalise each gradient to almost `bound`; below `gamma` the weight stays near `bound` instead of growing."""
+    """Normalise each gradient to almost `bound`; below `gamma` the weight stays near `bound` instead of growing.
+
+    Args:
+        bound: the length C that long gradients nearly get.
+        gamma: below this length the weight stops growing.
+
+    Privacy:
+        One record moves the sum by less than `bound`.
+
+    Example:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.PSAC(1.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([1.9245, 0.4988, 0.1250])
+
+    """
 
     bound: float
     gamma: float = 0.01

@@ -28,7 +28,22 @@ from sordino.weigh.weigher import Rule, State, Weigher
 
 @dataclass(frozen=True)
 class Scheduled:
-    """`weigher(schedule(step))` at every step; `weigher` makes a stateless weigher from a bound."""
+    """`weigher(schedule(step))` at every step; `weigher` makes a stateless weigher from a bound.
+
+    Args:
+        schedule: from the step to a bound; one of `sd.schedules`, or any function of a whole number.
+        weigher: makes a weigher from that bound.
+
+    Privacy:
+        The noise follows the bound of the step, so every step costs what a constant bound would cost.
+
+    Example:
+        >>> import sordino as sd
+        >>> schedule = sd.schedules.Linear(2.0, 0.5, steps=100)
+        >>> sd.Scheduled(schedule).weigher(schedule(50))
+        Flat(bound=1.25)
+
+    """
 
     schedule: Schedule
     weigher: Callable[[float], Weigher] = Flat

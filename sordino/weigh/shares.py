@@ -34,7 +34,17 @@ class Share(Protocol):
 
 @dataclass(frozen=True)
 class Isotropic:
-    """The same noise on every coordinate."""
+    """The same noise on every coordinate.
+
+    Privacy:
+        The usual Gaussian mechanism on the whole vector.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.weigh.Isotropic()
+        Isotropic()
+
+    """
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """One."""
@@ -43,7 +53,17 @@ class Isotropic:
 
 @dataclass(frozen=True)
 class EqualShare:
-    """Noise in proportion to each group's bound."""
+    """Noise in proportion to each group's bound.
+
+    Privacy:
+        Every group has the same multiplier, so that each is one release of the same cost.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.Layerwise([1.0, 0.5], share=sd.EqualShare())
+        Layerwise(bounds=(1.0, 0.5), share=EqualShare())
+
+    """
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """C_k."""
@@ -52,7 +72,17 @@ class EqualShare:
 
 @dataclass(frozen=True)
 class LeastNoise:
-    """The least total variance."""
+    """The least total variance.
+
+    Privacy:
+        The same cost as any other share, with the least noise in total.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.Layerwise([1.0, 0.5], share=sd.LeastNoise())
+        Layerwise(bounds=(1.0, 0.5), share=LeastNoise())
+
+    """
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """√(C_k/√d_k), from Lagrange's condition d_k s_k ∝ C_k²/s_k³."""
@@ -61,7 +91,20 @@ class LeastNoise:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Noise of its own multiplier σ_k for every group, in the order of the bounds."""
+    """Noise of its own multiplier σ_k for every group, in the order of the bounds.
+
+    Args:
+        values: one multiplier per group.
+
+    Privacy:
+        Each group is one more release about the same records: 1/σ² = Σ 1/σ_k².
+
+    Example:
+        >>> import sordino as sd
+        >>> round(sd.weigh.Multipliers((2.0, 2.0)).effective, 4)
+        1.4142
+
+    """
 
     values: tuple[float, ...]
 

@@ -42,7 +42,19 @@ and named tensors holds it."""
 
 @dataclass(frozen=True)
 class Rule:
-    """How samples are weighed at one step."""
+    """How samples are weighed at one step.
+
+    Args:
+        weights: from norms (B, P) to weights (B, 1) or (B, P), row by row.
+        sensitivity: how far one record moves the weighted sum.
+        tally: from norms to numbers per sample whose noisy sum the weigher asks for.
+
+    Example:
+        >>> import sordino as sd
+        >>> sd.Flat(1.0).rule(None, lambda: None).sensitivity.l2
+        1.0
+
+    """
 
     weights: Callable[[Norms], Tensor]  # (B, P) -> (B, 1) or (B, P), row by row
     sensitivity: Sensitivity | Unproven  # how far one record moves Σ w_i g_i

@@ -24,7 +24,20 @@ from sordino.events import Event, Relation, canonical
 
 @dataclass(frozen=True)
 class GaussianCLT:
-    """The central-limit approximation; `is_bound` is False, so no claim can be built from it."""
+    """The central-limit approximation; `is_bound` is False, so no claim can be built from it.
+
+    Args:
+        relation: which neighbours; None for what the event's samplers speak about.
+
+    Privacy:
+        An approximation, not a bound: it can be below the truth.
+
+    Example:
+        >>> from sordino.events import Gaussian, Poisson, Repeat
+        >>> GaussianCLT().is_bound, round(GaussianCLT().epsilon(Repeat(Poisson(0.01, Gaussian(1.1)), 500), delta=1e-5), 2)
+        (False, 0.94)
+
+    """
 
     relation: Relation | None = None
 

@@ -63,7 +63,21 @@ def is_private(event: Event) -> bool:
 
 
 def relation_of(event: Event, asked: Relation | None = None) -> Relation:
-    """The one relation about which an event can be accounted; refused when its samplers speak about different ones."""
+    """The one relation about which an event can be accounted; refused when its samplers speak about different ones.
+
+    Args:
+        event: anything that was done to the data.
+        asked: the relation that is wanted; refused where the event speaks about another.
+
+    Returns:
+        The relation.
+
+    Example:
+        >>> from sordino.events import Gaussian, Poisson
+        >>> str(relation_of(Poisson(0.1, Gaussian(1.0))))
+        'add-or-remove-one'
+
+    """
     if asked is not None:
         return Relation(asked)
     found = relations(event)

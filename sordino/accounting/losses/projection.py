@@ -22,7 +22,21 @@ _GRID = 200
 
 
 def projected_clipping(multiplier: float, projections: int, lost: float = 1e-14) -> Mixture:
-    """The event of one release whose clipping used `projections` random projections; put it inside `Poisson`."""
+    """The event of one release whose clipping used `projections` random projections; put it inside `Poisson`.
+
+    Args:
+        multiplier: of the noise.
+        projections: r, how many random directions; 20 or more.
+        lost: weight of what is left out, which is charged as lost.
+
+    Returns:
+        The event.
+
+    Example:
+        >>> type(projected_clipping(1.1, projections=32)).__name__
+        'Mixture'
+
+    """
     multiplier = validate.positive("multiplier", multiplier)
     projections = validate.count("projections", projections)
     if projections < _LEAST:

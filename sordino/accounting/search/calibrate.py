@@ -70,11 +70,16 @@ def calibrate(
     from it means "outside the domain" (a rate above 1). The best value is the smallest when more of it means more
     privacy (noise), the largest otherwise (steps).
 
-    >>> from sordino.accounting import RDP
-    >>> from sordino.events import Gaussian, Poisson, Repeat
-    >>> sigma = calibrate(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), RDP(), 1.0, 1e-5)
-    >>> RDP().epsilon(Repeat(Poisson(0.01, Gaussian(sigma)), 1000), 1e-5) <= 1.0
-    True
+    Privacy:
+        A search over numbers; no data is touched. The answer errs on the side of more noise.
+
+    Example:
+        >>> from sordino.accounting import RDP
+        >>> from sordino.events import Gaussian, Poisson, Repeat
+        >>> sigma = calibrate(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), RDP(), 1.0, 1e-5)
+        >>> RDP().epsilon(Repeat(Poisson(0.01, Gaussian(sigma)), 1000), 1e-5) <= 1.0
+        True
+
     """
     epsilon = validate.positive("epsilon", epsilon)
     delta = validate.fraction("delta", delta)

@@ -51,7 +51,20 @@ def thresholded(epsilon: float, delta: float, give_up: float, slack: float) -> t
 
 @dataclass(frozen=True)
 class Rejection:
-    """What T steps of rejection would cost."""
+    """What T steps of rejection would cost.
+
+    Args:
+        tries: expected, a step, without giving up.
+        epsilon_of_a_try: of one.
+        epsilon_of_a_step: of all tries of a step.
+        epsilon: of all steps, by advanced composition.
+        delta: at this δ.
+
+    Example:
+        >>> Rejection(tries=10.0, epsilon_of_a_try=0.1, epsilon_of_a_step=0.2, epsilon=3.0, delta=1e-5).epsilon
+        3.0
+
+    """
 
     tries: float  # expected, a step, without giving up
     epsilon_of_a_try: float

@@ -1,0 +1,58 @@
+"""What a user declares of a stretch of the training loop: that it handles released values alone, or public data.
+
+Privacy: both are the user's word, and printed with the claim: `rests on` for the first, `not covered` for the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sordino.door.ledger import Ledger
+from sordino.standing import LotChecks
+
+
+class Declares:
+    """The declarations of a run; `Private` is one."""
+
+    _ledger: Ledger
+    _checks: LotChecks
+
+    @contextmanager
+    def post_processing(self, why: str) -> Iterator[None]:
+        """Parameters and released gradients may be changed inside, by what was released alone; the claim says so.
+
+            with private.post_processing("average of the last steps"):
+                average.copy_to(model)
+
+        Args:
+            why: in words; printed with the claim, which rests on it.
+
+        Privacy:
+            Free, if only released values go into it. That is your word.
+
+        """
+        if not isinstance(why, str) or not why.strip():
+            raise ValueError(f"{why!r}: say in words what is done to released values; it is printed with the claim")
+        self._ledger.declare(f"post-processing of released values, by declaration: {why.strip()}")
+        with self._checks.tripwire.post_processing():
+            yield
+
+    @contextmanager
+    def public(self, name: str) -> Iterator[None]:
+        """Backward passes and steps inside are on data you declare public; the claim names it as not covered.
+
+            with private.public("ImageNet"):
+                loss.backward()
+                optimizer.step()
+
+        Args:
+            name: which data; printed with the claim.
+
+        Privacy:
+            The claim is about the private records alone, and says so.
+
+        """
+        self._ledger.disclose(f"steps on data declared public: {name}")
+        with self._checks.tripwire.public():
+            yield

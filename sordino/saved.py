@@ -1,0 +1,83 @@
+"""What is saved of a run and gone on with, and what becomes of a copy.
+
+Privacy: noise is never in two places. A loaded state and a copy go on with a key of their own; the ledger goes with both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, NoReturn, Self
+
+from torch import nn
+
+from sordino.accounting import Accountant
+from sordino.algorithms.dpsgd import Query
+from sordino.door.ledger import Ledger
+from sordino.gradients.protocol import Backend, LossFn
+from sordino.lots.lot_gradients import LotGradients
+from sordino.progress import Progress
+from sordino.replay import Replay
+from sordino.standing import LotChecks
+from sordino.together import Together
+
+
+class Saved:
+    """The states and copies of a run; `Private` is one."""
+
+    _model: nn.Module
+    _loss_fn: LossFn
+    _query: Query
+    _together: Together
+    _backend: Backend
+    _passes: LotGradients
+    _accountant: Accountant
+    _ledger: Ledger
+    _run: Progress
+    _checks: LotChecks
+
+    def state_dict(self) -> dict[str, Any]:
+        """Ledger, random streams and position, as JSON. It holds the noise key: keep it as secret as the data.
+
+        Tensors of a query's state are in it as they are. Of several `draws` in turn, the last can be gone on with.
+        """
+        return {**self._run.state_dict(), **self._checks.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
+        """Continue a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
+
+        The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere, used
+        those of the old one. So a pass that was begun is charged once more, for its rest. With a `Replay` the key is the
+        saved one, and the run goes on bit by bit. Model and optimizer are the user's own, loaded by their own methods.
+        """
+        self._run.load_state_dict(state, replay)
+        self._checks.resumed(state, self._run.root.child("standing test"), replayed=replay is not None)
+
+    def renew(self, *, draws: bool) -> None:
+        """Noise that was never used before, and draws too: for a run that goes on otherwise than it did.
+
+        Without `draws` those to come are the ones the loaded state would have made: batches of a pass that was begun are
+        then of that pass.
+        """
+        self._run.renew(draws=draws)
+
+    def __copy__(self) -> Self:
+        """Another on the same model, in the same ledger, with noise of its own."""
+        return self._twin(self._model)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Another on a copy of the model: it writes in the same ledger, and its noise is its own."""
+        return self._twin(copy.deepcopy(self._model, memo))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Private cannot be pickled, its noise must not be in two places: save its state_dict()")
+
+    def _twin(self, model: nn.Module) -> Self:
+        ask, penalty = self._query, self._passes.penalty
+        shared, by, mesh = self._ledger, self._backend, self._together.ranks
+        made: Any = type(self)
+        twin: Self = made(model, self._loss_fn, ask, penalty=penalty, backend=by, ledger=shared, mesh=mesh)
+        twin._accountant = self._accountant
+        state = self.state_dict()
+        twin.load_state_dict({**state, "page": None, "state": copy.deepcopy(state["state"])})
+        return twin
