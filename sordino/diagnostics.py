@@ -60,7 +60,7 @@ class UpdateCosines:
     Privacy:
         Made of released gradients alone.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> cosines = UpdateCosines(model)
@@ -98,7 +98,7 @@ def substep_cosine(private: Private) -> float:
     Privacy:
         Computed before noise: the claim lists it as not covered.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)
@@ -129,7 +129,7 @@ def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> 
     Privacy:
         Computed without noise: the claim lists it as not covered. For research on public data.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x, y: m(x).square().sum(1), query)
@@ -156,7 +156,7 @@ class Dominant:
         label: the class.
         share: its part of the lot.
 
-    Example:
+    Examples:
         >>> Dominant(label=3, share=0.25)
         Dominant(label=3, share=0.25)
 
@@ -180,7 +180,7 @@ def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Do
     Privacy:
         Computed without noise: the claim lists it as not covered. For research on public data.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x, y: m(x).square().sum(1), query)

@@ -64,7 +64,7 @@ def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     Returns:
         One loss per record, (B,).
 
-    Example:
+    Examples:
         >>> import torch
         >>> batch = {"x": torch.zeros(1, 2), "labels": torch.tensor([[1, -100]])}
         >>> token_classification(lambda x: torch.zeros(1, 2, 4), batch)
@@ -85,7 +85,7 @@ def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     Returns:
         One loss per record, (B,).
 
-    Example:
+    Examples:
         >>> import torch
         >>> batch = {"input_ids": torch.tensor([[1, 2, 3]]), "attention_mask": torch.ones(1, 3)}
         >>> causal_lm(lambda input_ids, attention_mask: torch.zeros(1, 3, 4), batch)
@@ -111,7 +111,7 @@ def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     Returns:
         One loss per record, (B,).
 
-    Example:
+    Examples:
         >>> import torch
         >>> batch = {"x": torch.zeros(1, 2), "labels": torch.tensor([[-100, 3]])}
         >>> masked_lm(lambda x: torch.zeros(1, 2, 4), batch)
@@ -133,7 +133,7 @@ def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     Returns:
         One loss per record, (B,).
 
-    Example:
+    Examples:
         >>> import torch
         >>> tokens = torch.tensor([[1, 2]])
         >>> seq2seq(lambda decoder_input_ids: torch.zeros(1, 2, 4), {"decoder_input_ids": tokens, "labels": tokens})
@@ -158,7 +158,7 @@ def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     Returns:
         The scores.
 
-    Example:
+    Examples:
         >>> import torch
         >>> outputs(lambda x: 2 * x, {"x": torch.ones(1, 2), "labels": torch.zeros(1)})
         tensor([[2., 2.]])
@@ -220,7 +220,7 @@ def for_model(model: nn.Module) -> Callable[[nn.Module, Mapping[str, Any]], Tens
     Returns:
         A function of (model, batch).
 
-    Example:
+    Examples:
         >>> class TinyForSequenceClassification(nn.Module): ...
         >>> for_model(TinyForSequenceClassification()).__name__
         'classification'

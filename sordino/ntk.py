@@ -60,7 +60,7 @@ def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weig
     Privacy:
         A study of public data: nothing is noised.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> model = nn.Linear(2, 1)
         >>> x, y = torch.ones(3, 2), torch.zeros(3)

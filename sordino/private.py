@@ -81,7 +81,7 @@ class Private(Declares, Saved):
     Privacy:
         A lot is charged when it is drawn. What has passed the door is free to use; what has not is sealed.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> data = torch.utils.data.TensorDataset(torch.randn(1000, 3))
         >>> model = nn.Linear(3, 1)

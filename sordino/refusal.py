@@ -6,7 +6,7 @@ from __future__ import annotations
 class Refusal(ValueError):
     """What was given, what is needed, what to do; nothing was released.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))

@@ -26,7 +26,7 @@ class Replay:
     Privacy:
         A promise of yours. If it is broken, one noise hides two sums, and their difference is bare.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.Replay("nothing was released after the state was saved").because
         'nothing was released after the state was saved'

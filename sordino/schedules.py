@@ -30,7 +30,7 @@ class Constant:
     Args:
         value: at every step.
 
-    Example:
+    Examples:
         >>> Constant(1.0)(7)
         1.0
 
@@ -52,7 +52,7 @@ class Linear:
         end: from step `steps` on.
         steps: in between.
 
-    Example:
+    Examples:
         >>> Linear(1.0, 0.0, steps=4)(1)
         0.75
 
@@ -98,7 +98,7 @@ class Warmup:
         steps: of the rise.
         then: what comes after.
 
-    Example:
+    Examples:
         >>> Warmup(2, Constant(1.0))(1)
         0.6666666666666666
 
@@ -197,7 +197,7 @@ class Logarithmic:
         steepness: A.
         period: batches in an epoch.
 
-    Example:
+    Examples:
         >>> round(Logarithmic(top=1.0, steepness=0.1, period=10)(9), 4)
         0.7697
 

@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import getdoc, isclass, isfunction
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -127,16 +128,29 @@ def everything() -> list[Name]:
     return list(met.values())
 
 
-def first_line(value: Any) -> str:
-    """The beginning of a docstring, for a table."""
-    text = (getdoc(value) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-    return text if isclass(value) or isfunction(value) else ""
+def first_line(value: Any, home: str = "") -> str:
+    """The beginning of a docstring, for a table; of a constant that which stands under it."""
+    text = getdoc(value) if isclass(value) or isfunction(value) else _under(home)
+    return (text or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+
+
+def _under(home: str) -> str:
+    """The string after the line that defines a constant."""
+    module, _, name = home.rpartition(".")
+    body = ast.parse(Path(str(import_module(module).__file__)).read_text()).body
+    for line, after in pairwise(body):
+        targets = (
+            line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
+        )
+        if name in {ast.unparse(target) for target in targets} and isinstance(after, ast.Expr):
+            return str(ast.literal_eval(after.value))
+    return ""
 
 
 def subject(title: str, about: str, names: list[Name]) -> str:
     """A page: a table of its names, then each."""
     lines = [f"# {title}", "", about, "", "| name | |", "|---|---|"]
-    lines += [f"| [`{name.last}`][{name.home}] | {first_line(name.value())} |" for name in names]
+    lines += [f"| [`{name.last}`][{name.home}] | {first_line(name.value(), name.home)} |" for name in names]
     for name in names:
         lines += ["", f"::: {name.home}", "    options:", "      heading_level: 2"]
     return "\n".join([*lines, ""])

@@ -11,7 +11,7 @@ from sordino.events import Event
 class Unsupported(Exception):
     """An event, or a part of one, for which an accountant has no theorem.
 
-    Example:
+    Examples:
         >>> from sordino.accounting import Basic
         >>> from sordino.events import Gaussian, Mixture
         >>> try:

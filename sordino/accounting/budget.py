@@ -31,7 +31,7 @@ _VERSION = 1
 class BudgetExhausted(Exception):
     """The run would exceed the budget; nothing was entered.
 
-    Example:
+    Examples:
         >>> import os, tempfile
         >>> from sordino.events import Gaussian
         >>> budget = Budget.create(os.path.join(tempfile.mkdtemp(), "budget.jsonl"), epsilon=1.0, delta=1e-5)
@@ -62,7 +62,7 @@ class Budget:
     Privacy:
         A run is entered before it touches the data, and what was entered is spent.
 
-    Example:
+    Examples:
         >>> import tempfile, os
         >>> from sordino.events import Gaussian
         >>> budget = Budget.create(os.path.join(tempfile.mkdtemp(), "budget.jsonl"), epsilon=3.0, delta=1e-5)

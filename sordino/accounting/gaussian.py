@@ -75,7 +75,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     Returns:
         μ; the noise multiplier is 1/μ.
 
-    Example:
+    Examples:
         >>> round(gaussian_mu(1.0, 1e-5), 4)
         0.2681
 

@@ -51,7 +51,7 @@ def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guar
     Returns:
         What all of them cost together.
 
-    Example:
+    Examples:
         >>> advanced_drv(0.1, 0.0, 100, slack=1e-5)
         (5.8502350929445575, 1e-05)
 
@@ -72,7 +72,7 @@ def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guar
     Returns:
         What all of them cost together.
 
-    Example:
+    Examples:
         >>> advanced_kov(0.1, 0.0, 100, slack=1e-5)
         (5.298109661766881, 1e-05)
 
@@ -102,7 +102,7 @@ def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float
     Returns:
         δ of all of them together.
 
-    Example:
+    Examples:
         >>> f"{optimal_delta(0.1, 0.0, 100, total_epsilon=5.0):.2e}"
         '2.79e-07'
 
@@ -171,7 +171,7 @@ def post_processed(epsilon: float, delta: float) -> Guarantee:
     Returns:
         The same.
 
-    Example:
+    Examples:
         >>> post_processed(1.0, 1e-5)
         (1.0, 1e-05)
 

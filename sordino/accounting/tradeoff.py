@@ -48,7 +48,7 @@ def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
     Returns:
         The least false-negative rates that any such test can have.
 
-    Example:
+    Examples:
         >>> round(float(gaussian_tradeoff(1.0, 0.05)), 4)
         0.7405
 
@@ -69,7 +69,7 @@ def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
     Returns:
         The least false-negative rates.
 
-    Example:
+    Examples:
         >>> round(float(subsampled_tradeoff(1.0, 0.1, 0.05)), 4)
         0.929
 
@@ -99,7 +99,7 @@ class Tradeoff:
         epsilons: points of the privacy profile,
         deltas: and δ there.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> curve = tradeoff(Gaussian(1.0))
         >>> round(float(curve(0.05)), 3), round(curve.mu, 2)

@@ -42,7 +42,7 @@ def calibrate(
     Privacy:
         Nothing is released. What a claim says in the end is computed from the run itself.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> def query(sigma):
         ...     return sd.NoisySum(sd.Flat(1.0), sd.Gaussian(sigma))

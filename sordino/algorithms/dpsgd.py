@@ -102,7 +102,7 @@ class NoisySum:
     Privacy:
         One release per lot, of the noise's event; the sampler amplifies it.
 
-    Example:
+    Examples:
         >>> from sordino import Flat, Gaussian
         >>> NoisySum(Flat(1.0), Gaussian(1.1))
         NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))

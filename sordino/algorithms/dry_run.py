@@ -54,7 +54,7 @@ def dry_run(
     Privacy:
         Nothing is released and no data is touched.
 
-    Example:
+    Examples:
         >>> from sordino import Flat, Gaussian, NoisySum, Poisson
         >>> dry_run(NoisySum(Flat(1.0), Gaussian(1.1)), Poisson(0.01), dataset_size=1000, steps=5)
         Repeat(event=Poisson(rate=0.01, event=Gaussian(multiplier=1.1)), count=5)

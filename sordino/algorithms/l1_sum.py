@@ -80,7 +80,7 @@ class L1Sum:
     Privacy:
         One release of Laplace noise in proportion to the L1 bound.
 
-    Example:
+    Examples:
         >>> from sordino import Flat, Laplace
         >>> L1Sum(Flat(1.0), Laplace(30.0))
         L1Sum(weigher=Flat(bound=1.0), noise=Laplace(multiplier=30.0))

@@ -67,7 +67,7 @@ class ByCoin:
     Args:
         count: groups in a lot.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.Microbatches(sd.Flat(1.0), sd.Gaussian(1.1), sd.ByCoin(8))
         Microbatches(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByCoin(count=8))
@@ -100,7 +100,7 @@ class ByPosition:
     Privacy:
         Without a guarantee: a record added moves all after it to other groups. The claim says so.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.Microbatches(sd.Flat(1.0), sd.Gaussian(1.1), sd.ByPosition(4))
         Microbatches(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByPosition(size=4))
@@ -139,7 +139,7 @@ class Microbatches:
     Privacy:
         A record may change the mean of one group from one vector to another of length C: charged as 2C.
 
-    Example:
+    Examples:
         >>> from sordino import Flat, Gaussian
         >>> Microbatches(Flat(1.0), Gaussian(2.2), ByCoin(25)).grouping
         ByCoin(count=25)

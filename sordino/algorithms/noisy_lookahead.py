@@ -40,7 +40,7 @@ class NoisyLookahead:
     Privacy:
         Every substep is a noisy release on the same draw; all are charged, composed before they are amplified.
 
-    Example:
+    Examples:
         >>> from sordino import Flat, Poisson, dry_run
         >>> dry_run(NoisyLookahead(Flat(1.0), Gaussian(1.0), learning_rate=0.1), Poisson(0.1), 100, steps=1)
         Poisson(rate=0.1, event=Repeat(event=Gaussian(multiplier=1.414213562373095), count=2))

@@ -39,7 +39,7 @@ class OptimisticLookahead:
     Privacy:
         The point is made of released gradients alone, so a step costs what `NoisySum` costs.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.OptimisticLookahead(sd.Flat(1.0), sd.Gaussian(1.1), learning_rate=0.1)
         >>> sd.dry_run(query, sd.Poisson(0.01), dataset_size=1000, steps=1)

@@ -50,7 +50,7 @@ class Projected:
     Privacy:
         None: the virtual steps have no noise, so what one record moves is not bounded. The claim says so.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.Projected(sd.Flat(1.0), sd.Gaussian(1.1), learning_rate=0.1)
         >>> type(sd.dry_run(query, sd.Poisson(0.01), dataset_size=1000, steps=1)).__name__

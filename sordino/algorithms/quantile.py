@@ -35,7 +35,7 @@ class PrivateQuantile:
     Privacy:
         One choice by the exponential mechanism, of the ε given.
 
-    Example:
+    Examples:
         >>> values = Sealed(torch.linspace(0, 1, 1001))
         >>> found, event = PrivateQuantile(0.75, ceiling=10.0, epsilon=1.0)(values, Rng.from_seed(0))
         >>> abs(found - 0.75) < 0.05, event

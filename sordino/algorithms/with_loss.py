@@ -42,7 +42,7 @@ class WithLoss:
     Privacy:
         A second release on the same draw, charged together with the first.
 
-    Example:
+    Examples:
         >>> from sordino import Flat, Gaussian, NoisySum
         >>> WithLoss(NoisySum(Flat(1.0), Gaussian(1.1)), bound=3.0, noise=Gaussian(20.0)).bound
         3.0

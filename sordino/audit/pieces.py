@@ -45,7 +45,7 @@ class Pieces:
         backend: how gradients are measured.
         collate: from records to a batch.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> Pieces(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query).query

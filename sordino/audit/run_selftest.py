@@ -49,7 +49,7 @@ def selftest(
         The test runs on records and is not released by itself; what you publish of a verdict should be whether it
         passed.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)

@@ -18,7 +18,7 @@ class Finding:
         holds: of an exact check.
         log_e: of a statistical one, the logarithm of its e-value against the claim.
 
-    Example:
+    Examples:
         >>> Finding("sums", "one record moved the sum by at most the bound", holds=True).holds
         True
 
@@ -46,7 +46,7 @@ class Verdict:
         error: the chance that a right run fails.
         seconds: how long it took.
 
-    Example:
+    Examples:
         >>> Verdict((Finding("sums", "as promised", holds=True),), error=1e-6, seconds=0.1).passed
         True
 

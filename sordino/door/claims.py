@@ -62,7 +62,7 @@ class Guarantee:
         rests_on: what holds the facts about your code.
         unit: what neighbours differ by.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> ledger = sd.Ledger()
         >>> ledger.release(sd.events.Gaussian(5.0))
@@ -109,7 +109,7 @@ class NoGuarantee:
     Args:
         reason: in words, with the cure. It has no `epsilon`: there is none to read.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> ledger = sd.Ledger()
         >>> ledger.void("the records were printed")
@@ -125,6 +125,7 @@ class NoGuarantee:
 
 
 Claim: TypeAlias = Guarantee | NoGuarantee
+"""What `private.claim` returns: look which of the two it is before you read an ε."""
 
 
 def other_ledgers(count: int) -> str:

@@ -73,7 +73,7 @@ class Ledger:
     Privacy:
         Append-only: what is in it is never taken out. Give one to everything that is done to the same records.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> ledger = Ledger()
         >>> ledger.release(Gaussian(5.0))

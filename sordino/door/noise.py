@@ -62,7 +62,7 @@ class Gaussian:
         The event `Gaussian(σ)`. `sd.events.Gaussian` is that event; this is the noise itself. Drawn from a
         cryptographic stream.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.NoisySum(sd.Flat(0.5), sd.Gaussian(1.1))
         NoisySum(weigher=Flat(bound=0.5), noise=Gaussian(multiplier=1.1))
@@ -121,7 +121,7 @@ class Laplace:
     Privacy:
         The event `Laplace(multiplier)`: (1 / multiplier)-differential privacy of one release, with δ = 0.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.NoisySum(sd.FlatL1(0.5, dimension=10), sd.Laplace(2.0)).noise
         Laplace(multiplier=2.0)

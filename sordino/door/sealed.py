@@ -59,7 +59,7 @@ class Sealed(Generic[T]):
         It does not print, compare or convert. `disclose` gives the value and the claim lists it; `expose` gives it
         and voids the claim.
 
-    Example:
+    Examples:
         >>> length = Sealed([3, 1, 2]).map(len)
         >>> length
         Sealed(…)

@@ -66,7 +66,7 @@ def compose(events: Iterable[Event]) -> Event:
     Returns:
         One event.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> compose([Gaussian(1.0), Gaussian(1.0)])
         Repeat(event=Gaussian(multiplier=1.0), count=2)
@@ -137,7 +137,7 @@ def children(event: Event) -> tuple[Event, ...]:
     Returns:
         Those directly inside.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Poisson
         >>> children(Poisson(0.1, Gaussian(1.0)))
         (Gaussian(multiplier=1.0),)
@@ -158,7 +158,7 @@ def walk(event: Event) -> Iterator[Event]:
     Returns:
         All events in it.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Poisson
         >>> [type(each).__name__ for each in walk(Poisson(0.1, Gaussian(1.0)))]
         ['Poisson', 'Gaussian']
@@ -179,7 +179,7 @@ def counted(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
     Returns:
         Pairs of an event and a number.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Repeat
         >>> list(counted(Repeat(Gaussian(1.0), 5)))
         [(Gaussian(multiplier=1.0), 5)]
@@ -208,7 +208,7 @@ def relations(event: Event) -> frozenset[Relation]:
     Returns:
         The relations.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Poisson
         >>> [str(relation) for relation in relations(Poisson(0.1, Gaussian(1.0)))]
         ['add-or-remove-one']

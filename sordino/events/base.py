@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 class Relation(StrEnum):
     """Which two datasets count as neighbours. A guarantee is meaningless without it.
 
-    Example:
+    Examples:
         >>> [str(relation) for relation in Relation]
         ['add-or-remove-one', 'replace-one', 'zero-out-one']
 
@@ -47,7 +47,7 @@ _MEANINGS = {
 class Event:
     """Base of all events; final classes, one per mechanism or way of sampling.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Repeat
         >>> Repeat(Gaussian(1.1), 2) == Repeat(Gaussian(1.1), 2)
         True

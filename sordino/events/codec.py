@@ -27,7 +27,7 @@ def to_json(event: Event) -> dict[str, Any]:
     Returns:
         A dict that `json.dumps` takes.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> to_json(Gaussian(1.0))
         {'type': 'Gaussian', 'multiplier': 1.0}
@@ -56,7 +56,7 @@ def from_json(data: str | Mapping[str, Any]) -> Event:
     Returns:
         The event.
 
-    Example:
+    Examples:
         >>> from_json('{"type": "Gaussian", "multiplier": 1.0}')
         Gaussian(multiplier=1.0)
 

@@ -17,7 +17,7 @@ class Repeat(Event):
         event: what is done.
         count: how often.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> Repeat(Gaussian(1.1), 3)
         Repeat(event=Gaussian(multiplier=1.1), count=3)
@@ -39,7 +39,7 @@ class Together(Event):
     Args:
         *events: all of them.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Laplace
         >>> Together(Gaussian(1.1), Laplace(2.0))
         Together(events=(Gaussian(multiplier=1.1), Laplace(scale=2.0)))
@@ -60,7 +60,7 @@ class Group(Event):
         event: of one record.
         size: how many records come and go together.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> Group(Gaussian(5.0), 3)
         Group(event=Gaussian(multiplier=5.0), size=3)
@@ -83,7 +83,7 @@ class TunePoisson(Event):
         event: one run.
         mean: of K.
 
-    Example:
+    Examples:
         >>> from sordino.accounting import PLD
         >>> from sordino.events import Gaussian
         >>> round(PLD().epsilon(TunePoisson(Gaussian(5.0), mean=10.0), delta=1e-5), 2)
@@ -110,7 +110,7 @@ class TuneNegativeBinomial(Event):
         shape: of the distribution of K.
         stop: its other parameter.
 
-    Example:
+    Examples:
         >>> from sordino.accounting import PLD
         >>> from sordino.events import Gaussian
         >>> round(PLD().epsilon(TuneNegativeBinomial(Gaussian(5.0), shape=1.0, stop=0.1), delta=1e-5), 2)

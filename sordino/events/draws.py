@@ -17,7 +17,7 @@ class Poisson(Event):
         rate: the probability of taking part.
         event: released on the draw.
 
-    Example:
+    Examples:
         >>> from sordino.accounting import PLD
         >>> from sordino.events import Gaussian, Repeat
         >>> round(PLD().epsilon(Repeat(Poisson(0.01, Gaussian(1.1)), 500), delta=1e-5), 3)
@@ -45,7 +45,7 @@ class FixedSize(Event):
         dataset_size: records in all.
         event: released on it.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> FixedSize(100, 1000, Gaussian(1.1))
         FixedSize(batch_size=100, dataset_size=1000, event=Gaussian(multiplier=1.1))
@@ -75,7 +75,7 @@ class TruncatedPoisson(Event):
         max_batch: no draw is larger.
         event: released on the draw.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> TruncatedPoisson(0.01, dataset_size=1000, max_batch=30, event=Gaussian(1.1)).max_batch
         30
@@ -103,7 +103,7 @@ class BallsInBins(Event):
         bins: batches of the pass.
         event: released on each of them.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian
         >>> BallsInBins(10, Gaussian(1.1))
         BallsInBins(bins=10, event=Gaussian(multiplier=1.1))
@@ -128,7 +128,7 @@ class Shuffle(Event):
     Args:
         event: the composition of what was released on the batches.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Repeat
         >>> Shuffle(Repeat(Gaussian(1.1), 10))
         Shuffle(event=Repeat(event=Gaussian(multiplier=1.1), count=10))
@@ -151,7 +151,7 @@ class Batch(Event):
     Args:
         event: all of one batch.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Together
         >>> Batch(Together(Gaussian(1.1), Gaussian(20.0)))
         Batch(event=Together(events=(Gaussian(multiplier=1.1), Gaussian(multiplier=20.0))))

@@ -16,7 +16,7 @@ class Gaussian(Event):
     Args:
         multiplier: σ.
 
-    Example:
+    Examples:
         >>> from sordino.accounting import PLD
         >>> round(PLD().epsilon(Gaussian(5.0), delta=1e-5), 3)
         0.726
@@ -36,7 +36,7 @@ class Laplace(Event):
     Args:
         scale: of the noise.
 
-    Example:
+    Examples:
         >>> from sordino.accounting import PLD
         >>> round(PLD().epsilon(Laplace(2.0), delta=1e-9), 3)
         0.5
@@ -56,7 +56,7 @@ class Exponential(Event):
     Args:
         epsilon: of the choice.
 
-    Example:
+    Examples:
         >>> Exponential(0.1)
         Exponential(epsilon=0.1)
 
@@ -75,7 +75,7 @@ class DiscreteGaussian(Event):
     Args:
         multiplier: σ of the discrete Gaussian.
 
-    Example:
+    Examples:
         >>> DiscreteGaussian(10.0)
         DiscreteGaussian(multiplier=10.0)
 
@@ -97,7 +97,7 @@ class RandomisedResponse(Event):
         flip: probability of a uniform answer.
         buckets: k.
 
-    Example:
+    Examples:
         >>> RandomisedResponse(flip=0.5)
         RandomisedResponse(flip=0.5, buckets=2)
 
@@ -121,7 +121,7 @@ class Mixture(Event):
         weights: public probabilities.
         events: one for each.
 
-    Example:
+    Examples:
         >>> Mixture((0.5, 0.5), (Gaussian(1.0), Gaussian(2.0)))
         Mixture(weights=(0.5, 0.5), events=(Gaussian(multiplier=1.0), Gaussian(multiplier=2.0)))
 
@@ -151,7 +151,7 @@ class ProjectedClip(Event):
         multiplier: σ.
         projections: r.
 
-    Example:
+    Examples:
         >>> ProjectedClip(1.1, projections=8)
         ProjectedClip(multiplier=1.1, projections=8)
 
@@ -172,7 +172,7 @@ class NonPrivate(Event):
     Args:
         reason: printed as the reason of a `NoGuarantee`.
 
-    Example:
+    Examples:
         >>> NonPrivate("the largest loss was printed").reason
         'the largest loss was printed'
 

@@ -21,7 +21,7 @@ from sordino.gradients.spectral import left_unmoved, vectors_of
 class Loop:
     """A backward pass per sample.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), query, backend=Loop())

@@ -35,7 +35,7 @@ class Norms:
         names: of the P tensors.
         estimate: how they were measured; exactly, by default.
 
-    Example:
+    Examples:
         >>> import torch
         >>> Norms(torch.tensor([[9.0, 16.0]]), ("weight", "bias")).total()
         tensor([5.])

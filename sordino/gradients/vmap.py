@@ -41,7 +41,7 @@ class Vmap:
     Args:
         chunk: samples at a time; None for the whole physical batch.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), query, backend=Vmap(chunk=8))

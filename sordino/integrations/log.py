@@ -47,7 +47,7 @@ class Log:
     Privacy:
         Only public and released values are handed on; see the table in the how-to about logging.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> model = torch.nn.Linear(3, 1)

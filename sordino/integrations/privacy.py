@@ -38,7 +38,7 @@ class Privacy:
     Privacy:
         The noise is found by a dry run. The claim is made of what was done.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> privacy = Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0)
         >>> query = privacy.query_for(sd.Poisson(rate=0.05), records=2000, steps=100, expected_batch=100)

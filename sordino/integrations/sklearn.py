@@ -56,7 +56,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
     Privacy:
         `fit` spends ε. `predict` and `score` for records that were trained on void the claim.
 
-    Example:
+    Examples:
         >>> rows = np.random.default_rng(0).uniform(size=(400, 2))
         >>> model = DPClassifier(epsilon=2.0, delta=1e-4, low=0.0, high=1.0, classes=[0, 1], epochs=2, lot=100)
         >>> model.fit(rows, (rows[:, 0] > 0.5).astype(int)).claim_.epsilon <= 2.0
@@ -155,7 +155,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
     Privacy:
         `fit` spends ε. `predict` and `score` for records that were trained on void the claim.
 
-    Example:
+    Examples:
         >>> rows = np.random.default_rng(0).uniform(size=(400, 2))
         >>> model = DPRegressor(
         ...     epsilon=2.0, delta=1e-4, low=0.0, high=1.0, target_low=0.0, target_high=2.0, epochs=2, lot=100

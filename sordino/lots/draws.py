@@ -15,7 +15,7 @@ class Draws(Iterator[Lot]):
     Privacy:
         A lot is charged when it is drawn, used or not.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)

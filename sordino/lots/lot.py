@@ -19,7 +19,7 @@ class Lot:
         Its records and their number are private. `expected_batch` and `step` are public; reading the records voids
         the claim.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)

@@ -47,7 +47,7 @@ class Unit:
     Privacy:
         One unit more or fewer moves the sum by at most the bound, however many records it has.
 
-    Example:
+    Examples:
         >>> Unit(["ann", "bob", "ann"], records=2, name="speaker").members(["a", "b", "c"]).n
         2
 
@@ -94,7 +94,7 @@ class Views:
     Privacy:
         The mean over the views is clipped, so a record moves the sum as far as it would with one view.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.Views(4).members(range(10)).n
         10

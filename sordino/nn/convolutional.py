@@ -25,7 +25,7 @@ def mnist_cnn(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Modul
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = mnist_cnn()
         >>> sum(p.numel() for p in model.parameters())
         26010
@@ -56,7 +56,7 @@ def cifar_net(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Modul
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = cifar_net()
         >>> sum(p.numel() for p in model.parameters())
         131466

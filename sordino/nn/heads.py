@@ -23,7 +23,7 @@ def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = logistic_regression((1, 28, 28), 10)
         >>> sum(p.numel() for p in model.parameters())
         7850
@@ -48,7 +48,7 @@ def mnist_net(
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = mnist_net()
         >>> sum(p.numel() for p in model.parameters())
         209514
@@ -82,7 +82,7 @@ def hidden_net(shape: Sequence[int], classes: int, widths: Sequence[int] = (_HID
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = hidden_net((60,), 10)
         >>> sum(p.numel() for p in model.parameters())
         71010

@@ -26,7 +26,7 @@ class Loaded:
         missing: tensors of the model that the file lacks.
         unknown: tensors of the file that the model lacks.
 
-    Example:
+    Examples:
         >>> Loaded(("conv.weight",), (), (), (), ()).loaded
         ('conv.weight',)
 

@@ -21,7 +21,7 @@ def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> 
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = mlp((20,), 2)
         >>> sum(p.numel() for p in model.parameters())
         5634

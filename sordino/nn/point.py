@@ -31,7 +31,7 @@ def point(shape: Sequence[int], outputs: int) -> nn.Module:
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = point((3,), 3)
         >>> sum(p.numel() for p in model.parameters())
         3

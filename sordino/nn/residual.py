@@ -72,7 +72,7 @@ def resnet18(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = resnet18()
         >>> sum(p.numel() for p in model.parameters())
         11181642
@@ -96,7 +96,7 @@ def resnet18_dropout(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> n
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = resnet18_dropout()
         >>> sum(p.numel() for p in model.parameters())
         11181642
@@ -134,7 +134,7 @@ def wrn16_4(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
     Returns:
         The model, freshly made.
 
-    Example:
+    Examples:
         >>> model = wrn16_4()
         >>> sum(p.numel() for p in model.parameters())
         2748890

@@ -20,7 +20,7 @@ class Size:
         heads: of attention.
         blocks: layers.
 
-    Example:
+    Examples:
         >>> Size(vocabulary=20, positions=8, width=8, heads=2, blocks=1).width
         8
 
@@ -86,7 +86,7 @@ class LanguageModel(nn.Module):
     Args:
         size: its numbers.
 
-    Example:
+    Examples:
         >>> import torch
         >>> small = Size(vocabulary=20, positions=8, width=8, heads=2, blocks=1)
         >>> LanguageModel(small)(torch.zeros(2, 5, dtype=torch.long)).shape
@@ -111,7 +111,7 @@ class TransformerClassifier(nn.Module):
         classes: outputs.
         size: its numbers.
 
-    Example:
+    Examples:
         >>> import torch
         >>> small = Size(vocabulary=20, positions=8, width=8, heads=2, blocks=1)
         >>> TransformerClassifier(3, small)(torch.zeros(2, 5, dtype=torch.long)).shape
@@ -139,7 +139,7 @@ class LSTMClassifier(nn.Module):
         hidden: numbers in a state.
         recurrent: the class of the recurrent layer.
 
-    Example:
+    Examples:
         >>> import torch
         >>> LSTMClassifier(vocabulary=20, classes=3, embedding=4, hidden=8)(torch.zeros(2, 5, dtype=torch.long)).shape
         torch.Size([2, 3])

@@ -31,7 +31,7 @@ class AdamCorrected(Optimizer):
     Privacy:
         Post-processing of released gradients: free.
 
-    Example:
+    Examples:
         >>> p = torch.nn.Parameter(torch.zeros(2))
         >>> AdamCorrected([p], lr=0.001, noise=1.1 * 1.0 / 250).param_groups[0]["floor"]
         5e-08

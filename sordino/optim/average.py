@@ -30,7 +30,7 @@ class Average:
     Privacy:
         Post-processing of released parameters: free.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(1, 1)
         >>> average = Average(model, decay=0.999)
         >>> average.update()

@@ -32,7 +32,7 @@ class Evidence:
         status: finished, stopped, running or failed.
         steps: lots that the claim speaks about.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import sordino as sd
         >>> from sordino import report
@@ -83,7 +83,7 @@ def read(folder: str | Path) -> Evidence:
     Privacy:
         The event is accounted for anew; an ε in the file that is below its cost is refused.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import sordino as sd
         >>> from sordino import report

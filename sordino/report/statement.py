@@ -26,7 +26,7 @@ class Statement:
         release: what is published.
         verify: how others can check it.
 
-    Example:
+    Examples:
         >>> Statement(unit="one record is one patient").unit
         'one record is one patient'
 

@@ -35,7 +35,7 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
     Privacy:
         Made of released values and the claim alone.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import sordino as sd
         >>> from sordino import report

@@ -57,7 +57,7 @@ def event(
     Privacy:
         Nothing is released: a dry run.
 
-    Example:
+    Examples:
         >>> from sordino.runs import find
         >>> type(event(find("mnist"), 2.0)).__name__
         'Together'

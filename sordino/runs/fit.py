@@ -95,7 +95,7 @@ def fit(
     Privacy:
         Everything that touches the records is in one ledger, and `history.claim` is about all of it.
 
-    Example:
+    Examples:
         >>> import sordino, tempfile
         >>> history = sordino.fit("spiral", steps=20, records=500, seed=0, out=tempfile.mkdtemp())
         >>> history.finished, history.claim.delta

@@ -50,7 +50,7 @@ MEASURED = ("accuracy", "spread", "seeds", "seconds")
 class Recipe:
     """A training run, before it is run.
 
-    Example:
+    Examples:
         >>> from sordino.runs import find
         >>> recipe = find("mnist")
         >>> recipe.dataset, recipe.epsilon

@@ -31,7 +31,7 @@ class BallsInBins:
     Privacy:
         Amplified nearly as Poisson's lots are, about one record added or removed; a pass is charged as a whole.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> sd.dry_run(query, sd.BallsInBins(bins=10), dataset_size=1000, steps=100)

@@ -43,7 +43,7 @@ class ByLength:
     Privacy:
         Each record's coin depends on that record alone, so the lot is charged as `Poisson(most)`.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> sd.dry_run(query, sd.ByLength(sd.Band(1.0, 2.0, inside=0.1), most=0.1), dataset_size=1000, steps=100)
@@ -89,7 +89,7 @@ class Band:
         inside: have this rate,
         outside: and all others this one.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> Band(1.0, 2.0, inside=0.1, outside=0.01)(np.array([0.5, 1.5], dtype=np.float32))
         array([0.01, 0.1 ])
@@ -122,7 +122,7 @@ class Threshold:
     Privacy:
         Charged as `Poisson(high)`, and for every release of the threshold.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> sd.dry_run(query, sd.Threshold(1.0, low=0.01, high=0.1), dataset_size=1000, steps=100)

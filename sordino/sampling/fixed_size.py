@@ -29,7 +29,7 @@ class FixedSize:
     Privacy:
         Amplified by sampling without replacement, about one record replaced by another.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> sd.dry_run(query, sd.FixedSize(batch_size=100), dataset_size=1000, steps=100)

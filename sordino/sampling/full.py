@@ -22,7 +22,7 @@ class Full:
     Privacy:
         Nothing is amplified: every record is in every lot.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> sd.dry_run(query, sd.Full(), dataset_size=1000, steps=100)

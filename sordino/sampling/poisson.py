@@ -33,7 +33,7 @@ class Poisson:
     Privacy:
         Amplified by sampling, about one record added or removed. How many records a lot has stays private.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> sd.dry_run(query, sd.Poisson(rate=0.01), dataset_size=1000, steps=100)

@@ -35,7 +35,7 @@ class Draw:
         spent: what drawing it cost.
         memory: what the next draw needs to know.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> from sordino.random.rng import Rng
         >>> draw = next(sd.Full().draws(3, Rng.from_seed(0), 0))

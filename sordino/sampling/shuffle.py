@@ -27,7 +27,7 @@ class Shuffle:
     Privacy:
         A record is in one batch of a pass and pays for one release in full: there is no amplification to speak of.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> sd.dry_run(query, sd.Shuffle(batch_size=100), dataset_size=1000, steps=100)

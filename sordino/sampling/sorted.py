@@ -117,7 +117,7 @@ class Sorted:
     Privacy:
         None. Which records are in a lot depends on the others: the claim is a `NoGuarantee` that says so.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> event = sd.dry_run(query, sd.Sorted.top_k(100), dataset_size=1000, steps=100)

@@ -40,7 +40,7 @@ class ClippedSum:
     Privacy:
         One release of the noise's event.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from sordino import Gaussian, Ledger, ask
         >>> ledger = Ledger()

@@ -29,7 +29,7 @@ class Mean:
     Privacy:
         One release of the noise's event. The sum is divided by a public number.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from sordino import Gaussian, Ledger, ask
         >>> ledger = Ledger()
@@ -64,7 +64,7 @@ class Count:
     Privacy:
         One release of the noise's event.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from sordino import Gaussian, Ledger, ask
         >>> ledger = Ledger()

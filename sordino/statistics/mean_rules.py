@@ -54,7 +54,7 @@ def vector_mean(sigma: float, n: int, dimension: int, epsilon: float, delta: flo
     Returns:
         A `Mean`, to be asked.
 
-    Example:
+    Examples:
         >>> round(vector_mean(1.0, 1000, 16, 1.0, 1e-5).bound, 2)
         15.81
 
@@ -74,7 +74,7 @@ def scalar_bound(sigma: float, n: int, epsilon: float) -> float:
     Returns:
         Where to clip.
 
-    Example:
+    Examples:
         >>> round(scalar_bound(1.0, 1000, 1.0), 2)
         15.81
 
@@ -94,7 +94,7 @@ def vector_bound(sigma: float, n: int, dimension: int, epsilon: float) -> float:
     Returns:
         Where to clip.
 
-    Example:
+    Examples:
         >>> round(vector_bound(1.0, 1000, 16, 1.0), 2)
         15.81
 
@@ -115,7 +115,7 @@ def binary_error(p: float, n: int, epsilon: float) -> float:
     Returns:
         The expected squared error.
 
-    Example:
+    Examples:
         >>> f"{binary_error(0.5, 1000, 1.0):.2e}"
         '2.52e-04'
 
@@ -134,7 +134,7 @@ def scalar_error(sigma: float, n: int, epsilon: float) -> float:
     Returns:
         The bound on the error.
 
-    Example:
+    Examples:
         >>> f"{scalar_error(1.0, 1000, 1.0):.2e}"
         '3.25e-03'
 
@@ -155,7 +155,7 @@ def vector_error(sigma: float, n: int, dimension: int, epsilon: float, delta: fl
     Returns:
         The bound on the error.
 
-    Example:
+    Examples:
         >>> f"{vector_error(1.0, 1000, 16, 1.0, 1e-5):.2e}"
         '2.39e+00'
 

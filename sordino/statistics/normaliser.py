@@ -40,7 +40,7 @@ class Normalise(nn.Module):
         channels: of the features.
         typical: public sizes, used until it is fitted.
 
-    Example:
+    Examples:
         >>> import torch
         >>> Normalise(2)(torch.ones(1, 2)).shape
         torch.Size([1, 2])
@@ -85,7 +85,7 @@ class Normaliser:
     Privacy:
         Both moments are one vector, so both together are one release.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from sordino import Gaussian, Ledger, ask
         >>> ledger = Ledger()

@@ -32,7 +32,7 @@ class Projection(nn.Module):
         basis: (d, k), released.
         eigenvalues: (d,), released.
 
-    Example:
+    Examples:
         >>> import torch
         >>> Projection(torch.eye(3)[:, :2], torch.ones(3))(torch.ones(1, 3))
         tensor([[1., 1.]])
@@ -64,7 +64,7 @@ class Gram:
     Privacy:
         One release of the noise's event: a row of unit length moves AᵀA by at most 1.
 
-    Example:
+    Examples:
         >>> from sordino import Gaussian
         >>> Gram(Gaussian(5.0)).noise
         Gaussian(multiplier=5.0)
@@ -100,7 +100,7 @@ class PCA:
     Privacy:
         One release: the noisy matrix AᵀA. Everything after it is post-processing.
 
-    Example:
+    Examples:
         >>> from sordino import Gaussian, Ledger, ask
         >>> ledger = Ledger()
         >>> ask(PCA(components=2, noise=Gaussian(4.0)), torch.rand(100, 5), ledger=ledger)(torch.rand(3, 5)).shape

@@ -40,7 +40,7 @@ class Ranged(nn.Module):
     Args:
         columns: that have bounds.
 
-    Example:
+    Examples:
         >>> import torch
         >>> Ranged(1)(torch.tensor([[5.0, 5.0]]))
         tensor([[1., 5.]])
@@ -73,7 +73,7 @@ class Ranges:
     Privacy:
         One release for all columns together.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from sordino import Gaussian, Ledger, ask
         >>> ledger = Ledger()

@@ -26,7 +26,7 @@ class ExampleQuery:
         of: the number asked of the column.
         widest: the most that it can move for n numbers between two bounds.
 
-    Example:
+    Examples:
         >>> ExampleQuery(sum, lambda n, low, high: high - low).of([1.0, 2.0])
         3.0
 

@@ -100,7 +100,7 @@ def ask(
     Privacy:
         One release of each of its sums, entered in the ledger. What is returned may be used for anything.
 
-    Example:
+    Examples:
         >>> from sordino import Gaussian, Ledger
         >>> from sordino.statistics import Mean
         >>> ledger = Ledger()
@@ -166,7 +166,7 @@ def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, datase
     Privacy:
         Nothing is released and no data is touched.
 
-    Example:
+    Examples:
         >>> from sordino import Gaussian, Poisson
         >>> from sordino.statistics import Mean
         >>> dry_ask(Mean(1.0, Gaussian(5.0)), Poisson(0.1))

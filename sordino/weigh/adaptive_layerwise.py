@@ -50,7 +50,7 @@ class AdaptiveLayerwise:
     Privacy:
         Each step releases a noisy count for every group beside the gradient, and is charged for all on one draw.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.AdaptiveLayerwise({"0.": 1.0, "2.": 1.0}, quantile=0.5, count_noise=10.0).init()
         [1.0, 1.0]

@@ -50,7 +50,7 @@ class AdaptiveQuantile:
     Privacy:
         Each step releases a noisy count beside the gradient, and is charged for both on one draw.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.AdaptiveQuantile(1.0, quantile=0.5, count_noise=10.0), sd.Gaussian(1.1))
         >>> sd.dry_run(query, sd.Poisson(0.01), dataset_size=1000, steps=1)

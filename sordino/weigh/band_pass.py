@@ -35,7 +35,7 @@ class BandPass(Stateless):
     Privacy:
         A record's own length decides whether it counts, so it moves the sum by at most `bound`.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
         >>> sd.BandPass(1.0, threshold=1.0).rule(None, lambda: lengths).weights(lengths).flatten()

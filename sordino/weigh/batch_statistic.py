@@ -35,7 +35,7 @@ class BatchStatistic(Stateless):
     Privacy:
         None: the bound is made of the lengths of the lot itself. The claim is a `NoGuarantee` that says so.
 
-    Example:
+    Examples:
         >>> BatchStatistic.median(cap=5.0)
         BatchStatistic(name='median', cap=5.0)
 

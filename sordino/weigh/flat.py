@@ -50,7 +50,7 @@ class Flat(Stateless):
     Privacy:
         One record moves the sum by at most `bound`. Nothing is released by the weigher itself.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
         >>> sd.Flat(1.0).rule(None, lambda: lengths).weights(lengths).flatten()

@@ -32,7 +32,7 @@ class FlatL1(Stateless):
     Privacy:
         One record moves the sum by at most `bound` in L1, which is what `Laplace` noise is in proportion to.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.NoisySum(sd.FlatL1(1.0, dimension=100), sd.Laplace(2.0)).noise
         Laplace(multiplier=2.0)

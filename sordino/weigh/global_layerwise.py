@@ -45,7 +45,7 @@ class GlobalLayerwise(Stateless):
     Privacy:
         As `Layerwise`: the root of the sum of the squared bounds.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> weigher = sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, {"0.": 4.0, "2.": 3.0})
         >>> round(weigher.rule(None, lambda: None).sensitivity.l2, 6)

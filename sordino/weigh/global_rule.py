@@ -33,7 +33,7 @@ class Global(Stateless):
         Kept gradients are at most `threshold` long and are scaled by `bound` / `threshold`: one record moves the
         sum by at most `bound`.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
         >>> sd.Global(1.0, threshold=4.0).rule(None, lambda: lengths).weights(lengths).flatten()

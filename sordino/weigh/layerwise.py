@@ -43,7 +43,7 @@ class Layerwise(Stateless):
         One record moves the sum by at most the root of the sum of the squared bounds, which is what the noise is in
         proportion to.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Layerwise({"0.": 0.8, "2.": 0.6}), sd.Gaussian(1.1))
         >>> round(query.weigher.rule(None, lambda: None).sensitivity.l2, 6)

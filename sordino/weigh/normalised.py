@@ -34,7 +34,7 @@ class Normalised(Stateless):
     Privacy:
         One record moves the sum by exactly `bound`, or not at all where its gradient is 0.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
         >>> sd.Normalised(1.0).rule(None, lambda: lengths).weights(lengths).flatten()

@@ -31,7 +31,7 @@ class PSAC(Stateless):
     Privacy:
         One record moves the sum by less than `bound`.
 
-    Example:
+    Examples:
         >>> import torch, sordino as sd
         >>> lengths = sd.gradients.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
         >>> sd.PSAC(1.0).rule(None, lambda: lengths).weights(lengths).flatten()

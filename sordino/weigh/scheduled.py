@@ -37,7 +37,7 @@ class Scheduled:
     Privacy:
         The noise follows the bound of the step, so every step costs what a constant bound would cost.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> schedule = sd.schedules.Linear(2.0, 0.5, steps=100)
         >>> sd.Scheduled(schedule).weigher(schedule(50))

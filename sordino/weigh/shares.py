@@ -39,7 +39,7 @@ class Isotropic:
     Privacy:
         The usual Gaussian mechanism on the whole vector.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.weigh.Isotropic()
         Isotropic()
@@ -58,7 +58,7 @@ class EqualShare:
     Privacy:
         Every group has the same multiplier, so that each is one release of the same cost.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.Layerwise([1.0, 0.5], share=sd.EqualShare())
         Layerwise(bounds=(1.0, 0.5), share=EqualShare())
@@ -77,7 +77,7 @@ class LeastNoise:
     Privacy:
         The same cost as any other share, with the least noise in total.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.Layerwise([1.0, 0.5], share=sd.LeastNoise())
         Layerwise(bounds=(1.0, 0.5), share=LeastNoise())
@@ -99,7 +99,7 @@ class Multipliers:
     Privacy:
         Each group is one more release about the same records: 1/σ² = Σ 1/σ_k².
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> round(sd.weigh.Multipliers((2.0, 2.0)).effective, 4)
         1.4142

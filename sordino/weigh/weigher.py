@@ -49,7 +49,7 @@ class Rule:
         sensitivity: how far one record moves the weighted sum.
         tally: from norms to numbers per sample whose noisy sum the weigher asks for.
 
-    Example:
+    Examples:
         >>> import sordino as sd
         >>> sd.Flat(1.0).rule(None, lambda: None).sensitivity.l2
         1.0

@@ -32,7 +32,7 @@ class GaussianCLT:
     Privacy:
         An approximation, not a bound: it can be below the truth.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Poisson, Repeat
         >>> GaussianCLT().is_bound, round(GaussianCLT().epsilon(Repeat(Poisson(0.01, Gaussian(1.1)), 500), delta=1e-5), 2)
         (False, 0.94)

@@ -113,7 +113,7 @@ class Advanced:
     Args:
         relation: which neighbours; None for what the event's samplers speak about.
 
-    Example:
+    Examples:
         >>> from sordino.events import Laplace, Repeat
         >>> round(Advanced().epsilon(Repeat(Laplace(50.0), 500), delta=1e-5), 3)
         2.246

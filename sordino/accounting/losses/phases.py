@@ -72,7 +72,7 @@ def relation_of(event: Event, asked: Relation | None = None) -> Relation:
     Returns:
         The relation.
 
-    Example:
+    Examples:
         >>> from sordino.events import Gaussian, Poisson
         >>> str(relation_of(Poisson(0.1, Gaussian(1.0))))
         'add-or-remove-one'

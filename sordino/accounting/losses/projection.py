@@ -32,7 +32,7 @@ def projected_clipping(multiplier: float, projections: int, lost: float = 1e-14)
     Returns:
         The event.
 
-    Example:
+    Examples:
         >>> type(projected_clipping(1.1, projections=32)).__name__
         'Mixture'
 

@@ -73,7 +73,7 @@ def calibrate(
     Privacy:
         A search over numbers; no data is touched. The answer errs on the side of more noise.
 
-    Example:
+    Examples:
         >>> from sordino.accounting import RDP
         >>> from sordino.events import Gaussian, Poisson, Repeat
         >>> sigma = calibrate(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), RDP(), 1.0, 1e-5)

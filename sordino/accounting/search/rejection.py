@@ -60,7 +60,7 @@ class Rejection:
         epsilon: of all steps, by advanced composition.
         delta: at this δ.
 
-    Example:
+    Examples:
         >>> Rejection(tries=10.0, epsilon_of_a_try=0.1, epsilon_of_a_step=0.2, epsilon=3.0, delta=1e-5).epsilon
         3.0
 

@@ -46,7 +46,7 @@ from sordino.refusal import Refusal
 class Captured:
     """The fast backend.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(3, 1)
         >>> grads = Captured().per_sample(model, lambda m, x: m(x).square().sum(1), (torch.ones(4, 3),))
         >>> grads.norms().squared.shape
@@ -121,7 +121,7 @@ class Captured:
 
         A dataset is read `chunk` samples at a time; None: few enough for what is kept of them to stay in the cache.
 
-        Example:
+        Examples:
             >>> data = torch.utils.data.TensorDataset(torch.ones(10, 3))
             >>> Captured().norms(nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), data, chunk=4).squared.shape
             torch.Size([10, 2])

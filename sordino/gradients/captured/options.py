@@ -11,7 +11,7 @@ _MIB = 1 << 20
 class PerformanceOptions:
     """How `Captured` spends time and memory.
 
-    Example:
+    Examples:
         >>> PerformanceOptions(two_pass=True).two_pass
         True
 

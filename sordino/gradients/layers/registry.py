@@ -29,7 +29,7 @@ _RULES: dict[type[nn.Module], Rule] = {}
 def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
     """Register a function as the rule of layer types.
 
-    Example:
+    Examples:
         >>> class Gain(nn.Module): ...
         >>> @rule(Gain)
         ... def gain(tape, module, x): ...
