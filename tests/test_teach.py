@@ -108,6 +108,48 @@ def test_a_log_leaves_out_a_gradient_that_was_not_released_and_an_epsilon_that_i
     assert "privacy/epsilon" not in seen[3]
 
 
+def test_the_last_value_of_a_log_is_what_was_spent():
+    seen = {}
+    log = sd.Log(lambda values, step: seen.setdefault(step, {}).update(values), every=10)
+    private, _ = logged(log, dpsgd(2.0), steps=12)
+    assert "privacy/epsilon" not in seen[12]
+    log.end(private, delta=1e-5)
+    assert seen[12]["privacy/epsilon"] == private.claim(1e-5).epsilon > seen[10]["privacy/epsilon"]
+    private.backward(torch.ones(3, 3))  # that no sampler drew
+    before = dict(seen[12])
+    log.end(private, delta=1e-5)
+    assert seen[12] == before
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_a_log_to_weights_and_biases_is_read_back(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="wandb is in the extra [wandb]")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.chdir(tmp_path)
+    log = sd.Log.wandb(project="test", every=1)
+    private, _ = logged(log, dpsgd(2.0), steps=3)
+    wandb.run.log({}, commit=True)  # it keeps the last step back until the next
+    kept = dict(wandb.run.summary)
+    wandb.finish()
+    assert kept["privacy/epsilon"] == pytest.approx(private.claim(1e-5).epsilon)
+    assert list(tmp_path.rglob("*.wandb"))
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_a_log_to_mlflow_is_read_back(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is in the extra [mlflow]")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(f"file://{tmp_path}/runs")
+    log = sd.Log.mlflow(every=1)
+    private, _ = logged(log, dpsgd(2.0), steps=3)
+    run = mlflow.active_run().info.run_id
+    mlflow.end_run()
+    kept = mlflow.MlflowClient().get_metric_history(run, "privacy/epsilon")
+    assert [one.step for one in kept] == [1, 2, 3]
+    assert kept[-1].value == pytest.approx(private.claim(1e-5).epsilon)
+
+
 def test_a_log_to_tensorboard_is_read_by_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -5,6 +5,7 @@
         private.backward(lot)
         log.step(private, optimizer, delta=1e-5)
         optimizer.step()
+    log.end(private, delta=1e-5)               # ε of the last step, too
 
     privacy/epsilon  privacy/delta  train/learning_rate  train/gradient_norm  train/loss (where `WithLoss` released one)
 
@@ -118,10 +119,19 @@ class Log:
             if private.loss is not None:
                 values["train/loss"] = private.loss
         if number % self.every == 0 or number == 1:
-            said = claims.claim(private.event, delta, PLD())
-            if isinstance(said, Guarantee):
-                values |= {"privacy/epsilon": said.epsilon, "privacy/delta": said.delta}
+            values |= _spent(private, delta)
         self.write(values, number)
+
+    def end(self, private: Private, *, delta: float) -> None:
+        """After the loop: ε of the whole run, whatever step it ended at. Nothing, if the run has no guarantee."""
+        values = _spent(private, delta)
+        if values and isinstance(private.claim(delta), Guarantee):
+            self.write(values, private.steps)
+
+
+def _spent(private: Private, delta: float) -> dict[str, float]:
+    said = claims.claim(private.event, delta, PLD())
+    return {"privacy/epsilon": said.epsilon, "privacy/delta": said.delta} if isinstance(said, Guarantee) else {}
 
 
 def _released_norm(optimizer: Optimizer) -> float | None:
