@@ -21,10 +21,24 @@ from sordino.report import write
 
 IMAGES = Path(__file__).parent.parent / "docs" / "img"
 _WIDTH, _REPORT, _PLANNER = 1180, 950, 860
+_PARTS = {
+    "claim": ("", "In words"),
+    "curves": ("Test accuracy, and the privacy spent", "The same promise in other terms"),
+    "covered": ("What it rests on", "What is not covered"),
+    "answers": ("What a claim of privacy should answer", "What a claim of privacy should answer"),
+}
+"""Pieces of a report for the tutorial: the texts of their first and last frames."""
 
 
-def _save(page: Any, name: str) -> None:
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+def _clip(page: Any, first: str, last: str) -> dict[str, float]:
+    """From the section with one heading to that with another; no heading is the beginning of the page."""
+    top = page.locator("section, figure", has_text=first).first.bounding_box()["y"] - 8 if first else 0
+    end = page.locator("section, figure", has_text=last).first.bounding_box()
+    return {"x": 0, "y": top, "width": _WIDTH, "height": end["y"] + end["height"] + 8 - top}
+
+
+def _save(page: Any, name: str, clip: Any = None) -> None:
+    picture = Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("RGB")
     IMAGES.mkdir(exist_ok=True)
     picture.quantize(256, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
 
@@ -42,6 +56,9 @@ def main(run: Path) -> None:
         page = browser.new_page(viewport={"width": _WIDTH, "height": _REPORT}, color_scheme="light")
         page.goto(report.resolve().as_uri())
         _save(page, "report.png")
+        page.set_viewport_size({"width": _WIDTH, "height": page.evaluate("document.body.scrollHeight")})
+        for name, (first, last) in _PARTS.items():
+            _save(page, f"report_{name}.png", _clip(page, first, last))
         page.set_viewport_size({"width": _WIDTH, "height": _PLANNER})
         page.goto(f"{planner.url}#task=mnist&dataset_size=60000&batch=256&epochs=15&delta=1e-5&epsilon=3")
         page.wait_for_selector("#epochs-plot path.curve", timeout=60_000)
