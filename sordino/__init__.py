@@ -56,6 +56,19 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    try:
+        return _found(name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"sordino.{name} needs torch, which is not installed: pip install torch; sordino.accounting and "
+            "sordino.events do without it",
+            name="torch",
+        ) from error
+
+
+def _found(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"sordino.{_HOMES[name]}"), name)
     if name in _MODULES or name in _FORMER:

@@ -27,3 +27,19 @@ def test_every_public_name_resolves():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'PrivacyEngine'"):
         sordino.PrivacyEngine  # noqa: B018
+
+
+def test_without_torch_accounting_works_and_all_else_says_what_is_missing():
+    code = """
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+import sordino as sd
+from sordino.accounting import PLD
+assert PLD().epsilon(sd.events.Gaussian(5.0), 1e-5) < 1
+try:
+    sd.Private
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "sordino.Private needs torch" in done.stdout
