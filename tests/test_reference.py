@@ -152,3 +152,11 @@ def test_there_is_one_import_path():
     assert sd.calibrate.__module__ == "sordino.algorithms.calibrated"
     for name in sd.__all__:
         assert getattr(sd, name) is not None
+
+
+def test_an_example_without_a_heading_is_shown_under_one():
+    pytest.importorskip("griffe", reason="griffe is in the extra [docs]")
+    from tools.doctests import headed
+
+    assert headed("Twice x.\n\n>>> 2 * 2\n4") == "Twice x.\n\nExamples:\n    >>> 2 * 2\n    4"
+    assert headed("Args:\n    x: it.") == "Args:\n    x: it."

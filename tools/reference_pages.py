@@ -57,6 +57,12 @@ SUBJECTS = {
     ),
 }
 _NOT = {"DECLARATIONS", "__version__"}
+_FIRST = ("Private", "Draws", "Lot", "Gaussian", "Laplace", "calibrate", "dry_run", "Claim", "Guarantee", "NoGuarantee")
+"""In the order in which a loop meets them; the others of `sordino` follow by name."""
+_BARE = {"sordino.Gaussian", "sordino.Laplace", "sordino.Draws", "sordino.Replay"}
+"""Names whose methods are called by the library alone."""
+_INSIDE = "'!^(init|rule|advance|draws|draws_from|expected|size_is_public|groups|unproven)$'"
+"""Methods of nouns that are called by the library alone: those of the protocols."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ def public(module: str) -> list[Name]:
         and name != "Schedule"
     ]
     if module == "sordino":
-        listed = sorted(sordino._HOMES)
+        listed = [*_FIRST, *sorted(set(sordino._HOMES) - set(_FIRST))]
     kept = [name for name in listed if name not in _NOT and not _one_of(getattr(loaded, name), declared)]
     return [Name(f"{module}.{name}", _home(loaded, name)) for name in kept]
 
@@ -153,6 +159,8 @@ def subject(title: str, about: str, names: list[Name]) -> str:
     lines += [f"| [`{name.last}`][{name.home}] | {first_line(name.value(), name.home)} |" for name in names]
     for name in names:
         lines += ["", f"::: {name.home}", "    options:", "      heading_level: 2"]
+        if name.public in _BARE:
+            lines.append("      members: false")
     return "\n".join([*lines, ""])
 
 
@@ -160,7 +168,8 @@ def noun_page(noun: type[Any], declared: Declaration) -> str:
     """A noun: its own words, its proof, its names on the command line, a script."""
     name = noun.__name__
     lines = [f"# {name}", "", f"::: {noun.__module__}", "    options:", "      show_root_heading: false"]
-    lines += ["      show_root_toc_entry: false", f"      members: [{name}]", "      heading_level: 1", ""]
+    lines += ["      show_root_toc_entry: false", f"      members: [{name}]", "      heading_level: 1"]
+    lines += [f"      filters: ['!^_', {_INSIDE}]", ""]
     proof = _claims(name)
     if proof:
         lines += ["## What is claimed", "", *proof, ""]

@@ -39,6 +39,8 @@ class Train:
     """Parameters of the words, as in threshold=2.0; weigher.threshold=2.0 where two words have one of that name."""
     budget_stop: bool = False
     """With both --epsilon and --noise-multiplier: stop before ε is exceeded."""
+    budget: str | None = None
+    """A file of `sordino budget` that the run is entered in before it begins; refused if it does not fit."""
     seeds: int = 1
     """So many runs, each with other initial weights, lots and noise: mean and spread, and what all cost together."""
     out: str | None = None
@@ -72,15 +74,18 @@ class Train:
     def _carried_out(self, settings: Settings, config: Config | None, *, first: bool) -> int:
         """Train; of several ranks one is watched and prints."""
         view = watching(quiet=self.json) if first else Silent()
+        run = partial(carry_out, settings, self.out, view, self.budget)
         if not first and self.seeds == 1:
-            return guarded("train", lambda: followed(carry_out(settings, self.out, view)))
+            return guarded("train", lambda: followed(run()))
         report = bool(self.report) if config is None or was_given(self, "report") else config.report
         if validate.count("seeds", self.seeds) > 1:
             if ranks_of(None) is not None:
                 raise ValueError(f"seeds={self.seeds}: one run at a time on several ranks; leave it out")
+            if self.budget is not None:
+                raise ValueError("--budget with --seeds: need one run to enter; make the runs one after the other")
             several = partial(carry_out_several, settings, self.seeds, self.out, view)
             return guarded("train", lambda: finish_several(several(), report=report, as_json=self.json))
-        return guarded("train", lambda: finish(carry_out(settings, self.out, view), report=report, as_json=self.json))
+        return guarded("train", lambda: finish(run(), report=report, as_json=self.json))
 
 
 _OWN = tuple(one.name for one in fields(Train))

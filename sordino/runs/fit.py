@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino.door.claims import Claim
+from sordino.accounting import Budget
+from sordino.door.claims import Claim, Guarantee
 from sordino.runs import Recipe, checkpoint
 from sordino.runs.crew import Crew, Elsewhere
 from sordino.runs.directory import CONFIG, FAILED, FINISHED, INITIAL, MODEL, RUNNING, STOPPED, Row, Run
@@ -69,6 +70,7 @@ def fit(
     out: str | Path | None = None,
     parameters: Mapping[str, float] | None = None,
     budget_stop: bool = False,
+    budget: str | Path | None = None,
     view: View | None = None,
     **given: Any,
 ) -> History:
@@ -85,6 +87,7 @@ def fit(
         out: the run directory, new or empty; without it one is made in `runs`.
         parameters: the method's own.
         budget_stop: with both epsilon and noise_multiplier, stop before ε is exceeded.
+        budget: a file of `sordino budget` that the run is entered in before it begins; refused if it does not fit.
         view: what is shown meanwhile; nothing by default.
         **given: fields of `Recipe` and `settings.Options`: epsilon, delta, steps, rate, bound, learning_rate, …
 
@@ -103,7 +106,7 @@ def fit(
 
     """
     settings = _settled(recipe, data, test, given, parameters, budget_stop)
-    return carry_out(settings, out, view or Silent())
+    return carry_out(settings, out, view or Silent(), budget)
 
 
 def _settled(
@@ -129,8 +132,8 @@ def _settled(
     return settle(recipe, given, parameters, budget_stop=budget_stop)
 
 
-def carry_out(settings: Settings, out: str | Path | None, view: View) -> History:
-    """A new run."""
+def carry_out(settings: Settings, out: str | Path | None, view: View, budget: str | Path | None = None) -> History:
+    """A new run, entered in a budget before it releases anything."""
     crew = Crew.here()
     crew.refuse(settings)
     folder = crew.told(lambda: Path(out) if out is not None else named(settings.recipe.name))
@@ -138,7 +141,10 @@ def carry_out(settings: Settings, out: str | Path | None, view: View) -> History
     def begin() -> tuple[Run, Job]:
         run = Run.create(folder) if crew.first else Run(folder, written=False)  # refused before the data is read
         try:
-            return run, assemble(settings, view.say)
+            job = assemble(settings, view.say)
+            if budget is not None and crew.first:
+                _enter(job.planned(), Budget(budget), folder.name)
+            return run, job
         except BaseException:
             if crew.first:
                 run.discard()
@@ -146,6 +152,13 @@ def carry_out(settings: Settings, out: str | Path | None, view: View) -> History
 
     run, job = crew.after_first(begin)
     return _begun(job, run, view, crew)
+
+
+def _enter(planned: Claim, budget: Budget, name: str) -> None:
+    """What a run will cost, before it begins; what does not fit is refused."""
+    if not isinstance(planned, Guarantee):
+        raise ValueError(f"a run without a guarantee cannot be entered in a budget: {planned.reason}")
+    budget.spend(planned.event, name)
 
 
 def resume(

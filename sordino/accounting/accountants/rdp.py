@@ -36,6 +36,7 @@ from sordino.events import (
 )
 
 OPACUS_ORDERS = tuple(1 + x / 10 for x in range(1, 100)) + tuple(float(x) for x in range(12, 64))
+"""The orders of Opacus, to compare with."""
 ORDERS = (
     1.005,
     1.01,
@@ -46,6 +47,7 @@ ORDERS = (
     *OPACUS_ORDERS,
     *(float(round(64 * 1.06**k)) for k in range(88)),
 )
+"""The orders that are tried; more of them are tighter, none is wrong."""
 _MOST = 32
 
 
