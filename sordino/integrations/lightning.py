@@ -30,7 +30,7 @@ from sordino.door.ledger import ledger_for
 from sordino.gradients.protocol import Backend
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import EVALUATED, shares_records
+from sordino.integrations.same_records import EVALUATED, TrainedOn
 from sordino.lots.draws import Draws
 from sordino.lots.loading import length
 from sordino.lots.lot import Lot
@@ -125,7 +125,12 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         if _STATE in self._held:
             private.load_state_dict(self._held.pop(_STATE))
         self._held.update(
-            private=private, privacy=privacy, live=Live(), loss=isinstance(query, WithLoss), ledger=ledger, data=dataset
+            private=private,
+            privacy=privacy,
+            live=Live(),
+            loss=isinstance(query, WithLoss),
+            ledger=ledger,
+            data=TrainedOn(dataset),
         )
         return private.draws(dataset, sampler, steps, expected_batch=expected_batch, **more)
 
@@ -178,7 +183,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
     def _look_at(self, loaders: Any) -> None:
         for loader in _flat(loaders):
             dataset = getattr(loader, "dataset", None)
-            if "data" in self._held and dataset is not None and shares_records(dataset, self._held["data"]):
+            if "data" in self._held and dataset is not None and self._held["data"].shares(dataset):
                 self._held["ledger"].void(EVALUATED)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:

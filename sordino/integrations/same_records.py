@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,8 @@ _BY_CHANCE, _ALARM = 0.37, 1e-6
 λ records in expectation holds exactly one with probability λe^−λ ≤ 1/e. More than that, by Hoeffding's bound at one
 false alarm in a million, is no accident."""
 _BLOCK = 4096
+_OTHERS = 4
+"""Held-out datasets that are remembered as such: a loop evaluates the same few again and again."""
 _TEXTS = 50_000
 """Texts that are read through to compare them; more would take more than a second."""
 _salt = secrets.randbits(128)
@@ -94,19 +98,44 @@ def shares_records(one: Any, other: Any) -> bool:
     >>> shares_records(Subset(data, [0]), data), shares_records(TensorDataset(torch.zeros(4, 1)), data)
     (True, False)
     """
-    a, b = _rows(one), _rows(other)
-    for root, rows in a.items():
-        mine = b.get(root)
-        if root in b and (rows is None or mine is None or rows & mine):
-            return True
-    trained = Rows.of(table_of(other))
-    return trained is not None and trained.hold(table_of(one))
+    return TrainedOn(other).shares(one)
+
+
+class TrainedOn:
+    """A dataset that was trained on; what it is made of is looked at once, however often something is evaluated."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._made = _rows(dataset)
+        self._dataset, self._looked = dataset, False  # held, so that what it is made of stays where it is
+        self._table: Rows | None = None
+        self._others: deque[Any] = deque(maxlen=_OTHERS)
+
+    def shares(self, dataset: Any) -> bool:
+        """Is something of it in this one?"""
+        if any(other is dataset for other in self._others):
+            return False
+        found = self._same(dataset) or self._alike(dataset)
+        if not found:
+            self._others.append(dataset)
+        return found
+
+    def _same(self, dataset: Any) -> bool:
+        for root, rows in _rows(dataset).items():
+            mine = self._made.get(root)
+            if root in self._made and (rows is None or mine is None or rows & mine):
+                return True
+        return False
+
+    def _alike(self, dataset: Any) -> bool:
+        if not self._looked:
+            self._table, self._looked = Rows.of(table_of(self._dataset)), True
+        return self._table is not None and self._table.hold(table_of(dataset))
 
 
 def _texts(dataset: Any) -> NDArray[np.uint64] | None:
     """Digests of tokenised records, which `map` and other tools copy; None for what is none, or too long to read."""
     try:
-        if not 0 < len(dataset) <= _TEXTS or "input_ids" not in dataset[0]:
+        if not 0 < len(dataset) <= _TEXTS or not isinstance(dataset[0], Mapping):
             return None
         tokens = (np.asarray(dataset[i]["input_ids"], dtype=np.int64).tobytes() for i in range(len(dataset)))
         return np.fromiter((hash((_salt, text)) % 2**64 for text in tokens), np.uint64)

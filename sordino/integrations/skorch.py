@@ -25,7 +25,7 @@ from sordino.integrations.callers import around_fit
 from sordino.integrations.epochs import Epochs, lots_in_an_epoch
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import SCORED, shares_records
+from sordino.integrations.same_records import SCORED, TrainedOn
 from sordino.lots.lot import Lot
 from sordino.private import Private
 from sordino.refusal import Refusal
@@ -49,7 +49,7 @@ class _Net:
         """Lots for training."""
         net: Any = self
         if not training:  # every way of theirs to predict, score or validate comes through here
-            if shares_records(dataset, getattr(net, "trained_on_", None)):
+            if hasattr(net, "trained_on_") and net.trained_on_.shares(dataset):
                 net.ledger_.void(SCORED)
             return super().get_iterator(dataset, training=training)  # type: ignore[misc]
         void = around_fit()
@@ -70,7 +70,7 @@ class _Net:
         net.module_.train()
         net.ledger_ = ledger_for(net.module_, None)
         net.private_ = Private(net.module_, self._losses, query, ledger=net.ledger_)
-        net.trained_on_ = dataset
+        net.trained_on_ = TrainedOn(dataset)
         if getattr(net, "classes", ()) is None:
             net.ledger_.disclose(CLASSES)
         if void is not None:

@@ -34,7 +34,7 @@ from sordino.gradients.protocol import Backend
 from sordino.integrations.epochs import Epochs, lots_in_an_epoch
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import EVALUATED, shares_records
+from sordino.integrations.same_records import EVALUATED, TrainedOn
 from sordino.losses import for_model
 from sordino.lots.lot import Lot
 from sordino.private import Private
@@ -106,8 +106,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             )
         if type(self).compute_loss is not transformers.Trainer.compute_loss:
             raise Refusal(
-                "compute_loss is overridden, and training would not ask it: a mean over the batch cannot be bounded by "
-                "record; give loss_fn=, a function of (model, batch) with one loss per record"
+                "compute_loss is overridden, and training would not ask it; give loss_fn=, with one loss per record"
             )
         if more.get("compute_loss_func") is not None:
             raise Refusal(
@@ -116,12 +115,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             )
         given = transformers.TrainingArguments("trainer_output") if args is None else args
         self._privacy, self._loss_fn, self._sampler, self._expected = privacy, loss_fn, sampler, expected_batch
-        self._backend = backend
+        self._backend, self._at_once = backend, given.per_device_train_batch_size
         self._lot_size: int = given.per_device_train_batch_size * given.gradient_accumulation_steps
-        self._at_once = given.per_device_train_batch_size
         self.private: Private | None = None
         self._resume: dict[str, Any] | None = None
         self._live = Live()
+        self._trained_on: TrainedOn | None = None
         self._ledger, self._releases_loss = Ledger(), False
         super().__init__(model, _checked(given), *positional, **more)
 
@@ -147,6 +146,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if self._resume is not None:
             self.private.load_state_dict(self._resume)
             self._resume = None
+        self._trained_on = TrainedOn(self.train_dataset)
         self.model.train()  # the mode in which the loss is tried before the first draw
         left = max(1, steps - self.private.steps) if self.private.steps < steps else 1
         draws = self.private.draws(
@@ -269,7 +269,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _look_at(self, dataset: Any) -> None:
         for one in dataset.values() if isinstance(dataset, dict) else (dataset,):
-            if self.private is not None and one is not None and shares_records(one, self.train_dataset):
+            if self._trained_on is not None and one is not None and self._trained_on.shares(one):
                 self._ledger.void(EVALUATED)
 
     def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
