@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +96,14 @@ def test_the_commands_about_images_and_reports():
     (stating,) = commands("tutorials/report.md")
     assert main(stating) == 0
     assert "one record is one picture by one writer" in Path("runs/mnist-3/report.html").read_text()
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    code = "import sys; from sordino.cli.main import main; sys.exit(main(['account', '--help']))"
+    run = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    run.stdout.readline()
+    run.stdout.close()  # as head does
+    said = run.stderr.read().decode()
+    run.stderr.close()
+    assert run.wait() in (0, 141)  # 0 where all of it went into the pipe before
+    assert "Traceback" not in said

@@ -65,6 +65,9 @@ def main(argv: list[str] | None = None) -> int:
         return USAGE
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever reads, `head` say, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at the end
+        return 141  # what a shell says of a program that a closed pipe ended: 128 + SIGPIPE
 
 
 def _help() -> str:
