@@ -25,6 +25,8 @@ import sordino as sd
 from sordino.optim import Average
 from sordino.runs import Recipe, find, job, loop
 from sordino.runs.evaluate import evaluate
+from sordino.runs.own_data import Given
+from sordino.runs.own_file import OwnFile
 from sordino.runs.run_data import RunData, Say, run_data
 
 RESULTS = Path(__file__).parent / "results" / "held_out.json"
@@ -40,7 +42,7 @@ class Command:
     """A name of `sordino recipes`."""
     epsilon: float | None = None
     change: tuple[str, ...] = ()
-    """Fields in place of the recipe's own: name=number."""
+    """Fields in place of the recipe's own: name=number, or name=word."""
     averages: tuple[float, ...] = ()
     """Decays of averages of the parameters that are tested as well."""
     seeds: tuple[int, ...] = field(default=(0, 1))
@@ -51,16 +53,25 @@ class Command:
         """Measure, or show."""
         if not self.table:
             changes = dict(one.split("=", 1) for one in self.change)
-            recipe = find(self.recipe, self.epsilon).but(**{name: float(value) for name, value in changes.items()})
+            recipe = find(self.recipe, self.epsilon).but(**{name: _value(value) for name, value in changes.items()})
             said = [self.recipe, *([] if self.epsilon is None else [f"ε={self.epsilon:g}"]), *self.change]
             for seed in self.seeds:
                 measure(" ".join(said), recipe, _FIRST_SEED + seed, self.averages)
         print(table(kept()))  # noqa: T201
 
 
-def split(recipe: Recipe, limit: int | None, say: Say) -> RunData:
+def _value(said: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(said)
+        except ValueError:
+            pass
+    return said
+
+
+def split(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Given | None = None) -> RunData:
     """The recipe's data with the last training images for a test set."""
-    found = run_data(recipe, limit, say)
+    found = run_data(recipe, limit, say, own)
     x, y = found.prepared.train.tensors
     train, test = TensorDataset(x[:-HELD_OUT], y[:-HELD_OUT]), TensorDataset(x[-HELD_OUT:], y[-HELD_OUT:])
     return replace(

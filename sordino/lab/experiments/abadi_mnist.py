@@ -2,82 +2,103 @@
 
 source     002, Figure 3, lines 155–160
 setting    DP-PCA 60, 1000 hidden, lot 600, C=4; (σ,σ_p) = (8,16), (4,7), (2,4)
+           beside it the same network with all of ε spent
 reduced    see sordino/lab/abadi.py
 """
 
 from __future__ import annotations
 
-from sordino.lab.abadi import MIDDLE, NOISES, REDUCED, plan
+from collections.abc import Sequence
+
+from sordino.lab.abadi import DIFFERS, LEVELS, MIDDLE, NOISES, REDUCED, Within, plan, within
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.size import Size
+from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
 
-PUBLISHED = {8.0: (0.5, 90.0), 4.0: (2.0, 95.0), 2.0: (8.0, 97.0)}
 
-
-def plans(bench: Workbench) -> list[Plan]:
-    """The three levels; the training accuracy is looked at, which the claim then lists."""
+def papers(bench: Workbench) -> list[Plan]:
+    """The three levels as printed; the training accuracy is looked at, which the claim then lists."""
     return [
         plan(bench, noise, pca, label=f"σ = {noise:g}, PCA {pca:g}", variant=k, show_private=True)
         for k, (noise, pca) in enumerate(NOISES)
     ]
 
 
+def plans(bench: Workbench) -> list[Plan]:
+    """As printed, and with all of each ε spent."""
+    return [*papers(bench), *(within(bench, one, k) for k, one in enumerate(LEVELS))]
+
+
 def run(bench: Workbench) -> Outcome:
     """Accuracy per epoch, ε per epoch, accuracy against ε."""
-    trained = bench.trained(plans(bench))
-    train = [
-        Series(f"train, {one.plan.label}", s.x, s.y, low=s.low, high=s.high, method="none", variant=one.plan.variant)
-        for one in trained
-        if (s := one.series("train_accuracy")).x
-    ]
-    rows, findings = [], []
-    for one, (noise, _) in zip(trained, NOISES, strict=True):
-        limit, published = PUBLISHED[noise]
-        accuracy, spread = one.last()
-        rows.append(
-            Compared(
-                f"accuracy, {one.plan.label}, ε = {one.epsilon or 0:.2f}", accuracy, published, "002:160", spread, "%"
-            )
-        )
-        inside = (one.epsilon or 99.0) <= limit
-        told = bench.size is Size.FULL or accuracy >= published
-        findings.append(
-            Finding(
-                f"{published:g} % at ε = {limit:g}",
-                "002:160",
-                (inside and accuracy >= published) if told and bench.tells else None,
-                f"{accuracy:.1f} % at ε = {one.epsilon or 0:.2f} (PLD, PCA counted) after "
-                f"{one.runs[0].rows[-1]['epoch']:.0f} epochs",
-            )
-        )
-    findings.append(
-        Finding(
-            "training and test accuracy go together",
+    every = bench.trained(plans(bench))
+    printed, spent = every[: len(NOISES)], every[len(NOISES) :]
+    rows = [
+        Compared(
+            f"accuracy, {one.plan.label}, ε = {one.epsilon or 0:.2f}",
+            one.last()[0],
+            level.published,
             "002:160",
-            bench.judged(all(abs(mean(one, "train_accuracy") - mean(one)) < 4 for one in trained)) if train else None,
-            ", ".join(f"{mean(one, 'train_accuracy'):.1f} train, {mean(one):.1f} test" for one in trained)
-            if train
-            else "not looked at",
+            one.last()[1],
+            "%",
         )
+        for ones in (printed, spent)
+        for one, level in zip(ones, LEVELS, strict=True)
+    ]
+    looked = [one for one in every if one.series("train_accuracy").x]
+    together = Finding(
+        "training and test accuracy go together",
+        "002:160",
+        bench.judged(all(abs(mean(one, "train_accuracy") - mean(one)) < 4 for one in looked)) if looked else None,
+        ", ".join(f"{mean(one, 'train_accuracy'):.1f} train, {mean(one):.1f} test" for one in looked)
+        or "not looked at",
     )
     return Outcome(
         [
-            Panel("accuracy", "epochs", "accuracy, %", [*(one.series() for one in trained), *train]),
-            Panel("privacy spent", "epochs", "ε at δ = 1e-5", [one.series("epsilon") for one in trained]),
-            Panel("what ε buys", "ε at δ = 1e-5", "test accuracy, %", [one.series(x="epsilon") for one in trained]),
+            Panel("as printed", "epochs", "accuracy, %", _with_train(printed)),
+            Panel("all of ε spent", "epochs", "accuracy, %", _with_train(spent)),
+            Panel("privacy spent", "epochs", "ε at δ = 1e-5", [one.series("epsilon") for one in every]),
+            Panel("what ε buys", "ε at δ = 1e-5", "test accuracy, %", [one.series(x="epsilon") for one in every]),
         ],
         rows,
-        findings,
+        [*(_reached(bench, level, *pair) for level, *pair in zip(LEVELS, spent, printed, strict=True)), together],
         [
-            "The published 95 and 97 % took some 200 and 700 epochs in the original; --full runs 100, 300 and 700, within "
-            "each ε. Accountant: PLD; the private PCA is in the claim."
+            "The published 95 and 97 % took some 200 and 700 epochs in the original; as printed, --full runs 100, 300 and "
+            "700, within each ε. Accountant: PLD; the private PCA is in the claim.",
+            f"Where all of ε is spent the network is the paper's, and this differs: {DIFFERS}. Chosen on training images "
+            "held out for that (bench/held_out.py), never on the test images.",
         ],
         bench.commands(plans(bench)),
     )
+
+
+def _reached(bench: Workbench, level: Within, spent: Trained, printed: Trained) -> Finding:
+    """Whether the published accuracy is there within the published ε."""
+    accuracy, spread = spent.last()
+    inside = (spent.epsilon or 99.0) <= level.epsilon
+    told = bench.tells and (bench.size is not Size.QUICK or accuracy >= level.published)
+    return Finding(
+        f"{level.published:g} % at ε = {level.epsilon:g}",
+        "002:160",
+        (inside and accuracy >= level.published) if told else None,
+        f"{accuracy:.1f} ± {spread:.1f} % at ε = {spent.epsilon or 0:.3f} (PLD, PCA counted) after "
+        f"{spent.runs[0].rows[-1]['epoch']:.0f} epochs; with the printed rate and lots {mean(printed):.1f} % at "
+        f"{printed.epsilon or 0:.2f} after {printed.runs[0].rows[-1]['epoch']:.0f}",
+    )
+
+
+def _with_train(ones: Sequence[Trained]) -> list[Series]:
+    """Test accuracy, and the training accuracy of those where it was looked at."""
+    train = [
+        Series(f"train, {one.plan.label}", s.x, s.y, low=s.low, high=s.high, method="none", variant=one.plan.variant)
+        for one in ones
+        if (s := one.series("train_accuracy")).x
+    ]
+    return [*(one.series() for one in ones), *train]
 
 
 EXPERIMENT = Experiment(

@@ -11,7 +11,7 @@ from sordino.accounting import PLD
 from sordino.events import Gaussian, Poisson, Repeat, Together
 from sordino.lab.abadi import MIDDLE, NOISES, REDUCED
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
-from sordino.lab.experiments.abadi_mnist import plans
+from sordino.lab.experiments.abadi_mnist import papers as plans
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
 
