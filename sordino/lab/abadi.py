@@ -5,7 +5,7 @@ middle    60 epochs
 quick     6,000 records, 10 epochs, a hidden layer of 256
 
 `within` is the same network in far fewer epochs and at the whole of each ε. Chosen on the last 10,000 training images, by
-training on the others (`bench/held_out.py`): larger lots, a smaller clip with a larger rate that falls to 0, and more of ε
+training on the others (`bench/stand_in.py`): larger lots, a smaller clip with a larger rate that falls to 0, and more of ε
 for the PCA where there is more of it.
 """
 
@@ -68,7 +68,7 @@ class Within:
 
 LEVELS = (
     Within(0.5, 90.0, 16.0, 20, 4.0),
-    Within(2.0, 95.0, 5.0, 80, 3.0),
+    Within(2.0, 95.0, 5.0, 40, 4.0),
     Within(8.0, 97.0, 2.0, 120, 4.0),
 )
 LOT, CLIP = 1_200, 1.0

@@ -50,7 +50,7 @@ def _entry(result: dict[str, Any]) -> dict[str, Any]:
         },
         "size": result["size"],
         "note": result["note"],
-        "seconds": f"{result['seconds']:.3g}",
+        "seconds": f"{result['seconds']:.0f}" if result["seconds"] >= 10 else f"{result['seconds']:.2g}",
         "processor": result["processor"],
         "figures": [Markup(inline(panel, f"{name}-{k}", result["note"])) for k, panel in enumerate(found.panels)],
         "compared": [_row(one) for one in found.compared],
