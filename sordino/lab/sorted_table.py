@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sordino.lab.curves import against, higher, learning, no_guarantee
 from sordino.lab.experiment import Finding, Outcome
 from sordino.lab.plan import Plan
+from sordino.lab.size import Size
 from sordino.lab.thesis import RATES, cifar, label, mnist, pairs
 from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
@@ -29,6 +30,8 @@ class Table:
     rates: tuple[float, ...] = RATES
     epochs: int = 30
     given: Mapping[str, Any] | None = None
+    once: tuple[float, ...] = ()
+    """Learning rates that the middle size runs with one seed."""
     title: str = ""
 
     def plans(self, bench: Workbench) -> list[Plan]:
@@ -41,8 +44,10 @@ class Table:
         bound = (self.bounds or {}).get(way, bound)
         given = dict(self.given or {})
         if self.data == "mnist":
-            return mnist(bench, way, rate, bound, **given)
-        return cifar(bench, way, rate, bound, epochs=self.epochs, **given)
+            one = mnist(bench, way, rate, bound, **given)
+        else:
+            one = cifar(bench, way, rate, bound, epochs=self.epochs, **given)
+        return replace(one, seeds=1) if bench.size is Size.MIDDLE and rate in self.once else one
 
     def trained(self, bench: Workbench) -> dict[str, Trained]:
         """By label."""
