@@ -61,7 +61,14 @@ def run(bench: Workbench) -> Outcome:
         [
             Panel("as printed", "epochs", "accuracy, %", _with_train(printed), xlog=True),
             Panel("all of ε spent", "epochs", "accuracy, %", _with_train(spent), xlog=True),
-            Panel("privacy spent", "epochs", "ε at δ = 1e-5", [one.series("epsilon") for one in every], xlog=True),
+            Panel(
+                "privacy spent",
+                "epochs",
+                "ε at δ = 1e-5",
+                [one.series("epsilon") for one in every],
+                xlog=True,
+                ylog=True,
+            ),
             Panel(
                 "what ε buys",
                 "ε at δ = 1e-5",
