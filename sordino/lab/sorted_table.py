@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sordino.lab.curves import against, higher, learning, no_guarantee
 from sordino.lab.experiment import Finding, Outcome
 from sordino.lab.plan import Plan
-from sordino.lab.size import Size
 from sordino.lab.thesis import RATES, cifar, label, mnist, pairs
 from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
@@ -30,13 +29,13 @@ class Table:
     rates: tuple[float, ...] = RATES
     epochs: int = 30
     given: Mapping[str, Any] | None = None
-    once: tuple[float, ...] = ()
-    """Learning rates that the middle size runs with one seed."""
+    between: tuple[float, ...] | None = None
+    """Learning rates of the middle size, where it leaves some out."""
     title: str = ""
 
     def plans(self, bench: Workbench) -> list[Plan]:
         """All curves; at the size of the tests one rate only."""
-        rates = self.rates if bench.tells else self.rates[1:2]
+        rates = bench.pick(self.rates[1:2], self.rates, self.between or self.rates, self.rates)
         return [self._plan(bench, way, rate) for rate in rates for way in self.ways]
 
     def _plan(self, bench: Workbench, way: str, rate: float) -> Plan:
@@ -44,10 +43,8 @@ class Table:
         bound = (self.bounds or {}).get(way, bound)
         given = dict(self.given or {})
         if self.data == "mnist":
-            one = mnist(bench, way, rate, bound, **given)
-        else:
-            one = cifar(bench, way, rate, bound, epochs=self.epochs, **given)
-        return replace(one, seeds=1) if bench.size is Size.MIDDLE and rate in self.once else one
+            return mnist(bench, way, rate, bound, **given)
+        return cifar(bench, way, rate, bound, epochs=self.epochs, **given)
 
     def trained(self, bench: Workbench) -> dict[str, Trained]:
         """By label."""

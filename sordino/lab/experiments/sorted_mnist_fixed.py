@@ -20,7 +20,7 @@ TABLE = Table(
     },
     "T4.1, 001:417",
     bound=1.0,
-    once=(0.01, 0.1),
+    between=(1.0,),
     title="MNIST, C = 1",
 )
 
@@ -55,7 +55,7 @@ EXPERIMENT = Experiment(
     "printed beside them",
     setting="MNIST_Net, C=1, lr .01/.1/1, topk, B=250, σ=1.1, 30 epochs",
     reduced=MNIST,
-    middle=f"{MNIST_MIDDLE} at learning rate 1, one at 0.01 and 0.1",
+    middle=f"learning rate 1 alone, {MNIST_MIDDLE}",
     nouns=("Sorted", "Flat", "Poisson"),
     terms=TERMS,
     seconds=60,
