@@ -16,7 +16,7 @@ import torch
 
 from sordino.lab import store
 from sordino.lab.size import Size
-from sordino.lab.thesis import MNIST_MIDDLE, mnist
+from sordino.lab.thesis import mnist
 from sordino.lab.trained import train
 from sordino.lab.workbench import Workbench
 from sordino.runs.environment import processor
@@ -44,7 +44,7 @@ def main() -> None:
             **{scale: ended(Size.FULL, "DP-SGD", 0.01, scale) for scale in SCALES},
         },
         "lr 1, reduced": {
-            "size": MNIST_MIDDLE,
+            "size": "20,000 records, 15 epochs, seed 0",
             **{
                 scale: {way: ended(Size.MIDDLE, way, 1.0, scale) for way in ("DP-SGD", "sorted")}
                 for scale in list(SCALES)[:2]
