@@ -1,172 +1,130 @@
-"""MiniLM-L6 on texts: a head, LoRA and full fine-tuning of its last layers at several ε. One JSON line per run.
+"""MiniLM-L6 on texts: a head, LoRA and full fine-tuning of its last layer at several ε. One JSON line per run.
 
     python -m bench.minilm --task r8 --mode lora --epsilon 3 --held-out         a trial, on held-out training data
-    python -m bench.minilm --task r8 --mode lora --epsilon 3 --seed 1 --keep    on the test set, into results/minilm.json
+    python -m bench.minilm --task r8 --mode lora --epsilon 3 8 --seeds 3 --keep on the test set, into results/minilm.json
     python -m bench.minilm --table                                              the table of docs/recipes.md
 
-What is reduced, so that a run takes minutes on one core: the first 64 tokens of a text are read; of MiniLM's six layers the
-last `--layers` are trained, on what the frozen ones before them make of each text, computed once and kept. The head is
-trained first, on frozen vectors, in small lots; then, with the head as it is, adapters or layers in large ones: two phases
-in one ledger, at one noise multiplier.
+What is reduced is said in minilm_tail.py. The head is trained first, on the frozen encoder's vectors; then adapters or the
+layer in large lots, and the head with them if it has a rate there: two phases in one ledger, at one noise multiplier.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import statistics
 import time
-from functools import cache as cache_in_memory
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import sordino as sd
 from bench.minilm_settings import SETTINGS
+from bench.minilm_tail import Tail, kept, last_layer
 from sordino import events
 from sordino.accounting import PLD, calibrate
-from sordino.data import cache
 from sordino.data.text import texts
 from sordino.events.training import training_event
-from sordino.nn import minilm
 from sordino.runs.environment import processor
 
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"
-RANK = 4
+RANK = 8
+MODES = ("head", "lora", "full")
+NUMBERS: dict[str, type] = {
+    "head_lot": float,
+    "head_steps": int,
+    "head_rate": float,
+    "lot": float,
+    "steps": int,
+    "rate": float,
+    "head_rate_then": float,
+    "bound": float,
+    "scale": float,
+}
+ADAPTED = ["wider.dense", "output.dense"]
 
 
-class Tail(nn.Module):
-    """The last layers of the encoder, and a linear layer on the mean of the token vectors."""
-
-    def __init__(self, layers: list[nn.Module], classes: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.head = nn.Linear(minilm.WIDTH, classes)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def vectors(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B, T, width) to (B, width)."""
-        hidden = hidden.float()  # (B, T, width)
-        away = (1.0 - mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
-        for layer in self.layers:
-            hidden = layer(hidden, away)
-            hidden = hidden[0] if isinstance(hidden, tuple) else hidden
-        seen = mask.unsqueeze(2).float()
-        mean = (hidden * seen).sum(1) / seen.sum(1).clamp(min=1)
-        return nn.functional.normalize(mean, dim=1) * float(minilm.WIDTH) ** 0.5
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The scores."""
-        return self.head(self.vectors(hidden, mask))
+def loss(model: nn.Module, *batch: Tensor) -> Tensor:
+    """Cross-entropy of each record."""
+    return nn.functional.cross_entropy(model(*batch[:-1]), batch[-1], reduction="none")
 
 
-@cache_in_memory
-def kept(task: str, part: str, layers: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What the layers before the last ones make of texts, in half precision, the mask, and the whole encoder's vectors."""
-    some: list[str] = getattr(texts(task), part)
-    ids, mask = minilm.tokens(some, length)
-    name = hashlib.sha256("\n".join(some).encode()).hexdigest()[:24]
-    path = cache.root() / "features" / f"minilm-hidden-{6 - layers}-{length}-{name}.npy"
-    whole = cache.root() / "features" / f"minilm-vectors-{length}-{name}.npy"
-    if not path.is_file():
-        encoder: Any = minilm.classifier(1).encoder.eval()
-        made = np.empty((len(some), length, minilm.WIDTH), np.float16)
-        with torch.no_grad():
-            for at in range(0, len(some), 64):
-                found = encoder(ids[at : at + 64], mask[at : at + 64], output_hidden_states=True).hidden_states
-                made[at : at + 64] = found[6 - layers].numpy()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, made)
-    hidden = torch.from_numpy(np.load(path, mmap_mode="r+"))
-    if not whole.is_file():
-        last: Any = minilm.classifier(1).encoder
-        np.save(whole, vectors(Tail(list(last.encoder.layer[6 - layers :]), 1).eval(), hidden, mask).numpy())
-    return hidden, mask, torch.from_numpy(np.load(whole))
+def split(task: str, held_out: bool) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Columns of training and test records, labels last; or, of the training records, four fifths and the others."""
+    found = texts(task)
+    train = (*kept(task, "train"), torch.tensor(found.train_labels))
+    if not held_out:
+        return train, (*kept(task, "test"), torch.tensor(found.test_labels))
+    order = torch.randperm(len(train[-1]), generator=torch.Generator().manual_seed(0))
+    cut = len(order) * 4 // 5
+    return tuple(one[order[:cut]] for one in train), tuple(one[order[cut:]] for one in train)
 
 
-@torch.no_grad()
-def vectors(model: Tail, hidden: Tensor, mask: Tensor) -> Tensor:
-    """Of many texts, (N, width)."""
-    return torch.cat([model.vectors(h, m) for h, m in zip(hidden.split(128), mask.split(128), strict=True)])
-
-
-def trial(a: argparse.Namespace) -> dict[str, Any]:
+def trial(a: argparse.Namespace, parts: tuple[tuple[Tensor, ...], tuple[Tensor, ...]]) -> dict[str, Any]:
     """One run."""
     began = time.process_time()
-    found = texts(a.task)
-    train, test = (kept(a.task, part, a.layers, a.length) for part in ("train", "test"))
-    y, test_y = torch.tensor(found.train_labels), torch.tensor(found.test_labels)
-    if a.held_out:  # a tenth of the training data, the same in every trial
-        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-        cut = len(y) * 9 // 10
-        test, test_y = tuple(one[order[cut:]] for one in train), y[order[cut:]]  # type: ignore[assignment]
-        train, y = tuple(one[order[:cut]] for one in train), y[order[:cut]]  # type: ignore[assignment]
+    train, test = parts
     torch.manual_seed(a.seed)
-    encoder: Any = minilm.classifier(1).encoder
-    model = Tail(
-        list(encoder.encoder.layer[6 - a.layers :]), len(found.classes)
-    ).eval()  # no dropout: the noise is enough
+    model = Tail(last_layer(), len(texts(a.task).classes)).eval()
     if a.mode == "lora":
         import peft
 
-        peft.inject_adapter_in_model(
-            peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=["query", "value"]), model
-        )
-    for name, p in model.named_parameters():
-        p.requires_grad_(name.startswith("head"))
-
-    def loss(model: nn.Module, *batch: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(model(*batch[:-1]), batch[-1], reduction="none")
-
+        peft.inject_adapter_in_model(peft.LoraConfig(r=RANK, lora_alpha=a.scale * RANK, target_modules=ADAPTED), model)
     ledger, tuned = sd.Ledger(), 0 if a.mode == "head" else a.steps
 
     def event(sigma: float) -> events.Event:
         phases = [(a.head_lot, a.head_steps), (a.lot, tuned)]
         return events.compose(training_event(lot, events.Gaussian(sigma), steps) for lot, steps in phases if steps)
 
-    if a.epsilon:
-        query = sd.NoisySum(sd.Flat(a.bound), sd.Gaussian(calibrate(event, PLD(), a.epsilon, DELTA)))
-    else:
-        query = sd.NoisySum(sd.Flat(1e3), sd.Gaussian(0.0))
+    sigma = calibrate(event, PLD(), a.epsilon, DELTA) if a.epsilon else 0.0
 
-    def fit(part: nn.Module, columns: tuple[Tensor, ...], share: float, steps: int, rate: float) -> sd.Private:
-        """`steps` lots with a falling rate."""
-        private = sd.Private(part, loss, query, ledger=ledger)
-        optimizer = torch.optim.Adam([p for p in part.parameters() if p.requires_grad], lr=rate)
+    def fit(part: nn.Module, columns: tuple[Tensor, ...], rates: dict[str, float], share: float, steps: int) -> Any:
+        """`steps` lots with a falling rate; `rates` by a word in a parameter's name, the first that fits."""
+        groups: dict[float, list[Tensor]] = {}
+        for name, p in part.named_parameters():
+            rate = next((rate for word, rate in rates.items() if word in name), 0.0)
+            p.requires_grad_(rate > 0)
+            groups.setdefault(rate, []).append(p)
+        optimizer = torch.optim.Adam([{"params": ps, "lr": rate} for rate, ps in groups.items() if rate > 0])
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
-        dataset = torch.utils.data.TensorDataset(*columns, y)
-        expected = float(f"{share * len(y):.1g}")  # round: not N
-        for lot in private.draws(dataset, sd.Poisson(share), steps, expected_batch=expected, physical_batch=a.physical):
+        weigher = sd.Flat(a.bound) if a.epsilon else sd.Flat(1e3)
+        private = sd.Private(part, loss, sd.NoisySum(weigher, sd.Gaussian(sigma)), ledger=ledger)
+        expected = float(f"{share * len(columns[0]):.1g}")  # round: not N
+        for lot in private.draws(
+            torch.utils.data.TensorDataset(*columns),
+            sd.Poisson(share),
+            steps,
+            expected_batch=expected,
+            physical_batch=a.physical,
+        ):
             private.backward(lot)
             optimizer.step()
             schedule.step()
         return private
 
-    def accuracy(trained: bool) -> float:
-        scores = model.head(vectors(model, *test[:2]) if trained else test[2])
-        return round(100 * float((scores.argmax(1) == test_y).float().mean()), 2)
-
-    private = fit(model.head, (train[2],), a.head_lot, a.head_steps, a.head_rate)
-    result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical")} | {
-        "head_accuracy": accuracy(False)
-    }
+    private = fit(model.head, train[2:], {"": a.head_rate}, a.head_lot, a.head_steps)
+    scores = model.head(test[2])
+    result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical", "seeds")}
+    result |= {"sigma": round(sigma, 3), "head_accuracy": _percent(scores, test[3])}
+    result["trained"] = sum(p.numel() for p in model.head.parameters())
     if a.mode != "head":
-        for name, p in model.named_parameters():
-            p.requires_grad_("lora" in name or (a.mode == "full" and name.startswith("layers")))
-        private = fit(model, train[:2], a.lot, a.steps, a.rate)
-    result["accuracy"] = accuracy(a.mode != "head")
+        rates = {"head": a.head_rate_then, ("lora" if a.mode == "lora" else ""): a.rate}
+        private = fit(model, (*train[:2], train[3]), rates, a.lot, a.steps)
+        result["trained"] += sum(p.numel() for n, p in model.named_parameters() if p.requires_grad and "head" not in n)
+        with torch.no_grad():
+            scores = torch.cat([model(*some) for some in zip(*(one.split(128) for one in test[:2]), strict=True)])
+    result["accuracy"] = _percent(scores, test[3])
     said = private.claim(DELTA)
-    result["trained"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    result["trained"] += sum(p.numel() for p in model.head.parameters()) if a.mode != "head" else 0
     result["claimed"] = round(said.epsilon, 4) if isinstance(said, sd.Guarantee) else said.reason
     result["not_covered"] = list(said.not_covered) if isinstance(said, sd.Guarantee) else []
     return result | {"cpu_seconds": round(time.process_time() - began), "processor": processor(), "threads": 1}
+
+
+def _percent(scores: Tensor, labels: Tensor) -> float:
+    return round(100 * float((scores.argmax(1) == labels).float().mean()), 2)
 
 
 def table() -> str:
@@ -177,7 +135,7 @@ def table() -> str:
     at = sorted({epsilon for row in rows.values() for epsilon in row}, key=lambda e: e or 1e9)
     lines = ["| task | trained | " + " | ".join(f"ε = {e:g}" if e else "no privacy" for e in at) + " | CPU-s a run |"]
     lines += ["|---" * (len(at) + 3) + "|"]
-    for (task, mode), row in rows.items():
+    for (task, mode), row in sorted(rows.items(), key=lambda pair: (pair[0][0] != "r8", MODES.index(pair[0][1]))):
         numbers = next(iter(row.values()))[0]["trained"]
         cells = [_cell(row.get(epsilon, [])) for epsilon in at]
         seconds = max(one["cpu_seconds"] for runs in row.values() for one in runs)
@@ -196,36 +154,28 @@ def _cell(runs: list[dict[str, Any]]) -> str:
 def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--task", choices=("r8", "20news"), default="r8")
-    p.add_argument("--mode", choices=("head", "lora", "full"), default="head")
-    p.add_argument("--epsilon", type=float, default=0.0, help="0: no noise and no clipping to speak of")
-    p.add_argument("--layers", type=int, default=1)
-    p.add_argument("--length", type=int, default=64)
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--physical", type=int, default=64)
+    p.add_argument("--mode", choices=MODES, default="head")
+    p.add_argument("--epsilon", type=float, nargs="+", default=[0.0], help="0: no noise and no clipping to speak of")
+    p.add_argument("--seeds", type=int, default=1, help="0, 1, … up to this")
+    p.add_argument("--physical", type=int, default=128)
     p.add_argument("--held-out", action="store_true")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--table", action="store_true")
-    for name, kind in (
-        ("head-lot", float),
-        ("lot", float),
-        ("head-steps", int),
-        ("head-rate", float),
-        ("steps", int),
-        ("rate", float),
-    ):
-        p.add_argument(f"--{name}", type=kind, help="in place of the tuned one")
-    p.add_argument("--bound", type=float, default=1.0)
+    for name, kind in NUMBERS.items():
+        p.add_argument(f"--{name.replace('_', '-')}", type=kind, help="in place of the tuned one")
     a = p.parse_args()
     if a.table:
         print(table())
         return
-    for name, value in SETTINGS[a.task, a.mode, a.epsilon].items():
-        setattr(a, name, value if getattr(a, name) is None else getattr(a, name))
-    result = trial(a)
-    print(json.dumps(result), flush=True)
-    if a.keep:
-        before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-        RESULTS.write_text(json.dumps([*before, result], indent=1) + "\n")
+    parts = split(a.task, a.held_out)
+    for epsilon, seed in ((epsilon, seed) for epsilon in a.epsilon for seed in range(a.seeds)):
+        chosen = SETTINGS[a.task, a.mode, epsilon]
+        numbers = {name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS}
+        result = trial(argparse.Namespace(**vars(a) | numbers | {"epsilon": epsilon, "seed": seed}), parts)
+        print(json.dumps(result), flush=True)
+        if a.keep:
+            before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+            RESULTS.write_text(json.dumps([*before, result], indent=1) + "\n")
 
 
 if __name__ == "__main__":
