@@ -157,7 +157,7 @@ def main() -> None:
     p.add_argument("--mode", choices=MODES, default="head")
     p.add_argument("--epsilon", type=float, nargs="+", default=[0.0], help="0: no noise and no clipping to speak of")
     p.add_argument("--seeds", type=int, default=1, help="0, 1, … up to this")
-    p.add_argument("--physical", type=int, default=128)
+    p.add_argument("--physical", type=int, default=256)
     p.add_argument("--held-out", action="store_true")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--table", action="store_true")

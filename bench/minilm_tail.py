@@ -49,7 +49,8 @@ class Tail(nn.Module):
 
 def scaled(mean: Tensor) -> Tensor:
     """Of length √width."""
-    return nn.functional.normalize(mean, dim=1) * float(minilm.WIDTH) ** 0.5
+    made: Tensor = nn.functional.normalize(mean, dim=1) * float(minilm.WIDTH) ** 0.5
+    return made
 
 
 def last_layer() -> Any:

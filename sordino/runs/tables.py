@@ -8,7 +8,11 @@ _ADULT = (
     "learning rate and steps by one run of each of three settings at ε = 1 on the test set, whose figures differ by 0.1 %; "
     "the tuning is not in the claim"
 )
-_TEXT = "not tuned: learning rate and steps are those of the first trial; the tuning is not in the claim"
+_TEXT = (
+    "rate, steps and learning rate on a fifth of the training texts, held out, with 128 tokens of each "
+    "(bench/minilm.py), where the average was not tried; the tuning is not in the claim"
+)
+_FRIENDS = "not tuned: learning rate and steps are those of the first trial; the tuning is not in the claim"
 
 
 def _adult(epsilon: float) -> Recipe:
@@ -30,19 +34,19 @@ def _adult(epsilon: float) -> Recipe:
     )
 
 
-def _text(name: str, epsilon: float) -> Recipe:
+def _text(name: str, epsilon: float, rate: float, steps: int, learning_rate: float) -> Recipe:
     return Recipe(
         name=name,
         dataset=name,
         features="minilm",
         model="linear",
-        rate=0.1,
-        steps=200,
+        rate=rate,
+        steps=steps,
         bound=1.0,
         epsilon=epsilon,
         delta=1e-5,
         optimizer="adam",
-        learning_rate=0.005,
+        learning_rate=learning_rate,
         schedule="linear",
         ema=0.9,
         tuned=_TEXT,
@@ -66,13 +70,14 @@ def _friends(epsilon: float, learning_rate: float) -> Recipe:
         learning_rate=learning_rate,
         schedule="linear",
         ema=0.9,
-        tuned=_TEXT,
+        tuned=_FRIENDS,
     )
 
 
 TABLES: tuple[Recipe, ...] = (
     *(_adult(epsilon) for epsilon in (1.0, 3.0)),
-    *(_text("r8", epsilon) for epsilon in (1.0, 3.0, 8.0)),
-    *(_text("20news", epsilon) for epsilon in (1.0, 3.0, 8.0)),
+    *(_text("r8", epsilon, 0.1, 200, 0.01) for epsilon in (1.0, 3.0, 8.0)),
+    _text("20news", 1.0, 0.1, 200, 0.005),
+    *(_text("20news", epsilon, 0.2, 300, 0.005) for epsilon in (3.0, 8.0)),
     *(_friends(epsilon, 0.005) for epsilon in (3.0, 8.0)),
 )
