@@ -40,7 +40,6 @@ from sordino.lots.request import Request, summable
 from sordino.lots.units import AnyUnit
 from sordino.penalty import L2, prepared
 from sordino.progress import Progress
-from sordino.ranks.group import ranks_of
 from sordino.refusal import Refusal
 from sordino.sampling.records import Label
 from sordino.sampling.sampler import Draw, Sampler
@@ -111,9 +110,9 @@ class Private(Declares, Saved):
         check.given(model, loss_fn, query)
         check.structure(model)
         self._model, self._loss_fn, self._query = model, loss_fn, query
-        self._together = Together(ranks_of(mesh), model)
+        self._together = Together(mesh, model)
         self._backend: Backend = prepared(self._together.backend(backend), penalty, model)
-        self._passes = LotGradients(model, loss_fn, self._backend, penalty)
+        self._passes = LotGradients(model, loss_fn, self._backend, penalty, self._together.sharded)
         self._accountant: Accountant = PLD() if accountant is None else accountant
         self._ledger = ledger_for(model, ledger)
         root = self._together.root(seed, self._ledger)
@@ -189,10 +188,10 @@ class Private(Declares, Saved):
         run, loads = self._run, self._run.loads
         phase = run.begin(request.sampler, request.n, chunk)
         self._ledger.uses(request.dataset, request.unit, request.declared)
-        records = records_for_samplers(request.n, request.load, chunk, self._gradients)
+        records = records_for_samplers(request.n, request.load, chunk, self._gradients, self._passes.whole)
         made = request.draws(phase, records, run.root, chunk, self._together.share)
         try:
-            while not run.over(self._model):  # before the next lot is drawn, and after the last
+            while not self._together.over(run):  # before the next lot is drawn, and after the last
                 run.same_as(loads)
                 self._checks.tripwire.look(numbers=False)  # `backward` looks at those
                 draw, loaded, indices = next(made, (None, None, None))
@@ -201,7 +200,8 @@ class Private(Declares, Saved):
                 lot = self._drawn(phase, draw, loaded, request.expected)
                 self._checks.drawn(run.page or "", lot.step, request.load, indices, request.n, chunk)
                 yield lot
-            self._together.ended(run)
+            if self._together.ended(run):
+                self._checks.before_claim()  # all ranks are here, and one may ask for the claim alone
         finally:
             self._checks.tripwire.looping = False
 
@@ -226,7 +226,7 @@ class Private(Declares, Saved):
         self._checks.before_backward(drawn=lot is self._lot)
         losses: list[Tensor] = []
         run = self._run
-        with self._passes.own_randomness(self._run.forward), ExitStack() as put_back:
+        with self._passes.passing(self._run.forward), ExitStack() as put_back:
             records = self._records if lot is self._lot else None
             ranked = self._together.ranked(run, lot, records, self._passes)
             grads = self._passes.of(lot, losses, put_back, records, ranked)
@@ -235,7 +235,8 @@ class Private(Declares, Saved):
         self.kept = {name: under(value, self._ledger) for name, value in release.kept.items()}
         self._checks.after_query()
         # A bounded sum is finite, so only what has no proof is looked at. What is not finite is not handed on.
-        bad = not_finite(release.value) if isinstance(release.event, NonPrivate) else None
+        lost = isinstance(release.event, NonPrivate)
+        bad = self._together.anywhere(not_finite(release.value)) if lost else None
         if bad is None:
             divide_(release.value, lot.expected_batch / release.divided_by)
             self._checks.tripwire.write(release.value)
@@ -246,7 +247,8 @@ class Private(Declares, Saved):
     def lengths(self, lot: Lot) -> Sealed[Tensor]:
         """The gradient lengths of a lot's samples at the current model, sealed; one more pass over the lot."""
         self._refuse_old(lot)
-        return Sealed(lengths_of(self._gradients(batch) for batch in lot.loads()), self._ledger)
+        with self._passes.whole():
+            return Sealed(lengths_of(self._gradients(batch) for batch in lot.loads()), self._ledger)
 
     def labels(self, lot: Lot, label: Label | None = None) -> Sealed[Tensor]:
         """The classes of a lot's samples, sealed: what `label` makes of a batch's columns, by default the last."""
@@ -289,5 +291,5 @@ class Private(Declares, Saved):
     def _gradients(self, batch: Any) -> PerSample:
         """Of a batch, at the current model, to be asked for norms; with random numbers of our own."""
         self._passes.look()
-        with self._passes.own_randomness(self._run.forward):
+        with self._passes.passing(self._run.forward):
             return self._passes.gradients(batch)

@@ -21,6 +21,7 @@ from sordino.door.ledger import Ledger
 from sordino.gradients.protocol import Backend, Resumable
 from sordino.lots.phase import Phase
 from sordino.random.rng import Rng
+from sordino.ranks.shard import gathered
 from sordino.refusal import Refusal
 from sordino.replay import Replay
 from sordino.sampling.sampler import Draw, Sampler
@@ -79,11 +80,11 @@ class Progress:
         self.steps, self.phase = self.steps + 1, phase
         phase.moved(draw)
 
-    def over(self, model: nn.Module) -> bool:
-        """Is training over because a parameter, which is public, is not finite any more?"""
+    def over(self, model: nn.Module, anywhere: Callable[[str | None], str | None] = lambda found: found) -> bool:
+        """Is training over because a parameter, which is public, is not finite any more, here or `anywhere`?"""
         if self.diverged is None:
             named = self._parameters or dict(model.named_parameters())
-            bad = None if finite(list(named.values())) else not_finite(named)
+            bad = anywhere(None if finite(list(named.values())) else not_finite(named))
             if bad is not None and not self.steps:
                 raise Refusal(f"parameter {bad!r} is not finite before the first step: look at how it was initialised")
             self.diverged = None if bad is None else Diverged(self.steps - 1, f"parameter {bad!r}")
@@ -102,7 +103,7 @@ class Progress:
             "ledger": self.ledger.state_dict(),
             "page": self.page,
             "query": repr(self.query),
-            "state": self.state,
+            "state": gathered(self.state),
             "root": self.root.state_dict(),
             "noise": self.noise.state_dict(),
             "forward": self.forward.state_dict(),

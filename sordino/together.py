@@ -34,8 +34,10 @@ from sordino.lots.lot_gradients import LotGradients
 from sordino.progress import Progress
 from sordino.random.rng import Rng
 from sordino.ranks.digest import digest, of_all
-from sordino.ranks.group import Ranks
+from sordino.ranks.fully_sharded import fully_sharded
+from sordino.ranks.group import ranks_of
 from sordino.ranks.ranked_lot import RankedLot, meet_at_the_end
+from sordino.ranks.shard import is_shard
 from sordino.refusal import Refusal
 from sordino.standing.finding import Broken, Finding
 
@@ -43,11 +45,15 @@ from sordino.standing.finding import Broken, Finding
 class Together:
     """What one of several ranks does so that all do the same; nothing where there are none."""
 
-    def __init__(self, ranks: Ranks | None, model: nn.Module) -> None:
-        self.ranks, self._model = ranks, model
+    def __init__(self, mesh: Any, model: nn.Module) -> None:
+        self._model, self.sharded = model, fully_sharded(model)
+        ranks = ranks_of(self.sharded.mesh if mesh is None and self.sharded is not None else mesh)
+        self.ranks = ranks
         self.share = ALL if ranks is None else slice(ranks.rank, None, ranks.size)
         if ranks is not None:
             ranks.copy_first(self._tensors())
+            if self.sharded is not None:
+                self.sharded.refuse_other_ranks(ranks)
 
     def backend(self, given: Backend | None) -> Backend:
         """The engine: by shapes alone where a stopwatch could choose another formula on another rank."""
@@ -96,12 +102,20 @@ class Together:
             run.forward.split(),
             partial(_noticed, gradients, run.ledger),
             run.ledger.void,
+            None if self.sharded is None else gradients.named,
         )
 
-    def ended(self, run: Progress) -> None:
-        """After the last lot of a call of `draws`: all ranks have come to the same."""
+    def over(self, run: Progress) -> bool:
+        """Is training over because a parameter, on some rank, is not finite any more?"""
+        if self.sharded is not None:
+            self.sharded.rest()
+        return run.over(self._model, self.anywhere)
+
+    def ended(self, run: Progress) -> bool:
+        """After the last lot of a call of `draws`: all ranks have come to the same. Are there any?"""
         if self.ranks is not None:
             meet_at_the_end(self.ranks, self._facts(run), lambda: run.ledger.voided, run.ledger.void)
+        return self.ranks is not None
 
     def _facts(self, run: Progress) -> Sequence[Any]:
         """What must be the same on all ranks; of the noise key a digest."""
@@ -109,7 +123,14 @@ class Together:
         return run.steps, keys, run.state, run.ledger.length, of_all(self._tensors())
 
     def _tensors(self) -> list[Tensor]:
-        return [*self._model.parameters(), *self._model.buffers()]
+        """What every rank has whole: in the passes over a lot all of the model."""
+        return [t for t in (*self._model.parameters(), *self._model.buffers()) if not is_shard(t)]
+
+    def anywhere(self, found: str | None) -> str | None:
+        """What some rank found in its own part of a model that is divided; of another model all find the same."""
+        if self.sharded is None or self.ranks is None or not self.ranks.any(found is not None):
+            return found
+        return next((each for each in self.ranks.gathered(found) if each is not None), None)
 
 
 def _noticed(gradients: LotGradients, ledger: Ledger) -> str | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels.matrices import functions
+from sordino.ranks.shard import local
 
 _SMALL = 1 << 20
 """Numbers up to which one call for all tensors is better than torch's threads."""
@@ -35,8 +36,8 @@ class Diverged:
 
 
 def finite(tensors: Sequence[Tensor]) -> bool:
-    """Is every number of these finite? One reading pass over them: a sum that is finite has finite terms."""
-    compiled = functions()
+    """Is every number of these finite, as far as this rank has them? One pass: a sum that is finite has finite terms."""
+    compiled, tensors = functions(), [local(tensor) for tensor in tensors]
     if compiled is not None and compiled.readable(tensors, _SMALL):
         return compiled.finite(tensors)
     with torch.no_grad():
@@ -47,4 +48,6 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of the first tensor that holds something else than finite numbers."""
     if finite(list(tensors.values())):
         return None
-    return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)  # sums may overflow
+    return next(
+        (name for name, tensor in tensors.items() if not local(tensor).isfinite().all()), None
+    )  # sums may overflow

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from sordino.door.vectors import Grads, Summed, accumulation_dtype, rounded
+from sordino.ranks.division import ByRows, Division, Evenly, Stretches, apart
 from sordino.ranks.group import Ranks
 
 FINE = 34
@@ -78,13 +79,19 @@ class OnGrid:
     narrow: Grads  # tensors of the types and shapes of what is released
     grid: Grid
     ranks: Ranks
+    shards: Mapping[str, Tensor] | None = None  # the parameters, where each rank holds some rows of them
 
     @property
-    def own(self) -> tuple[int, int]:
-        """The first of the coordinates that this rank adds noise to, and their number; the last ranks may have fewer."""
-        width = -(-len(self.values) // self.ranks.size)
-        start = min(len(self.values), self.ranks.rank * width)
-        return start, min(width, len(self.values) - start)
+    def division(self) -> Division:
+        """Whose coordinates are whose."""
+        if self.shards is None:
+            return Evenly(self.ranks, len(self.values))
+        return ByRows(self.ranks, {name: self.shards[name] for name in self.narrow})
+
+    @property
+    def own(self) -> Stretches:
+        """The coordinates that this rank adds noise to."""
+        return self.division.own()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -93,41 +100,30 @@ class OnGrid:
         return torch.float64 if wide else torch.float32
 
     def own_sums(self) -> Tensor:
-        """The sums over all ranks of this rank's coordinates: one reduce-scatter."""
-        whole = self._padded(self.values)
-        return self.ranks.own_sums(whole)[: self.own[1]]
+        """The sums over all ranks of this rank's coordinates."""
+        return self.division.own_sums(self.values)
 
     def released(self, own: Tensor) -> Grads:
-        """What all ranks made of their coordinates, by parameter: one all-gather."""
-        width = -(-len(self.values) // self.ranks.size)
-        room = own.new_zeros(width)
-        room[: len(own)] = own
-        return self._apart(self.ranks.joined(room)[: len(self.values)])
+        """What all ranks made of their coordinates, by parameter."""
+        return self.division.released(own, self.narrow)
 
     def summed(self) -> Summed:
         """The whole sum on every rank, in float64 and without the factors: for who watches the door, and for no noise."""
         total = self.ranks.sum_(self.values.clone()).double() * self.grid.step
-        values = self._apart(total)
+        values = apart(total, self.narrow)
         if self.grid.factors is not None:
             values = {name: tensor / self.grid.factors[name] for name, tensor in values.items()}
         return Summed({name: tensor.double() for name, tensor in values.items()}, self.narrow)
-
-    def _padded(self, values: Tensor) -> Tensor:
-        missing = -len(values) % self.ranks.size
-        return torch.cat([values, values.new_zeros(missing)]) if missing else values
-
-    def _apart(self, whole: Tensor) -> Grads:
-        ends = torch.tensor([t.numel() for t in self.narrow.values()]).cumsum(0).tolist()
-        pieces = whole.tensor_split(ends[:-1]) if ends else ()
-        return {name: piece.view(t.shape) for (name, t), piece in zip(self.narrow.items(), pieces, strict=True)}
 
 
 class OnGridAccumulator:
     """Adds up the sums of chunks as whole numbers."""
 
-    def __init__(self, grid: Grid, ranks: Ranks, most: float = math.inf) -> None:
+    def __init__(
+        self, grid: Grid, ranks: Ranks, most: float = math.inf, shards: Mapping[str, Tensor] | None = None
+    ) -> None:
         """`most`: steps that no coordinate of a chunk's sum may reach; none for rows that are bounded."""
-        self._grid, self._ranks, self._most = grid, ranks, most
+        self._grid, self._ranks, self._most, self._shards = grid, ranks, most, shards
         self._narrow: Grads = {}
         self._sums: Grads | None = None  # of a few chunks, in float64
         self._values: Tensor | None = None
@@ -173,7 +169,7 @@ class OnGridAccumulator:
         if self._held or self._values is None:
             self._settle()
         assert self._values is not None, "settled"
-        return OnGrid(self._values, self._narrow, self._grid, self._ranks)
+        return OnGrid(self._values, self._narrow, self._grid, self._ranks, self._shards)
 
 
 def whole(total: Grads | Summed | OnGrid) -> Grads:

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sordino.kernels.bytes_at import bytes_at
+from sordino.ranks.shard import is_shard, local, version
 
 Buffers = Sequence[tuple[str, Tensor]]
 """A model's buffers with names, in order."""
@@ -37,6 +38,7 @@ class ParameterWatch:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._parameters: list[nn.Parameter] = []
+        self._divided = False  # among ranks, some of them
         self._at: dict[int, int] = {}  # a parameter's place in these lists, by its identity
         self._versions: list[int] = []
         self._addresses: list[int] = []
@@ -52,8 +54,8 @@ class ParameterWatch:
         self._buffer_versions = list(map(_version, self._buffers))
         self._names, self._parameters = list(named), list(named.values())
         self._at = {id(p): i for i, p in enumerate(self._parameters)}
-        self._versions = list(map(_version, self._parameters))
-        self._addresses = [p.data_ptr() for p in self._parameters]
+        self._divided = any(map(is_shard, self._parameters))
+        self._versions, self._addresses = self._look(self._parameters)
         self._pieces = _pieces(self._parameters)
         places = zip(self._addresses, self._pieces, strict=True)
         self._windows = [bytes_at(address + start, many) for address, (start, many) in places]
@@ -65,10 +67,10 @@ class ParameterWatch:
         buffers, versions = self._buffers, self._buffer_versions
         self.take(named)
         self._buffers, self._buffer_versions = buffers, versions
-        for p, version, address in known:
+        for p, before, address in known:
             i = self._at.get(id(p))
             if i is not None:
-                self._versions[i], self._addresses[i] = version, address
+                self._versions[i], self._addresses[i] = before, address
 
     def put_back(self, parameters: Sequence[nn.Parameter]) -> None:
         """These were moved by the library itself, and put back to the last bit."""
@@ -82,13 +84,13 @@ class ParameterWatch:
     def _noted(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
         """Versions and addresses of these are right; their places in the lists."""
         if len(parameters) == len(self._parameters) and all(map(is_, parameters, self._parameters)):  # as a rule
-            self._versions, addresses = list(map(_version, parameters)), list(map(Tensor.data_ptr, parameters))
+            self._versions, addresses = self._look(parameters)
             if addresses == self._addresses:
                 return range(len(addresses))
         places = [i for i in map(self._at.get, map(id, parameters)) if i is not None]
         for i in places:
             p = self._parameters[i]
-            self._versions[i], address = p._version, p.data_ptr()
+            self._versions[i], address = version(p), local(p).data_ptr()
             if address != self._addresses[i]:
                 start, many = self._pieces[i]
                 self._addresses[i], self._windows[i] = address, bytes_at(address + start, many)
@@ -96,10 +98,10 @@ class ParameterWatch:
 
     def changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
         """The name of a parameter or buffer that is not as it was left; `numbers`: compare some of those too."""
-        for (name, now), tensor, version in zip(buffers, self._buffers, self._buffer_versions, strict=False):
-            if now is not tensor or now._version != version:
+        for (name, now), tensor, known in zip(buffers, self._buffers, self._buffer_versions, strict=False):
+            if now is not tensor or now._version != known:
                 return name
-        versions, addresses = list(map(_version, self._parameters)), list(map(Tensor.data_ptr, self._parameters))
+        versions, addresses = self._look(self._parameters)
         if versions != self._versions or addresses != self._addresses:
             before, after = zip(self._versions, self._addresses, strict=True), zip(versions, addresses, strict=True)
             return self._first_different(before, after)
@@ -108,6 +110,12 @@ class ParameterWatch:
             if read != self._numbers:
                 return self._first_different(self._numbers, read)
         return None
+
+    def _look(self, parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[int]]:
+        """Versions and addresses as they are now: of divided parameters those of this rank's rows."""
+        if self._divided:
+            return list(map(version, parameters)), [local(p).data_ptr() for p in parameters]
+        return list(map(_version, parameters)), list(map(Tensor.data_ptr, parameters))
 
     def _first_different(self, before: Iterable[object], now: Iterable[object]) -> str:
         different = (name for name, a, b in zip(self._names, before, now, strict=True) if a != b)
@@ -118,10 +126,11 @@ def _pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
     """Which bytes of each are compared; of one that has no plain memory here none, its version and address must do."""
     found = []
     for p in parameters:
-        if p.is_meta or not p.numel() or not p.is_contiguous() or not p.is_cpu or not p.data_ptr():
+        own = local(p).detach()
+        if own.is_meta or not own.numel() or not own.is_contiguous() or not own.is_cpu or not own.data_ptr():
             found.append((0, 0))
             continue
-        many = min(p.numel(), max(_LEAST, _PIECE // len(parameters)))
-        start = _coins.randrange(p.numel() - many + 1)
-        found.append((start * p.element_size(), many * p.element_size()))
+        many = min(own.numel(), max(_LEAST, _PIECE // len(parameters)))
+        start = _coins.randrange(own.numel() - many + 1)
+        found.append((start * own.element_size(), many * own.element_size()))
     return found

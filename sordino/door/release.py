@@ -32,6 +32,7 @@ from sordino.door.sensitivity import Sensitivity, Unproven
 from sordino.door.vectors import Grads, Summed, divide_, rounded
 from sordino.events import Event
 from sordino.random.rng import Rng
+from sordino.ranks.division import Stretches
 
 
 @dataclass(frozen=True)
@@ -124,22 +125,21 @@ def _released_by_ranks(
         bound, event = noise.bound(sensitivity), noise.event(sensitivity.estimate)
         scale = _scale(noise, bound, lost=False) * (1 + sensitivity.rounding)
         scale += noise.multiplier * MOVED * step * noise.length_of_ones(size)  # rounding to the grid
-    start, count = total.own
     own = total.own_sums()
-    drawn = _noise_at(noise, size, start, count, scale, rng, total.dtype).to(own.device, torch.float64)
+    drawn = _noise_at(noise, size, total.own, scale, rng, total.dtype).to(own.device, torch.float64)
     noised = own + drawn.div_(step).round_().to(torch.int64)  # exact: whole numbers
     value = total.released(noised.double().mul_(step / divide_by).to(total.dtype))
     value = {name: tensor.to(total.narrow[name].dtype) for name, tensor in value.items()}
     return Release(_divided(value, total.grid.factors), event, divide_by)
 
 
-def _noise_at(noise: Noise, total: int, start: int, count: int, scale: float, rng: Rng, dtype: torch.dtype) -> Tensor:
-    """Coordinates start, start + 1, … of the noise of one release of `total`, whoever makes the others: one draw."""
+def _noise_at(noise: Noise, total: int, own: Stretches, scale: float, rng: Rng, dtype: torch.dtype) -> Tensor:
+    """The coordinates in these stretches of the noise of one release of `total`, whoever makes the others: one draw."""
     if isinstance(noise, Gaussian):
-        return rng.normals_at(total, start, count, scale, dtype)
+        return rng.normals_at(total, own, scale, dtype)
     whole = torch.zeros(total, dtype=dtype)
     noise.add_({"": whole}, scale, rng)
-    return whole[start : start + count]
+    return torch.cat([whole[start : start + count] for start, count in own])
 
 
 def _opened(value: Sealed[Grads] | Sealed[Grads | Summed | OnGrid]) -> Grads | Summed | OnGrid:

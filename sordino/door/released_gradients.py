@@ -16,6 +16,8 @@ from weakref import ref
 
 from torch import Tensor, nn
 
+from sordino.ranks.shard import local, version
+
 _coins = random.Random(secrets.randbits(128))
 """A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
 
@@ -72,12 +74,12 @@ def remember(p: nn.Parameter, owner: object) -> None:
 
 
 def _remember(p: nn.Parameter, own: Tensor, owner: ref[object]) -> None:
-    n = own.numel()
+    n = local(own).numel()
     first = int(_coins.random() * n)
     stride = int(_coins.random() * (n - first))
     known = _written.get(id(p))
     whose = known[0] if known is not None and known[0]() is p else _until_gone(p)
-    _written[id(p)] = whose, Written(own, own._version, first, stride, _sample(own, first, stride), owner)
+    _written[id(p)] = whose, Written(own, version(own), first, stride, _sample(own, first, stride), owner)
 
 
 def _until_gone(p: nn.Parameter) -> ref[nn.Parameter]:
@@ -119,7 +121,7 @@ def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
         whose, held = _written.get(id(p), (None, None))
         if held is None or whose is None or whose() is not p:
             return p
-        untouched = grad is held.grad and grad._version == held.version
+        untouched = grad is held.grad and version(grad) == held.version
         factors = _ONE if untouched else held.factors(grad)
         if factors is None:
             return p
@@ -133,6 +135,7 @@ def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
 
 def _sample(grad: Tensor, first: int, stride: int) -> list[float]:
     """Two numbers of a tensor, by their places in its memory."""
+    grad = local(grad)
     if not grad.numel():
         return []
     found: list[float] = grad.as_strided((2,), (stride,), grad.storage_offset() + first).tolist()

@@ -32,6 +32,7 @@ from torch.optim.optimizer import (
 
 from sordino.door import released_gradients
 from sordino.door.parameter_watch import Buffers, ParameterWatch
+from sordino.ranks.shard import is_shard, own_part
 from sordino.refusal import Refusal
 
 _STRAY = (
@@ -139,11 +140,12 @@ class Tripwire:
 
     def write(self, released: Mapping[str, Tensor]) -> None:
         """Set released gradients, by the parameters' names, and remember what they looked like."""
-        written = [
-            (p, grad if grad.dtype == p.dtype else grad.to(p.dtype))
-            for name, p in self._named.items()
-            if (grad := released.get(name)) is not None
-        ]
+        written = []
+        for name, p in self._named.items():
+            grad = released.get(name)
+            if grad is not None:
+                own = own_part(p, grad) if is_shard(p) and not is_shard(grad) else grad
+                written.append((p, own if own.dtype == p.dtype else own.to(p.dtype)))
         released_gradients.write(written, self)
 
     def forget(self) -> None:

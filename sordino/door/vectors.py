@@ -8,6 +8,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from sordino.ranks.shard import local
+
 Grads = dict[str, Tensor]
 """One tensor per trainable parameter, by the parameter's name."""
 
@@ -83,6 +85,7 @@ def divide_(grads: dict[str, Tensor], by: float) -> None:
     """Divide all in place: by one product over the buffer behind them, where there is one and nothing else is in it."""
     if by == 1.0 or not grads:
         return
+    grads = {name: local(tensor) for name, tensor in grads.items()}
     base = flat(grads)
     if base is None or base.numel() - sum([t.numel() for t in grads.values()]) >= ALIGNMENT * len(grads):
         torch._foreach_mul_(list(grads.values()), 1 / by)

@@ -16,6 +16,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
 from sordino.gradients.inventory import modules_of
+from sordino.ranks.fully_sharded import fully_sharded
+from sordino.ranks.shard import is_shard
 from sordino.refusal import Refusal
 
 _ONE_PER_SAMPLE = "need one loss per sample, shape (B,); use reduction='none' and reduce over a sample's own axes only"
@@ -62,7 +64,7 @@ def structure(model: nn.Module) -> None:
 _WRAPPERS = {
     "DataParallel": "it cuts batches over devices",
     "DistributedDataParallel": "it adds up gradients that are no releases, and Private divides lots among ranks by itself",
-    "FullyShardedDataParallel": "its parameters are shards of one rank, which are not supported yet",
+    "FullyShardedDataParallel": "its parameters are pieces of one long vector; use torch.distributed.fsdp.fully_shard",
     "OptimizedModule": "torch.compile hides its layers",
 }
 
@@ -78,12 +80,12 @@ def wrapped(model: nn.Module) -> None:
                 )
         if getattr(module, "_compiled_call_impl", None) is not None:
             raise Refusal(f"{label} was compiled by .compile(): its layers cannot be seen; make the model without it")
-    for name, p in model.named_parameters():
-        if type(p.data).__name__ == "DTensor" or type(p).__name__ == "DTensor":
-            raise Refusal(
-                f"parameter {name!r} is a DTensor, a shard of one rank: its norms would be those of the shard; give every "
-                "rank the whole model"
-            )
+    if any(map(is_shard, model.parameters())) and fully_sharded(model) is None:
+        name = next(name for name, p in model.named_parameters() if is_shard(p))
+        raise Refusal(
+            f"parameter {name!r} is a DTensor that fully_shard did not make: tensor, context and expert parallelism are "
+            "not supported; give every rank the whole model, or divide it by torch.distributed.fsdp.fully_shard"
+        )
 
 
 def statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.protocol import trainable
+from sordino.ranks.shard import whole
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def displaced(model: nn.Module, by: Mapping[str, Tensor]) -> Iterator[None]:
     with torch.no_grad():
         before = [p.clone() for p in moved.values()]
         for name, p in moved.items():
-            p.add_(by[name].to(device=p.device, dtype=p.dtype))
+            p.add_(whole(by[name]).to(device=p.device, dtype=p.dtype))
     try:
         yield
     finally:

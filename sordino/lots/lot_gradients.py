@@ -10,7 +10,7 @@ batch, and must not change anything for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter, is_
 from typing import Any
@@ -33,6 +33,7 @@ from sordino.gradients.unit_loss import UnitBatch, unit_losses
 from sordino.lots.lot import Lot
 from sordino.penalty import L2
 from sordino.random.rng import Rng
+from sordino.ranks.fully_sharded import FullySharded
 from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 
@@ -42,11 +43,20 @@ _version = attrgetter("_version")
 class LotGradients:
     """Passes over lots with one model, loss, engine and penalty."""
 
-    def __init__(self, model: nn.Module, loss_fn: LossFn, backend: Backend, penalty: L2 | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        backend: Backend,
+        penalty: L2 | None,
+        sharded: FullySharded | None = None,
+    ) -> None:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
+        self._sharded = sharded
         self._unit_loss = partial(unit_losses, loss_fn)
         self.device = torch.device("cpu")  # where the model is
-        self._names = Names(model)
+        self._at_rest = Names(model)
+        self._names = self._at_rest if sharded is None else Names(model)  # as the passes see them
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
         self._tensors: list[Tensor] = []  # all that the model holds
         self._vectors: list[Tensor] = []  # of spectral normalisations
@@ -55,22 +65,45 @@ class LotGradients:
 
     def look(self, now: Inventory | None = None) -> None:
         """Look at the model once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
-        self._inventory = Inventory(self.model) if now is None else now
-        self._names.look(self._inventory)
+        self.rest()
+        inventory = Inventory(self.model) if now is None else now
+        if self._sharded is None or not self._sharded.inside:
+            self._at_rest.look(inventory)
+        for p in self.named.values():
+            self.device = p.device
+            break
+        self._look_inside(inventory)
+
+    def _look_inside(self, inventory: Inventory) -> None:
+        """At the model as the passes see it."""
+        self._inventory = inventory
         held = held_by(self._inventory.modules)
         self._vectors = vectors_of(self._inventory.modules)
         if len(held) != len(self._tensors) or not all(map(is_, held, self._tensors)):
             named = zip(names_of(self._inventory.modules), held, strict=True)
             self._tensors = held
             self.buffers = [(name, tensor) for name, tensor in named if not isinstance(tensor, nn.Parameter)]
-        for p in self.named.values():
-            self.device = p.device
+
+    def rest(self) -> None:
+        """No pass is made now: of parameters that are divided among ranks the model holds this rank's rows."""
+        if self._sharded is not None:
+            self._sharded.rest()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside, passes can be made: parameters that are divided among ranks are gathered."""
+        if self._sharded is None:
+            yield
             return
+        with self._sharded.whole():
+            self._look_inside(Inventory(self.model))
+            self._names.look(self._inventory)
+            yield
 
     @property
     def named(self) -> dict[str, nn.Parameter]:
-        """The parameters by name; the same dict for as long as they and what is trained of them are the same."""
-        return self._names.named
+        """The parameters at rest by name; the same dict for as long as they and what is trained of them are the same."""
+        return self._at_rest.named
 
     def loss_for(self, batch: Any) -> LossFn:
         """The loss, or its mean over the records of a unit where the batch is of units."""
@@ -80,16 +113,22 @@ class LotGradients:
         """The first few records where the model is now, after a probe of the loss on them."""
         self.look()
         few = batches.to(first(probe.PROBE), self.device)
-        probe.probe(self.model, self.loss_for(few), few)
+        with self.whole():
+            probe.probe(self.model, self.loss_for(few), few)
         return few
 
     def sizes(self) -> dict[str, int]:
         """The elements of each trainable parameter."""
         return {name: p.numel() for name, p in self._names.trained.items()}
 
-    def own_randomness(self, stream: Rng) -> AbstractContextManager[None]:
-        """Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn."""
-        return Seeded(stream.seed(), self.device)
+    @contextmanager
+    def passing(self, stream: Rng) -> Iterator[None]:
+        """Inside, passes are made: with the whole model, and with random numbers of the run.
+
+        Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn.
+        """
+        with Seeded(stream.seed(), self.device), self.whole():
+            yield
 
     def gradients(self, batch: Any) -> PerSample:
         """Of one batch that is a whole pass."""
@@ -106,14 +145,16 @@ class LotGradients:
     def over(self) -> None:
         """The passes of a lot are over: what moves on with every lot does."""
         if self._vectors:
-            move_on(self._inventory.modules)
+            with self.whole():
+                move_on(self._inventory.modules)
 
     def physical_batch(self, few: Any, expected: float, *, by_shapes: bool = False) -> int:
         """How many records of lots of the expected size are processed at once, from what a few of them take.
 
         By shapes alone it is the same on every rank, and for any number of ranks.
         """
-        activations = activation_bytes(self.model, self.loss_for(few), few)
+        with self.whole():
+            activations = activation_bytes(self.model, self.loss_for(few), few)
         if by_shapes:
             return for_ranks(activations, expected)
         parameters = sum(p.nbytes for p in self.model.parameters())

@@ -6,6 +6,7 @@ Privacy: bare values of private records. They stay inside `Records`, which keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,21 @@ from sordino.sampling.records import Label, Lengths, Records, Rows
 _KIND = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def records_for_samplers(n: int, load: Load, chunk: int, gradients: Callable[[Any], PerSample]) -> Records:
-    """The records of a dataset, as a sampler may ask them; `gradients` makes those of a batch, at the current model."""
+def records_for_samplers(
+    n: int,
+    load: Load,
+    chunk: int,
+    gradients: Callable[[Any], PerSample],
+    whole: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Records:
+    """The records of a dataset, as a sampler may ask them; `gradients` makes those of a batch, at the current model.
+
+    Passes are made inside `whole()`.
+    """
 
     def lengths(rows: Rows) -> Lengths:
-        return lengths_of(gradients(load(part)) for part in chunks(rows, chunk)).cpu().numpy()
+        with whole():
+            return lengths_of(gradients(load(part)) for part in chunks(rows, chunk)).cpu().numpy()
 
     def labels(rows: Rows, label: Label | None) -> Rows:
         found = [labels_of(load(part), label) for part in chunks(rows, chunk)]

@@ -174,22 +174,34 @@ class Rng:
         return True
 
     def normals_at(
-        self, total: int, start: int, count: int, scale: float = 1.0, dtype: torch.dtype = torch.float32
+        self,
+        total: int,
+        stretches: Sequence[tuple[int, int]],
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Values start, start + 1, … of `normal_blocks(total, scale)`, bit by bit, for the price of those alone: one draw.
+        """Of `normal_blocks(total, scale)`, bit by bit, the values of each stretch (start, count): one draw.
 
         Value j of draw k is a function of (key, k, j) and of the number of values, wherever and by whomever it is made.
+        The price is that of the values asked for.
         """
-        if total > _LONGEST or not 0 <= start <= start + count <= total:
-            raise ValueError(
-                f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}"
-            )
+        for start, count in stretches:
+            if total > _LONGEST or not 0 <= start <= start + count <= total:
+                raise ValueError(
+                    f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}"
+                )
         stream, compiled = self._stream(), kernel()
-        if dtype == torch.float64:
-            return torch.from_numpy(normals.double_values_at(stream, total, start, count, scale))
-        if compiled is None or not compiled.ciphers:
-            return torch.from_numpy(normals.values_at(stream, total, start, count, scale))
-        return torch.from_numpy(compiled.normals_at(stream, scale, total, start, count, torch.get_num_threads()))
+        found = []
+        made: NDArray[Any]
+        for start, count in stretches:
+            if dtype == torch.float64:
+                made = normals.double_values_at(stream, total, start, count, scale)
+            elif compiled is None or not compiled.ciphers:
+                made = normals.values_at(stream, total, start, count, scale)
+            else:
+                made = compiled.normals_at(stream, scale, total, start, count, torch.get_num_threads())
+            found.append(torch.from_numpy(made))
+        return found[0] if len(found) == 1 else torch.cat([torch.zeros(0, dtype=dtype), *found])
 
     def laplace(self, n: int) -> Tensor:
         """N independent standard Laplace values, float64: sign · −ln u."""

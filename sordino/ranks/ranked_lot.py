@@ -17,7 +17,7 @@ make the same claim.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -51,6 +51,7 @@ class RankedLot:
     stream: Rng  # the same on all: what a forward pass draws is a function of the lot, the pass and the chunk
     noticed: Callable[[], str | None]  # why there is no guarantee any more, if this rank knows
     void: Callable[[str], None]
+    shards: Mapping[str, Tensor] | None = None  # the parameters, where each rank holds some rows of them
     passes: int = 0
     seen: list[int] = field(default_factory=list)  # chunks computed in this pass
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from sordino.gradients.inventory import Inventory
-from sordino.gradients.protocol import PerSample
 from sordino.lots.loading import Reads
+from sordino.lots.lot_gradients import LotGradients
 from sordino.random.rng import Rng
 from sordino.ranks.group import Ranks
 from sordino.ranks.ranked_lot import first_of
@@ -50,14 +49,13 @@ class Guard:
     def __init__(
         self,
         model: nn.Module,
-        gradients: Callable[[Any], PerSample],
-        gradients_of: Callable[[nn.Module, Any], PerSample],
+        gradients: LotGradients,
         void: Callable[[str], None],
         stream: Rng,
         ranks: Ranks | None = None,
     ) -> None:
-        self._ranks = ranks
-        self._test = StandingTest(gradients, model, Rounding(model, gradients_of))
+        self._ranks, self._whole = ranks, gradients.whole
+        self._test = StandingTest(gradients.gradients, model, Rounding(model, gradients.gradients_of))
         self._moments, self._void = Moments(stream), void
         self._lot: _Lot | None = None  # drawn last, and not tested yet
         self.tested, self.before_claims = 0, 0
@@ -98,7 +96,8 @@ class Guard:
                 found = ask(thorough=False, whole=lot.chunk)
             return found
 
-        finding = test() if ranks is None else first_of(ranks, test, "a standing test", lot.number)
+        with self._whole():
+            finding = test() if ranks is None else first_of(ranks, test, "a standing test", lot.number)
         self.tested += 1
         if finding is not None:
             if not released:

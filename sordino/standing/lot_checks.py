@@ -37,7 +37,7 @@ class LotChecks:
     ) -> None:
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger.void)
-        self._guard = Guard(model, gradients.gradients, gradients.gradients_of, ledger.void, stream, ranks)
+        self._guard = Guard(model, gradients, ledger.void, stream, ranks)
         self._page, self._drawn, self._unused = "", 0, 0
         self._watch()
 
@@ -72,6 +72,7 @@ class LotChecks:
 
     def before_backward(self, *, drawn: bool) -> None:
         """Look at the model as it is now; `drawn`: the lot was, and may be tested."""
+        self._gradients.rest()
         self.tripwire.look()
         inventory = Inventory(self._model)
         check.statistics(self._model, inventory.modules)

@@ -190,9 +190,10 @@ def _on_grid(rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int
             "train in one process"
         )
     if isinstance(promise, Unproven):
-        return OnGridAccumulator(Grid.of(promise.scale), ranked.ranks, min(LONGEST, END / max(1, ranked.chunks)))
+        most = min(LONGEST, END / max(1, ranked.chunks))
+        return OnGridAccumulator(Grid.of(promise.scale), ranked.ranks, most, ranked.shards)
     factors = None if promise.units is None or sizes is None else promise.units(sizes())
-    return OnGridAccumulator(Grid.of(promise.l2, factors), ranked.ranks)
+    return OnGridAccumulator(Grid.of(promise.l2, factors), ranked.ranks, shards=ranked.shards)
 
 
 def _sum(tallies: Sequence[Tensor]) -> Tensor:

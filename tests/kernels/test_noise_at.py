@@ -65,11 +65,11 @@ def test_shares_put_together_are_the_draw_and_each_is_one_draw(dtype):
     shares = []
     for a, b in pairwise(cuts):
         rng = Rng.from_seed(3)
-        shares.append(rng.normals_at(total, a, b - a, dtype=dtype))
+        shares.append(rng.normals_at(total, [(a, b - a)], dtype=dtype))
         assert rng.counter == 1  # an empty share too: all ranks stay at the same draw
     assert torch.equal(torch.cat(shares), together)
 
 
 def test_values_outside_the_draw_are_refused():
     with pytest.raises(ValueError, match="values 5 to 11 of 10"):
-        Rng.from_seed(3).normals_at(10, 5, 6)
+        Rng.from_seed(3).normals_at(10, [(5, 6)])

@@ -1,0 +1,81 @@
+"""A tensor of which each rank holds some rows (torch's DTensor): the rows of this rank, and the whole of it.
+
+DTensors compute by themselves, and some of what they compute is a message to the other ranks. So the library reads and
+writes the rows of its own rank, and asks for the whole by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_HOME = "torch.distributed.tensor"
+
+
+def is_shard(tensor: Tensor) -> bool:
+    """Is it one of those? Where nobody imported their module there are none."""
+    home: Any = sys.modules.get(_HOME)
+    return home is not None and isinstance(tensor, home.DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The rows that this rank holds, where they lie; a tensor that is not divided is all its own."""
+    own: Tensor = tensor._local_tensor if is_shard(tensor) else tensor  # type: ignore[attr-defined]
+    return own
+
+
+def version(tensor: Tensor) -> int:
+    """Moved by every write through torch, to the rows of this rank by themselves too."""
+    own = local(tensor)
+    return tensor._version if own is tensor else tensor._version + own._version
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All rows: an all-gather, which every rank must join; a tensor that is not divided as it is."""
+    if not is_shard(tensor):
+        return tensor
+    with torch.no_grad():
+        found: Tensor = tensor.full_tensor()  # type: ignore[attr-defined]
+        return found
+
+
+def stretch(shard: Any) -> tuple[int, int]:
+    """The first coordinate of this rank's rows among all, end to end, and their number."""
+    first: int = shard.device_mesh.get_local_rank() * width(shard)
+    return min(first, shard.numel()), shard._local_tensor.numel()
+
+
+def width(shard: Any) -> int:
+    """Coordinates that a rank has room for: as many rows on each, fewer or none on the last ones."""
+    rows = -(-shard.shape[0] // shard.device_mesh.size())
+    return int(rows * (shard.numel() // shard.shape[0] if shard.shape[0] else 0))
+
+
+def with_rows(shard: Any, own: Tensor) -> Tensor:
+    """A tensor divided as this one is, of which this rank has these values."""
+    rows = own.view(shard._local_tensor.shape)
+    home: Any = sys.modules[_HOME]
+    made: Tensor = home.DTensor.from_local(
+        rows, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
+    )
+    return made
+
+
+def own_part(shard: Tensor, given: Tensor) -> Tensor:
+    """Of a tensor that every rank has whole, the rows of this one, divided as `shard` is."""
+    start, count = stretch(shard)
+    return with_rows(shard, given.detach().reshape(-1)[start : start + count].clone())
+
+
+def gathered(thing: Any) -> Any:
+    """The same with every tensor whole: of lists and dicts of them too."""
+    if isinstance(thing, Tensor):
+        return whole(thing)
+    if isinstance(thing, dict):
+        return {key: gathered(value) for key, value in thing.items()}
+    if type(thing) in (list, tuple):
+        return type(thing)(map(gathered, thing))
+    return thing
