@@ -63,12 +63,11 @@ def _work(rank: int, store: str, given: Any, made: Any) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=PROCESSES, timeout=timedelta(seconds=20)
     )
-    pair = dist.new_group([0, 1], timeout=timedelta(seconds=20))
+    groups = {size: dist.new_group(list(range(size)), timeout=timedelta(seconds=20)) for size in (1, 2, 3)}
     while (task := given.get()) is not None:
         job, size, args = task
         try:
-            ranks = {1: Ranks, 2: lambda: Ranks(pair), 3: lambda: Ranks(dist.group.WORLD)}[size]()
-            made.put((rank, True, job(ranks, *args)))
+            made.put((rank, True, job(Ranks(groups[size]), *args)))
         except Exception:
             made.put((rank, False, traceback.format_exc()))
     dist.destroy_process_group()

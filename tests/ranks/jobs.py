@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
 from sordino.gradients import Captured
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.ranks.group import Ranks
+from sordino.ranks.shard import whole
 from tests.contracts import hunter
 from tests.contracts.row import BACKENDS, Variant
 from tests.contracts.variants import VARIANTS
@@ -36,7 +39,15 @@ class Came:
 
 
 def digest(model: nn.Module) -> str:
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    return hashlib.sha256(b"".join(whole(p).detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def sharded(model: nn.Module, ranks: Ranks) -> nn.Module:
+    """Divided among the ranks, its first layer by itself: a group of its own, with rows for some ranks only."""
+    mesh = DeviceMesh.from_group(ranks.group, "cpu")
+    for layer in (model[0], model):
+        fully_shard(layer, mesh=mesh)
+    return model
 
 
 def came(private: sd.Private, model: nn.Module, *, claims: bool = True) -> Came:
@@ -45,13 +56,14 @@ def came(private: sd.Private, model: nn.Module, *, claims: bool = True) -> Came:
     return Came(digest(model), state["ledger"], state["noise"]["counter"], said)
 
 
-def variant(ranks: Ranks, name: str) -> Came:
+def variant(ranks: Ranks, name: str, divided: bool = False) -> Came:
     """A few steps of one row of the table of variants, in the float32 of training."""
     row = ROWS[name]
-    torch.manual_seed(1 + ranks.rank)  # every rank begins elsewhere: the first one's parameters are copied
+    torch.manual_seed(1 + (not divided) * ranks.rank)  # ranks begin elsewhere: the first one's parameters are copied
     model = nn.Sequential(nn.Linear(hunter.INPUTS, 4), nn.Tanh(), nn.Linear(4, hunter.CLASSES))
     given = torch.Generator().manual_seed(2)
     x, y = torch.randn(40, hunter.INPUTS, generator=given), torch.randn(40, hunter.CLASSES, generator=given)
+    model = sharded(model, ranks) if divided else model
     named = row.backends[0]
     backend = Captured(PerformanceOptions(measure=False)) if "captured" in row.backends else BACKENDS[named]
     private = sd.Private(model, squares, row.query(), backend=backend, seed=4, mesh=ranks, **row.options)
@@ -81,6 +93,7 @@ class Case:
     records: bool = False
     dtype: torch.dtype = torch.float32
     broken: str = ""
+    divided: bool = False
 
 
 def train(ranks: Ranks, case: Case) -> Came:
@@ -88,6 +101,7 @@ def train(ranks: Ranks, case: Case) -> Came:
     torch.manual_seed(0)
     width = 300 if case.broken else 8  # enough coordinates for every rank to have some
     model = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Dropout(case.dropout), nn.Linear(width, 2)).to(case.dtype)
+    model = sharded(model, ranks) if case.divided else model
     data = Rows(60) if case.records else linear(60)
     if not case.records:
         x, y = data.tensors

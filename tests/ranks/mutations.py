@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from sordino.door.grid import OnGrid
 from sordino.lots.loading import Batches
 from sordino.private import Private
 from sordino.random.rng import Rng
+from sordino.ranks.division import Stretches
 from sordino.ranks.group import Ranks
 from sordino.ranks.ranked_lot import RankedLot
 from sordino.together import Together
@@ -28,7 +30,7 @@ def every_rank_adds_noise_to_all(ranks: Ranks) -> Iterator[None]:
 
     def noised(total: OnGrid) -> torch.Tensor:
         drawn = Rng.from_seed(ranks.rank).normal(len(total.values)).double()
-        more = OnGrid(total.values + (drawn / total.grid.step).long(), total.narrow, total.grid, total.ranks)
+        more = replace(total, values=total.values + (drawn / total.grid.step).long())
         return right(more)
 
     with patch.object(OnGrid, "own_sums", noised):
@@ -40,8 +42,8 @@ def _scaled(by: Callable[[int], float]) -> Mutation:
     def changed(ranks: Ranks) -> Iterator[None]:
         right = door._noise_at
 
-        def less(noise: Any, total: int, start: int, count: int, scale: float, *more: Any) -> torch.Tensor:
-            return right(noise, total, start, count, scale * by(ranks.size), *more)
+        def less(noise: Any, total: int, own: Stretches, scale: float, *more: Any) -> torch.Tensor:
+            return right(noise, total, own, scale * by(ranks.size), *more)
 
         with patch.object(door, "_noise_at", less):
             yield
@@ -63,11 +65,11 @@ def a_rank_adds_no_noise(ranks: Ranks) -> Iterator[None]:
 
 @contextmanager
 def noise_at_other_coordinates(ranks: Ranks) -> Iterator[None]:
-    """Each rank begins its noise at the first coordinate, whichever it holds."""
+    """Each rank begins its noise at the first coordinate, whichever it holds: as if it held the first rows."""
     right = door._noise_at
 
-    def elsewhere(noise: Any, total: int, start: int, *more: Any) -> torch.Tensor:
-        return right(noise, total, 0, *more)
+    def elsewhere(noise: Any, total: int, own: Stretches, *more: Any) -> torch.Tensor:
+        return right(noise, total, [(start - own[0][0], count) for start, count in own], *more)
 
     with patch.object(door, "_noise_at", elsewhere):
         yield

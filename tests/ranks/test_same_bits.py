@@ -1,4 +1,9 @@
-"""One, two and three ranks: the same parameters, ledger, noise and claim, bit by bit, whatever is asked of a lot."""
+"""One, two and three ranks: the same parameters, ledger, noise and claim, bit by bit, whatever is asked of a lot.
+
+Whether every rank has the whole model or `fully_shard` has divided it among them.
+"""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,7 +34,7 @@ def rows():
 
 @pytest.mark.parametrize("name", list(rows()))
 def test_every_variant_comes_to_the_same_on_any_number_of_ranks(gang, name):
-    the_same([came for size in (1, 2, 3) for came in gang(jobs.variant, size, name)])
+    the_same([came for divided in (False, True) for size in (1, 2, 3) for came in gang(jobs.variant, size, name, divided)])
 
 
 @pytest.mark.parametrize("name", WHOLE_LOT)
@@ -51,7 +56,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_lots_of_all_kinds_come_to_the_same(gang, case):
-    the_same([came for size in (1, 2, 3) for came in gang(jobs.train, size, case)])
+    cases = (case, replace(case, divided=True))
+    the_same([came for each in cases for size in (1, 2, 3) for came in gang(jobs.train, size, each)])
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
