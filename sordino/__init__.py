@@ -26,6 +26,7 @@ _NAMES = {
     "lots.units": ("Unit", "Views"),
     "penalty": ("L2",),
     "private": ("Private",),
+    "ranks.checkpoint": ("InCheckpoint",),
     "refusal": ("Refusal",),
     "replay": ("Replay",),
     "runs.fit": ("fit",),

@@ -37,6 +37,9 @@ class FullySharded:
         self.rest()
         for name, p in model.named_parameters():
             _refuse_other_division(name, p)
+        for name, module in model.named_modules():
+            if _is_fsdp(module):
+                _refuse_policies(name, module)
 
     @property
     def mesh(self) -> Any:
@@ -138,6 +141,18 @@ def _plain_class(kind: type) -> type:
 
 def _torchs(hook: Any) -> bool:
     return str(getattr(hook, "__module__", "")).startswith(_HOME)
+
+
+def _refuse_policies(name: str, module: Any) -> None:
+    """Refuse what torch would do to the parameters on their way, which the passes here do not."""
+    state = module._get_fsdp_state()
+    kinds = {field: getattr(state._mp_policy, field) for field in ("param_dtype", "reduce_dtype", "output_dtype")}
+    given = [f"{field}={kind}" for field, kind in kinds.items() if kind is not None]
+    if given:
+        raise Refusal(
+            f"module {name!r} was divided with a MixedPrecisionPolicy({', '.join(given)}): need none; sums and norms are "
+            "made in the type of the parameters, in float32 at least; use torch.autocast inside loss_fn"
+        )
 
 
 def _refuse_other_division(name: str, p: Tensor) -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -117,6 +119,37 @@ def train(ranks: Ranks, case: Case) -> Came:
             private.backward(lot)
             optimizer.step()
     return came(private, model)
+
+
+def checkpointed(ranks: Ranks, folder: str, steps: int, query: str, divided: bool, begin: bool) -> Came:
+    """So many steps of a run of four, from its beginning or from a checkpoint that others wrote; then a checkpoint."""
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
+    model = sharded(model, ranks) if divided else model
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    if not begin:
+        of_model, of_optimizer = get_state_dict(model, optimizer)
+        dcp.load({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=folder, process_group=ranks.group)
+        set_state_dict(model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer)
+    private = sd.Private(model, cross_entropy, QUERIES[query], seed=0, mesh=ranks)
+    run = sd.InCheckpoint(private, sd.Replay("the test goes on with the same run"))
+    if not begin:
+        dcp.load({"private": run}, checkpoint_id=folder, process_group=ranks.group)
+    lots = private.draws(linear(60), sd.Poisson(0.2), 4 - private.steps, expected_batch=12)
+    for _ in range(steps):
+        private.backward(next(lots))
+        optimizer.step()
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    dcp.save(
+        {"model": of_model, "optimizer": of_optimizer, "private": run}, checkpoint_id=folder, process_group=ranks.group
+    )
+    return came(private, model, claims=False)
+
+
+QUERIES = {
+    "adaptive": sd.NoisySum(sd.AdaptiveQuantile(1.0, 0.5, 2.0), sd.Gaussian(1.0)),
+    "lookahead": sd.OptimisticLookahead(sd.Flat(1.0), sd.Gaussian(1.0), learning_rate=0.1),
+}
 
 
 def part(ranks: Ranks, steps: int, saved: dict[str, Any] | None) -> dict[str, Any]:

@@ -34,7 +34,9 @@ def rows():
 
 @pytest.mark.parametrize("name", list(rows()))
 def test_every_variant_comes_to_the_same_on_any_number_of_ranks(gang, name):
-    the_same([came for divided in (False, True) for size in (1, 2, 3) for came in gang(jobs.variant, size, name, divided)])
+    the_same(
+        [came for divided in (False, True) for size in (1, 2, 3) for came in gang(jobs.variant, size, name, divided)]
+    )
 
 
 @pytest.mark.parametrize("name", WHOLE_LOT)
