@@ -23,6 +23,7 @@ _NAMES = {
     "integrations.log": ("Log",),
     "lots.draws": ("Draws",),
     "lots.lot": ("Lot",),
+    "lots.sites": ("Sites",),
     "lots.units": ("Unit", "Views"),
     "penalty": ("L2",),
     "private": ("Private",),

@@ -38,10 +38,12 @@ from sordino.door.sealed import Sealed as Sealed
 from sordino.integrations.log import Log as Log
 from sordino.lots.draws import Draws as Draws
 from sordino.lots.lot import Lot as Lot
+from sordino.lots.sites import Sites as Sites
 from sordino.lots.units import Unit as Unit
 from sordino.lots.units import Views as Views
 from sordino.penalty import L2 as L2
 from sordino.private import Private as Private
+from sordino.ranks.checkpoint import InCheckpoint as InCheckpoint
 from sordino.refusal import Refusal as Refusal
 from sordino.replay import Replay as Replay
 from sordino.runs.fit import fit as fit

@@ -176,6 +176,7 @@ class Private(Declares, Saved):
         """
         check.structure(self._model)
         request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate, unit)
+        request = self._together.arranged(request)
         few = self._passes.tried(request.first)
         known = summable(physical_batch) or self._run.chunk
         chunk = known or self._together.physical_batch(self._passes, few, request.expected)
@@ -187,9 +188,9 @@ class Private(Declares, Saved):
         """Begun with the first lot: a call of `draws` whose lots are never asked for draws nothing."""
         run, loads = self._run, self._run.loads
         phase = run.begin(request.sampler, request.n, chunk)
-        self._ledger.uses(request.dataset, request.unit, request.declared)
+        self._ledger.uses(request.here[0], request.unit, request.declared)
         records = records_for_samplers(request.n, request.load, chunk, self._gradients, self._passes.whole)
-        made = request.draws(phase, records, run.root, chunk, self._together.share)
+        made = request.draws(phase, records, run.root, chunk)
         try:
             while not self._together.over(run):  # before the next lot is drawn, and after the last
                 run.same_as(loads)
@@ -198,7 +199,7 @@ class Private(Declares, Saved):
                 if draw is None or loaded is None or indices is None:
                     break
                 lot = self._drawn(phase, draw, loaded, request.expected)
-                self._checks.drawn(run.page or "", lot.step, request.load, indices, request.n, chunk)
+                self._checks.drawn(run.page or "", lot.step, request.own, indices, request.here[1], chunk)
                 yield lot
             if self._together.ended(run):
                 self._checks.before_claim()  # all ranks are here, and one may ask for the claim alone
@@ -235,8 +236,7 @@ class Private(Declares, Saved):
         self.kept = {name: under(value, self._ledger) for name, value in release.kept.items()}
         self._checks.after_query()
         # A bounded sum is finite, so only what has no proof is looked at. What is not finite is not handed on.
-        lost = isinstance(release.event, NonPrivate)
-        bad = self._together.anywhere(not_finite(release.value)) if lost else None
+        bad = self._together.anywhere(not_finite(release.value)) if isinstance(release.event, NonPrivate) else None
         if bad is None:
             divide_(release.value, lot.expected_batch / release.divided_by)
             self._checks.tripwire.write(release.value)

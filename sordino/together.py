@@ -14,6 +14,7 @@ that is lost would leave less than was charged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,15 +29,18 @@ from sordino.door.ledger import Ledger
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.protocol import Backend
-from sordino.lots.loading import ALL, Batches
+from sordino.lots.cutting import InTurn
+from sordino.lots.loading import Batches
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
+from sordino.lots.request import Request
+from sordino.lots.sites import BySite, Sites, owners
 from sordino.progress import Progress
 from sordino.random.rng import Rng
 from sordino.ranks.digest import digest, of_all
 from sordino.ranks.fully_sharded import fully_sharded
-from sordino.ranks.group import ranks_of
-from sordino.ranks.ranked_lot import RankedLot, meet_at_the_end
+from sordino.ranks.group import Ranks, ranks_of
+from sordino.ranks.ranked_lot import RankedLot, in_step, meet_at_the_end
 from sordino.ranks.shard import is_shard
 from sordino.refusal import Refusal
 from sordino.standing.finding import Broken, Finding
@@ -46,14 +50,13 @@ class Together:
     """What one of several ranks does so that all do the same; nothing where there are none."""
 
     def __init__(self, mesh: Any, model: nn.Module) -> None:
-        self._model, self.sharded = model, fully_sharded(model)
+        self._model, self.sharded, self._looks = model, fully_sharded(model), 0
         ranks = ranks_of(self.sharded.mesh if mesh is None and self.sharded is not None else mesh)
         self.ranks = ranks
-        self.share = ALL if ranks is None else slice(ranks.rank, None, ranks.size)
         if ranks is not None:
             ranks.copy_first(self._tensors())
             if self.sharded is not None:
-                self.sharded.refuse_other_ranks(ranks)
+                self.sharded.join(ranks)
 
     def backend(self, given: Backend | None) -> Backend:
         """The engine: by shapes alone where a stopwatch could choose another formula on another rank."""
@@ -77,9 +80,22 @@ class Together:
         """A stream nobody can repeat, the same on all ranks."""
         return Rng.from_entropy() if self.ranks is None else self.ranks.fresh()
 
+    def arranged(self, request: Request) -> Request:
+        """The request with its lots cut among the ranks: in turn, or by where the records are."""
+        ranks, data = self.ranks or Ranks(), request.dataset
+        if not isinstance(data, Sites):
+            return replace(request, cutting=InTurn(ranks.rank, ranks.size))
+        told = ranks.gathered((data.lengths, list(data.held), request.copies))
+        if len({lengths for lengths, _, _ in told}) > 1:
+            raise Refusal("the ranks were given sites of other lengths: need the same list on each")
+        whose = owners([held for _, held, _ in told], len(data.lengths))
+        copies = max(copies for _, _, copies in told)
+        return replace(request, copies=copies, cutting=BySite(data.ends, whose, ranks.rank, ranks.size))
+
     def physical_batch(self, gradients: LotGradients, few: Any, expected: float) -> int:
         """How many records are processed at once; where there are ranks the same for any number of them."""
-        return gradients.physical_batch(few, expected, by_shapes=self.ranks is not None)
+        found = gradients.physical_batch(few, expected, by_shapes=self.ranks is not None)
+        return found if self.ranks is None else int(self.ranks.of_first(found))  # at sites records may be longer
 
     def ranked(
         self, run: Progress, lot: Lot, records: NDArray[np.int64] | None, gradients: LotGradients
@@ -98,6 +114,7 @@ class Together:
             self.ranks,
             lot.loads.numbers,
             lot.loads.chunks,
+            lot.loads.most_chunks,
             digest(*shape, *self._facts(run)),
             run.forward.split(),
             partial(_noticed, gradients, run.ledger),
@@ -128,9 +145,12 @@ class Together:
 
     def anywhere(self, found: str | None) -> str | None:
         """What some rank found in its own part of a model that is divided; of another model all find the same."""
-        if self.sharded is None or self.ranks is None or not self.ranks.any(found is not None):
+        if self.sharded is None or self.ranks is None:
             return found
-        return next((each for each in self.ranks.gathered(found) if each is not None), None)
+        self._looks += 1
+        if not in_step(self.ranks, "a look at the numbers", self._looks, found is not None):
+            return None
+        return next((str(each) for each in self.ranks.gathered(found) if each is not None), None)
 
 
 def _noticed(gradients: LotGradients, ledger: Ledger) -> str | None:

@@ -14,18 +14,17 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from sordino.gradients.batch import plain
 from sordino.lots.collate import joined
+from sordino.lots.cutting import WHOLE, Cutting, Indices
+from sordino.lots.sites import Sites
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Draw
 
-Indices = NDArray[np.int64]
 Load = Callable[[Indices], Any]
-ALL = slice(None)
 
 
 @runtime_checkable
@@ -142,38 +141,30 @@ def _tensors(dataset: Any) -> Load | None:
         if inner is not None:
             chosen = np.asarray(dataset.indices, dtype=np.int64)
             return lambda indices: inner(chosen[indices])
+    if type(dataset) is Sites:
+        by_site = {site: load for site, held in dataset.held.items() if (load := _tensors(held)) is not None}
+        if len(by_site) == len(dataset.held):
+            return partial(_of_sites, dataset, by_site)
     return None
+
+
+def _of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> Any:
+    """Rows of tensors that are held by site; a chunk of a lot is of one."""
+    of = np.searchsorted(sites.ends, indices, side="right")
+    order = np.argsort(of, kind="stable")
+    parts = []
+    for some in np.split(order, np.flatnonzero(np.diff(of[order])) + 1):
+        site = int(of[some[0]])
+        parts.append(sites.of(site, by_site)(indices[some] - sites.begin(site)))
+    if len(parts) == 1:
+        return parts[0]
+    back = torch.from_numpy(np.argsort(order))
+    return tuple(torch.cat(columns)[back] for columns in zip(*parts, strict=True))
 
 
 def _rows(columns: tuple[Tensor, ...], indices: Tensor) -> tuple[Tensor, ...]:
     """Copies of these rows; index_select copies whole rows, at a fifth of the price of indexing."""
     return tuple([c.index_select(0, indices if c.is_cpu else indices.to(c.device)) for c in columns])
-
-
-def chunks(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
-    """A lot's indices in physical chunks; none for an empty lot.
-
-    Given the number of records there are, ascending indices are cut by their value, in halves of halves of the dataset
-    until a chunk fits: one record more or fewer changes its own chunk and no other, and so the rounding of one sum only.
-    Others go in as few chunks as possible, of equal size or nearly.
-    """
-    if len(indices) <= physical_batch:
-        return [indices] if len(indices) else []
-    if records is not None and bool((np.diff(indices) > 0).all()):
-        return list(_halved(indices, 0, records, physical_batch))
-    return np.array_split(indices, -(-len(indices) // physical_batch))
-
-
-def _halved(indices: Indices, first: int, last: int, physical_batch: int) -> Iterator[Indices]:
-    """The indices of [first, last), ascending, in pieces that fit."""
-    if len(indices) <= physical_batch:
-        if len(indices):
-            yield indices
-        return
-    middle = (first + last) // 2
-    cut = int(np.searchsorted(indices, middle))
-    yield from _halved(indices[:cut], first, middle, physical_batch)
-    yield from _halved(indices[cut:], middle, last, physical_batch)
 
 
 class Batches:
@@ -189,12 +180,14 @@ class Batches:
         load: Load,
         records: int | None = None,
         prefetched: Callable[[int], Any] | None = None,
-        share: slice = ALL,
+        cutting: Cutting = WHOLE,
     ) -> None:
-        """`share`: the chunks that are loaded here, of all."""
-        parts = chunks(indices, physical_batch, records)
-        self.chunks, self.numbers = len(parts), range(len(parts))[share]
-        self._parts, self.most = parts[share], physical_batch
+        """`cutting`: into which chunks, and which of them are loaded here."""
+        parts = cutting.chunks(indices, physical_batch, records)
+        shares = cutting.shares(parts)
+        self.chunks, self.numbers = len(parts), shares[cutting.rank]
+        self.most_chunks = max(map(len, shares))  # of any rank
+        self._parts, self.most = [parts[number] for number in self.numbers], physical_batch
         self._load = load
         self._prefetched = prefetched
 
@@ -216,15 +209,16 @@ class Prefetch:
         workers: int,
         collate: Callable[[list[Any]], Any] | None,
         seed: int,
-        share: slice = ALL,
+        cutting: Cutting = WHOLE,
     ) -> None:
         n = length(dataset)
 
-        def parts(draw: Draw) -> list[Indices]:
-            return chunks(draw.indices, physical_batch, n)
+        def parts(draw: Draw) -> Iterator[tuple[int, Indices]]:
+            found = cutting.chunks(draw.indices, physical_batch, n)
+            return ((number, found[number]) for number in cutting.shares(found)[cutting.rank])
 
-        self._keys = ((k, c) for k, draw in enumerate(draws()) for c in range(len(parts(draw)))[share])
-        batches = (part.tolist() for draw in draws() for part in parts(draw)[share])
+        self._keys = ((k, number) for k, draw in enumerate(draws()) for number, _ in parts(draw))
+        batches = (part.tolist() for draw in draws() for _, part in parts(draw))
         generator = torch.Generator().manual_seed(seed)
         self._loader = DataLoader(
             dataset,

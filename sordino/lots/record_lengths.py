@@ -17,7 +17,8 @@ from sordino.door.sensitivity import Exact
 from sordino.gradients.batch import columns as columns_of
 from sordino.gradients.batch import size
 from sordino.gradients.protocol import PerSample
-from sordino.lots.loading import Load, chunks
+from sordino.lots.cutting import chunks
+from sordino.lots.loading import Load
 from sordino.refusal import Refusal
 from sordino.sampling.records import Label, Lengths, Records, Rows
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from sordino import validate
 from sordino.door.rounding import slack
-from sordino.lots.loading import ALL, Batches, Loader, MapStyle, Prefetch, Reads, length
+from sordino.lots.cutting import WHOLE, Cutting
+from sordino.lots.loading import Batches, Loader, MapStyle, Prefetch, Reads, length
 from sordino.lots.phase import Phase
 from sordino.lots.repeated_records import grouped, most_copies
+from sordino.lots.sites import OwnRecords, Sites
 from sordino.lots.units import RECORD, AnyUnit, Unit, UnitLoader, unit_of
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
@@ -39,6 +41,7 @@ class Request:
     copies: int  # of one record, at most
     unit: str = RECORD  # what is drawn
     declared: str = ""  # the user's word for it
+    cutting: Cutting = WHOLE
 
     @staticmethod
     def checked(
@@ -52,9 +55,12 @@ class Request:
     ) -> Request:
         """The request, if it can be met."""
         n = length(dataset)
+        if isinstance(dataset, Sites) and (given is not None or isinstance(sampler, Informed)):
+            what = "units are" if given is not None else f"{type(sampler).__name__} is"
+            raise Refusal(f"{what} about all records, and sites hold some of them each: draw records, with Poisson say")
         unit = None if given is None else unit_of(given)
         members = None if unit is None else unit.members(dataset)
-        copies = 1 if isinstance(unit, Unit) else most_copies(dataset, n)
+        copies = 1 if isinstance(unit, Unit) else most_copies(*_here(dataset, n))
         n = n if members is None else members.n
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler={sampler!r}: must be a sampler, such as Poisson(rate=0.01)")
@@ -78,13 +84,23 @@ class Request:
         return Request(dataset, sampler, steps, 0, collate, n, expected, of_units, copies, unit.name, unit.declared)
 
     def first(self, few: int) -> Any:
-        """A batch of the first few records, for the checks before the first draw."""
-        return self.load(np.arange(few) % self.n)
+        """A batch of the first few records that are here, for the checks before the first draw."""
+        return self.own(np.arange(few) % self.here[1])
+
+    @property
+    def here(self) -> tuple[Any, int]:
+        """The records that are held here, and their number."""
+        return _here(self.dataset, self.n)
+
+    @property
+    def own(self) -> Reads:
+        """What reads them, numbered from 0."""
+        return OwnRecords(self.load, self.dataset) if isinstance(self.dataset, Sites) else self.load
 
     def draws(
-        self, phase: Phase, records: Records, root: Rng, chunk: int, share: slice = ALL
+        self, phase: Phase, records: Records, root: Rng, chunk: int
     ) -> Iterator[tuple[Draw, Batches, NDArray[np.int64]]]:
-        """The draws of a phase from where it stands, each with its batches of `chunk` records, or a share of them."""
+        """The draws of a phase from where it stands, with their batches and which of the records here are in them."""
         stream, start = root.child("draws", phase.number), phase.position
         memory = None if phase.memory is None else phase.memory()
 
@@ -94,14 +110,19 @@ class Request:
         prefetch = None
         if self.workers:
             seed = root.child("workers", phase.number, start).seed()
-            prefetch = Prefetch(self.dataset, made, chunk, self.workers, self.collate, seed, share)
+            prefetch = Prefetch(self.dataset, made, chunk, self.workers, self.collate, seed, self.cutting)
         for k, draw in enumerate(made()):
             ahead = None if prefetch is None else prefetch.of(k)
             whole = grouped(draw, self.copies, self.sampler)
             load = self.load
             if isinstance(load, UnitLoader):
                 load = load.at(root.child("records of units", phase.number, start + k))
-            yield whole, Batches(draw.indices, chunk, load, self.n, ahead, share), draw.indices
+            own = self.dataset.places(draw.indices) if isinstance(self.dataset, Sites) else draw.indices
+            yield whole, Batches(draw.indices, chunk, load, self.n, ahead, self.cutting), own
+
+
+def _here(dataset: Any, n: int) -> tuple[Any, int]:
+    return (dataset.here, len(dataset.here)) if isinstance(dataset, Sites) else (dataset, n)
 
 
 def summable(records: int | None) -> int | None:

@@ -25,9 +25,13 @@ _ENTRY = "run"
 class Saves(Protocol):
     """A run: `sd.Private`."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """The same on every rank."""
+        ...
 
-    def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
+        """Go on with it."""
+        ...
 
 
 class InCheckpoint:

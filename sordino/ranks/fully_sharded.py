@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sordino.ranks import shard
 from sordino.ranks.group import Ranks
+from sordino.ranks.ranked_lot import in_step
 from sordino.refusal import Refusal
 
 _TORCH_STATE = "__composable_api_state_key"
@@ -33,7 +34,8 @@ class FullySharded:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._wholes: dict[int, tuple[Tensor, nn.Parameter]] = {}  # by the shard's identity, which is held here
-        self._depth = 0
+        self._depth, self._times = 0, 0
+        self._ranks = Ranks()
         self.rest()
         for name, p in model.named_parameters():
             _refuse_other_division(name, p)
@@ -47,8 +49,9 @@ class FullySharded:
         first: Any = next(p for p in self._model.parameters() if shard.is_shard(p))
         return first.device_mesh
 
-    def refuse_other_ranks(self, ranks: Ranks) -> None:
+    def join(self, ranks: Ranks) -> None:
         """The records of a lot are divided among the ranks that the parameters are divided among, in the same order."""
+        self._ranks = ranks
         given = None if ranks.group is None else torch.distributed.get_process_group_ranks(ranks.group)
         for name, p in self._model.named_parameters():
             if shard.is_shard(p) and p.device_mesh.mesh.flatten().tolist() != given:  # type: ignore[attr-defined]
@@ -76,6 +79,8 @@ class FullySharded:
             if self._depth > 1:
                 yield
                 return
+            self._times += 1
+            in_step(self._ranks, "the parameters", self._times)
             with ExitStack() as put_back, torch.no_grad():
                 for module in self._model.modules():
                     self._bared(module, put_back)

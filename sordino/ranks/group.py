@@ -57,10 +57,6 @@ class Ranks:
         dist.all_gather(list(whole.chunk(self.size)), own, group=self.group)
         return whole
 
-    def any(self, found: bool) -> bool:
-        """Did any rank find so?"""
-        return bool(self.sum_(torch.tensor([found], dtype=torch.int64, device=self.device))[0] > 0)
-
     def gathered(self, thing: Any) -> list[Any]:
         """A small thing of every rank, in their order."""
         if self.size == 1:

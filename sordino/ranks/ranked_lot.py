@@ -47,6 +47,7 @@ class RankedLot:
     ranks: Ranks
     numbers: Sequence[int]  # the chunks of this rank
     chunks: int  # of all
+    most_chunks: int  # of any rank
     known: int  # a digest of what all must have in common
     stream: Rng  # the same on all: what a forward pass draws is a function of the lot, the pass and the chunk
     noticed: Callable[[], str | None]  # why there is no guarantee any more, if this rank knows
@@ -93,7 +94,7 @@ class RankedLot:
 
     def sums(self, rows: Sequence[Tensor]) -> Tensor:
         """Σ over all chunks of one small vector per chunk, of this rank's given; exact before it is rounded once."""
-        places = max(1, -(-self.chunks // self.ranks.size))
+        places = max(1, self.most_chunks)
         given = torch.stack(list(rows)).double().cpu()  # (places here, K)
         whole = torch.zeros(places * given.shape[1], dtype=torch.float64)
         whole[: given.numel()] = given.flatten()
@@ -128,6 +129,20 @@ def meet(
         first = next(found for found in ranks.gathered(reason) if found is not None)
         if reason is None:
             void(first)
+
+
+def in_step(ranks: Ranks, what: str, number: int, found: bool = False) -> bool:
+    """Before a collective that is no meeting: are all ranks here, for the same thing? And did any find so?
+
+    Ranks that have lost step would otherwise wait inside different collectives, or take one's numbers for another's.
+    """
+    known = digest(what, number)
+    words = torch.tensor([False, found, known, 0], dtype=torch.int64, device=ranks.device)
+    failures, finds, digests, _ = ranks.sum_(words).tolist()
+    if failures:
+        raise StoppedElsewhere("another rank met an error and stopped; its own message says why")
+    _compare(ranks, known, digests, None)
+    return bool(finds)
 
 
 def _compare(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | None) -> None:

@@ -26,7 +26,8 @@ from sordino.door.release import release
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Event
-from sordino.lots.loading import Loader, MapStyle, chunks, length
+from sordino.lots.cutting import chunks
+from sordino.lots.loading import Loader, MapStyle, length
 from sordino.lots.repeated_records import grouped, most_copies
 from sordino.random.rng import Rng
 from sordino.ranks.group import fresh

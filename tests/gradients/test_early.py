@@ -12,7 +12,7 @@ from sordino.gradients import Captured
 from sordino.gradients.captured import backward
 from sordino.gradients.captured.result import Result
 from sordino.gradients.physical_batch import activation_bytes, physical_batch
-from sordino.lots.loading import chunks
+from sordino.lots.cutting import chunks
 from tests.gradients.oracle import same, square
 from tests.gradients.zoo import GRID, Case
 

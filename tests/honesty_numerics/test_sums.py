@@ -17,7 +17,7 @@ from sordino.gradients.formulas.output_gradient import add_product
 from sordino.gradients.formulas.part import add_rows
 from sordino.gradients.materialised import Materialised
 from sordino.gradients.physical_batch import MOST
-from sordino.lots.loading import chunks
+from sordino.lots.cutting import chunks
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 from sordino.weigh.weigher import weigh

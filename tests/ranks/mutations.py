@@ -12,7 +12,7 @@ import torch
 
 from sordino.door import release as door
 from sordino.door.grid import OnGrid
-from sordino.lots.loading import Batches
+from sordino.lots.cutting import InTurn
 from sordino.private import Private
 from sordino.random.rng import Rng
 from sordino.ranks.division import Stretches
@@ -53,13 +53,30 @@ def _scaled(by: Callable[[int], float]) -> Mutation:
 
 @contextmanager
 def a_rank_adds_no_noise(ranks: Ranks) -> Iterator[None]:
-    """What is left where each of W ranks adds a share of σ/√W and one of them is lost."""
+    """The coordinates of one rank are released as they are."""
     right = door._noise_at
 
     def lost(*given: Any) -> torch.Tensor:
         return right(*given) * (ranks.rank != ranks.size - 1)
 
     with patch.object(door, "_noise_at", lost):
+        yield
+
+
+@contextmanager
+def shares_of_noise_and_a_dead_rank(ranks: Ranks) -> Iterator[None]:
+    """Each rank adds N(0, σ²/W) to its share of the sum, and one of them died before it did."""
+    right = OnGrid.own_sums
+
+    def noised(total: OnGrid) -> torch.Tensor:
+        alive = ranks.rank != ranks.size - 1
+        drawn = Rng.from_seed(ranks.rank).normal(len(total.values)).double() * ranks.size**-0.5 * alive
+        return right(replace(total, values=total.values + (drawn / total.grid.step).long()))
+
+    def none(noise: Any, total: int, own: Stretches, *more: Any) -> torch.Tensor:
+        return torch.zeros(sum(count for _, count in own))
+
+    with patch.object(OnGrid, "own_sums", noised), patch.object(door, "_noise_at", none):
         yield
 
 
@@ -85,29 +102,24 @@ def ranks_draw_by_themselves(ranks: Ranks) -> Iterator[None]:
 @contextmanager
 def ranks_compute_the_same_records(ranks: Ranks) -> Iterator[None]:
     """Equal sampling seeds where each rank takes all that it draws for its own."""
-    right = Together.__init__
 
-    def all_of_it(self: Together, *given: Any) -> None:
-        right(self, *given)
-        self.share = slice(None)
+    def all_of_it(self: InTurn, chunks: Any) -> list[range]:
+        return [range(len(chunks))] * self.size
 
-    with patch.object(Together, "__init__", all_of_it):
+    with patch.object(InTurn, "shares", all_of_it):
         yield
 
 
 @contextmanager
 def one_chunk_twice(ranks: Ranks) -> Iterator[None]:
     """The last rank computes the first chunk too."""
-    right = Batches.__init__
+    right = InTurn.shares
 
-    def more(self: Batches, *given: Any) -> None:
-        right(self, *given)
-        if ranks.rank == ranks.size - 1 and self.chunks > 1:
-            whole = object.__new__(Batches)
-            right(whole, *given[:5])
-            self.numbers, self._parts = [0, *self.numbers], [whole._parts[0], *self._parts]  # type: ignore[assignment]
+    def more(self: InTurn, chunks: Any) -> list[list[int]]:
+        *others, last = map(list, right(self, chunks))
+        return [*others, [0, *last] if len(chunks) > 1 else last]
 
-    with patch.object(Batches, "__init__", more):
+    with patch.object(InTurn, "shares", more):
         yield
 
 
@@ -153,6 +165,7 @@ ALL: dict[str, Mutation] = {
     "every rank adds noise to all": every_rank_adds_noise_to_all,
     "σ/W": _scaled(lambda size: 1 / size),
     "σ/√W": _scaled(lambda size: size**-0.5),
+    "σ/√W with a dead rank": shares_of_noise_and_a_dead_rank,
     "a rank adds no noise": a_rank_adds_no_noise,
     "noise at other coordinates": noise_at_other_coordinates,
     "ranks draw by themselves": ranks_draw_by_themselves,

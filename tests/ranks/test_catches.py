@@ -21,31 +21,40 @@ OTHER_NOISE = [
     "every rank adds noise to all",
     "σ/W",
     "σ/√W",
+    "σ/√W with a dead rank",
     "a rank adds no noise",
     "noise at other coordinates",
 ]
 """After the meeting all ranks hold the same wrong numbers; one process has others."""
 
 
+DIVIDED = [name for name in STOPPED if name != "another learning rate"]
+"""Of rows that one rank alone holds nobody else knows how far they were to go."""
+
+
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("name", STOPPED)
-def test_a_disagreement_stops_every_rank_before_the_door(gang, name, size):
-    case = Case(rate=0.05 if "empty" in name else 0.2, steps=8, physical_batch=4, broken=name)
+@pytest.mark.parametrize(
+    ("name", "divided"), [*((name, False) for name in STOPPED), *((name, True) for name in DIVIDED)]
+)
+def test_a_disagreement_stops_every_rank_before_the_door(gang, name, size, divided):
+    case = Case(rate=0.05 if "empty" in name else 0.2, steps=8, physical_batch=4, broken=name, divided=divided)
     with pytest.raises(Failed) as caught:
         gang(jobs.train, size, case)
     assert len(re.findall(f"Disagreement: .*{STOPPED[name]}", str(caught.value))) == size
 
 
+@pytest.mark.parametrize("divided", [False, True])
 @pytest.mark.parametrize("name", OTHER_NOISE)
-def test_other_noise_has_other_bits(gang, name):
+def test_other_noise_has_other_bits(gang, name, divided):
     wanted = gang(jobs.train, 1, Case(broken="σ/W"))[0]  # of one rank this is no change
-    found = gang(jobs.train, 2, Case(broken=name))
+    found = gang(jobs.train, 2, Case(broken=name, divided=divided))
     assert {came.parameters for came in found}.isdisjoint({wanted.parameters})
 
 
-def test_an_error_on_one_rank_ends_all_of_them(gang):
+@pytest.mark.parametrize("divided", [False, True])
+def test_an_error_on_one_rank_ends_all_of_them(gang, divided):
     with pytest.raises(Failed) as caught:
-        gang(jobs.train, 3, Case(broken="one rank fails"))
+        gang(jobs.train, 3, Case(broken="one rank fails", divided=divided))
     said = str(caught.value)
     assert said.count("ValueError: a record that cannot be read") == 1
     assert said.count("StoppedElsewhere: another rank met an error") == 2
@@ -53,7 +62,8 @@ def test_an_error_on_one_rank_ends_all_of_them(gang):
 
 def test_the_ranks_go_on_after_that(gang):
     """A meeting that failed leaves no message behind that a later one would take for its own."""
-    assert len({came.parameters for size in (1, 3) for came in gang(jobs.train, size, Case())}) == 1
+    cases = [(1, Case()), (3, Case()), (3, Case(divided=True))]
+    assert len({came.parameters for size, case in cases for came in gang(jobs.train, size, case)}) == 1
 
 
 def test_every_mutation_is_tried():

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.ranks import jobs, sharded_jobs
-from tests.ranks.jobs import Case
+from tests.ranks import sharded_jobs
 from tests.ranks.test_same_bits import the_same
 
 
@@ -47,10 +46,3 @@ def test_a_rank_makes_the_noise_of_its_own_rows_and_no_other(gang):
 def test_other_divisions_are_refused_by_name(gang, how, said):
     for found in gang(sharded_jobs.refused, 2, how):
         assert said in found
-
-
-def test_noise_at_other_coordinates_after_resharding_has_other_bits(gang):
-    """Each rank counts its coordinates from its own first: as of one process, if there is one, and otherwise not."""
-    wanted = gang(jobs.train, 1, Case(broken="σ/W", divided=True))[0]
-    found = gang(jobs.train, 2, Case(broken="noise at other coordinates", divided=True))
-    assert {came.parameters for came in found}.isdisjoint({wanted.parameters})

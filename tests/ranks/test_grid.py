@@ -14,7 +14,7 @@ from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity, Unproven
 from sordino.gradients import Captured
 from sordino.gradients.captured.options import PerformanceOptions
-from sordino.lots.loading import chunks
+from sordino.lots.cutting import chunks
 from sordino.random.rng import Rng
 from sordino.ranks.group import Ranks, ranks_of
 from tests.contracts.hunter import hunt

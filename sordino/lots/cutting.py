@@ -1,0 +1,79 @@
+"""A lot's records in physical chunks, and which rank computes which of them.
+
+The chunks follow from public numbers, never from the number of ranks: their sums are rounded one by one, and must be the
+same whoever makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+
+
+class Cutting(Protocol):
+    """How the lots of a run are cut."""
+
+    @property
+    def rank(self) -> int:
+        """That of this process."""
+        ...
+
+    def chunks(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
+        """A lot's chunks."""
+        ...
+
+    def shares(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
+        """Of each rank, the numbers of the chunks that are its own."""
+        ...
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Chunk c belongs to rank c mod W."""
+
+    rank: int
+    size: int
+
+    def chunks(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
+        """By the records' numbers."""
+        return chunks(indices, physical_batch, records)
+
+    def shares(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
+        """The first ranks may have one more."""
+        return [range(rank, len(chunks), self.size) for rank in range(self.size)]
+
+
+WHOLE = InTurn(0, 1)
+"""One process has them all."""
+
+
+def chunks(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
+    """A lot's indices in physical chunks; none for an empty lot.
+
+    Given the number of records there are, ascending indices are cut by their value, in halves of halves of the dataset
+    until a chunk fits: one record more or fewer changes its own chunk and no other, and so the rounding of one sum only.
+    Others go in as few chunks as possible, of equal size or nearly.
+    """
+    if len(indices) <= physical_batch:
+        return [indices] if len(indices) else []
+    if records is not None and bool((np.diff(indices) > 0).all()):
+        return list(_halved(indices, 0, records, physical_batch))
+    return np.array_split(indices, -(-len(indices) // physical_batch))
+
+
+def _halved(indices: Indices, first: int, last: int, physical_batch: int) -> Iterator[Indices]:
+    """The indices of [first, last), ascending, in pieces that fit."""
+    if len(indices) <= physical_batch:
+        if len(indices):
+            yield indices
+        return
+    middle = (first + last) // 2
+    cut = int(np.searchsorted(indices, middle))
+    yield from _halved(indices[:cut], first, middle, physical_batch)
+    yield from _halved(indices[cut:], middle, last, physical_batch)
