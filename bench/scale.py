@@ -28,6 +28,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
 from sordino.ranks import ranked_lot
@@ -177,10 +179,13 @@ def fake_group(size: int) -> Iterator[Counted]:
         dist.destroy_process_group()
 
 
-def counted(size: int = MANY, hidden: int = 64) -> dict[str, Any]:
+def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False) -> dict[str, Any]:
     """Collectives and bytes of one lot on so many ranks; nobody is there to agree with, so that is left out."""
     with fake_group(size) as ranks, patch.object(ranked_lot, "_compare", lambda *_: None):
         model = network(hidden)
+        if divided:
+            fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+        rows = [-(-p.shape[0] // size) * size * (p.numel() // p.shape[0]) for p in model.parameters()]
         run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=ranks)
         small = torch.utils.data.Subset(records(), range(256))
         with patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None):
@@ -188,7 +193,7 @@ def counted(size: int = MANY, hidden: int = 64) -> dict[str, Any]:
             ranks.asked.clear()
             run.backward(lot)
         coordinates = sum(p.numel() for p in model.parameters())
-        return {"ranks": size, "coordinates": coordinates, "asked": list(ranks.asked)}
+        return {"ranks": size, "coordinates": coordinates, "of_even_rows": rows, "asked": list(ranks.asked)}
 
 
 def imbalance(ranks: int, each: int, trials: int = 400) -> dict[str, float]:
@@ -234,6 +239,7 @@ def main() -> None:
         "one_process": alone,
         "measured": [measured(size, folder) for size in (1, 2, 3)],
         "counted": counted(),
+        "counted_fully_sharded": counted(64, divided=True),
         "imbalance": {
             f"{ranks} ranks of {each}": imbalance(ranks, each) for ranks, each in ((8, 32), (1024, 8), (4096, 8))
         },

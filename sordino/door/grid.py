@@ -38,6 +38,8 @@ LONGEST = 2.0**50
 """Steps of one chunk's sum at most: 2¹⁴ records of 2³⁵ steps are half of it."""
 _EXACT = 1 << 3
 """Chunks added up in float64, where whole numbers are exact up to 2⁵³."""
+_STRETCH = 1 << 18
+"""Numbers that are made wide at once."""
 END = 2.0**62
 """What 64 bits hold, in steps, and something to spare."""
 
@@ -126,6 +128,7 @@ class OnGridAccumulator:
         self._grid, self._ranks, self._most, self._shards = grid, ranks, most, shards
         self._narrow: Grads = {}
         self._sums: Grads | None = None  # of a few chunks, in float64
+        self._wide: Tensor | None = None
         self._values: Tensor | None = None
         self._held = 0  # chunks in `sums`
         self.past_the_end = False  # a sum that whole numbers of 64 bits do not hold
@@ -143,18 +146,35 @@ class OnGridAccumulator:
             self._sums = {name: row.double() for name, row in rows.items()}
         else:
             for name, row in rows.items():
-                self._sums[name].add_(row)
+                self._add(self._sums[name], row)
         self._held += 1
         if self._held == _EXACT:
             self._settle()
 
+    def _add(self, total: Tensor, row: Tensor) -> None:
+        """A row of any type, made wide a stretch at a time: torch adds tensors of one type three times as fast."""
+        if row.dtype is total.dtype:
+            total.add_(row)
+            return
+        if self._wide is None:
+            self._wide = total.new_empty(_STRETCH)
+        for some, more in zip(total.split(_STRETCH), row.split(_STRETCH), strict=True):
+            some.add_(self._wide[: len(more)].copy_(more))
+
     def _settle(self) -> None:
         """From float64, where so many sums of whole numbers are exact, to 64 bits."""
         assert self._sums is not None, "a lot has at least one part"
-        settled = torch.cat([row.to(torch.int64) for row in self._sums.values()] or [torch.zeros(0, dtype=torch.int64)])
-        self._values = settled if self._values is None else self._values.add_(settled)
+        rows = list(self._sums.values())
+        if self._values is None:
+            device = rows[0].device if rows else None
+            self._values = torch.empty(sum(map(len, rows)), dtype=torch.int64, device=device)
+            for some, row in zip(self._values.split([len(row) for row in rows]), rows, strict=True):
+                some.copy_(row)
+        else:
+            for some, row in zip(self._values.split([len(row) for row in rows]), rows, strict=True):
+                some.add_(row.to(torch.int64))
         self._held = 0
-        for row in self._sums.values():
+        for row in rows:
             row.zero_()
 
     @property

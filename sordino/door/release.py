@@ -54,6 +54,8 @@ class Tap(Protocol):
 
 
 TAPPED = "the door was tapped"
+_STRETCH = 1 << 16
+"""Coordinates that stay in the cache while noise is added to them."""
 _taps: list[Tap] = []
 _choice_taps: list[ChoiceTap] = []
 
@@ -126,11 +128,19 @@ def _released_by_ranks(
         scale = _scale(noise, bound, lost=False) * (1 + sensitivity.rounding)
         scale += noise.multiplier * MOVED * step * noise.length_of_ones(size)  # rounding to the grid
     own = total.own_sums()
-    drawn = _noise_at(noise, size, total.own, scale, rng, total.dtype).to(own.device, torch.float64)
-    noised = own + drawn.div_(step).round_().to(torch.int64)  # exact: whole numbers
-    value = total.released(noised.double().mul_(step / divide_by).to(total.dtype))
+    drawn = _noise_at(noise, size, total.own, scale, rng, total.dtype).to(own.device)
+    value = total.released(_on_grid_noised(own, drawn, step, divide_by))
     value = {name: tensor.to(total.narrow[name].dtype) for name, tensor in value.items()}
     return Release(_divided(value, total.grid.factors), event, divide_by)
+
+
+def _on_grid_noised(own: Tensor, drawn: Tensor, step: float, divide_by: float) -> Tensor:
+    """Noise rounded to the grid and added to whole numbers, exactly; then steps of it and a public divisor."""
+    made = torch.empty_like(drawn)
+    for out, sums, z in zip(made.split(_STRETCH), own.split(_STRETCH), drawn.split(_STRETCH), strict=True):
+        noised = z.double().div_(step).round_().to(torch.int64).add_(sums)
+        out.copy_(noised.double().mul_(step / divide_by))
+    return made
 
 
 def _noise_at(noise: Noise, total: int, own: Stretches, scale: float, rng: Rng, dtype: torch.dtype) -> Tensor:

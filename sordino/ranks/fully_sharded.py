@@ -102,10 +102,17 @@ class FullySharded:
                 held = nn.Parameter(torch.empty(0, dtype=p.dtype, device=p.device), requires_grad=False)
                 self._wholes[id(p)] = p, held
             if held.numel() != p.numel():
-                held.data = shard.whole(p)
+                held.data = self._joined(p)
             held.requires_grad_(p.requires_grad)
             put_back.callback(module._parameters.__setitem__, name, p)
             module._parameters[name] = held
+
+    def _joined(self, p: Tensor) -> Tensor:
+        """All rows of a parameter: one all-gather."""
+        own, width = shard.local(p).detach().reshape(-1), shard.width(p)
+        room = own if len(own) == width else torch.cat([own, own.new_zeros(width - len(own))])
+        found = self._ranks.joined(room)[: p.numel()]
+        return (found.clone() if self._ranks.size == 1 else found).view(p.shape)
 
     @staticmethod
     def _bared(module: nn.Module, put_back: ExitStack) -> None:

@@ -32,7 +32,8 @@ class Ranks:
         self.group = group
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
-        on_gpu = group is not None and "nccl" in str(dist.get_backend(group))
+        backend = "" if group is None else str(dist.get_backend(group))
+        on_gpu, self._gloo = "nccl" in backend, backend == "gloo"
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
     def sum_(self, values: Tensor) -> Tensor:
@@ -45,6 +46,13 @@ class Ranks:
         """Of whole numbers, as many as a multiple of the ranks: this rank's stretch, added up over all ranks."""
         if self.size == 1:
             return values
+        if self._gloo:  # its reduce-scatter is an all-reduce; here each rank is sent what is its own, and adds it up
+            sent = torch.empty_like(values)
+            dist.all_to_all_single(sent, values, group=self.group)
+            own, *others = sent.chunk(self.size)
+            for other in others:
+                own.add_(other)
+            return own
         own = torch.empty_like(values[: len(values) // self.size])
         dist.reduce_scatter(own, list(values.chunk(self.size)), group=self.group)
         return own
