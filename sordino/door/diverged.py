@@ -41,7 +41,9 @@ def finite(tensors: Sequence[Tensor]) -> bool:
     if compiled is not None and compiled.readable(tensors, _SMALL):
         return compiled.finite(tensors)
     with torch.no_grad():
-        return math.isfinite(sum([float(tensor.sum()) for tensor in tensors]))
+        sums = [tensor.sum() for tensor in tensors]
+        one = bool(sums) and len({(t.device, t.dtype) for t in sums}) == 1  # a device is waited for once
+        return math.isfinite(float(torch.stack(sums).double().sum()) if one else sum(map(float, sums)))
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:

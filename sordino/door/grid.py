@@ -131,7 +131,7 @@ class OnGridAccumulator:
         self._wide: Tensor | None = None
         self._values: Tensor | None = None
         self._held = 0  # chunks in `sums`
-        self.past_the_end = False  # a sum that whole numbers of 64 bits do not hold
+        self._past: Tensor | None = None  # whether a sum was one that whole numbers of 64 bits do not hold
 
     def room(self) -> None:
         """Every chunk is added up by itself, as any rank would."""
@@ -139,8 +139,12 @@ class OnGridAccumulator:
     def take(self, chunk: Grads) -> None:
         """The sum of one more chunk."""
         rows = {name: self._grid.rounded(name, tensor) for name, tensor in chunk.items()}
-        if math.isfinite(self._most) and not all(bool((row.abs() < self._most).all()) for row in rows.values()):
-            self.past_the_end, rows = True, {name: torch.zeros_like(row) for name, row in rows.items()}
+        if math.isfinite(self._most):
+            for name, row in rows.items():
+                fits = row.abs() < self._most  # False of what is not a number
+                rows[name] = torch.where(fits, row, 0)
+                past = ~fits.all()
+                self._past = past if self._past is None else self._past | past
         if self._sums is None:
             self._narrow = {name: _empty(tensor) for name, tensor in chunk.items()}
             self._sums = {name: row.double() for name, row in rows.items()}
@@ -176,6 +180,11 @@ class OnGridAccumulator:
         self._held = 0
         for row in rows:
             row.zero_()
+
+    @property
+    def past_the_end(self) -> bool:
+        """Was there a sum that whole numbers of 64 bits do not hold? Asked once for a lot: a device is waited for."""
+        return self._past is not None and bool(self._past)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -64,8 +64,11 @@ class Norms:
 
     @cached_property
     def finite(self) -> bool:
-        """Whether all are finite: squares do not cancel, so a finite sum has finite terms. Never to be logged."""
-        return math.isfinite(self.sums.sum().item())
+        """Whether all are known to be finite: squares do not cancel, so a finite sum has finite terms. Never to be logged.
+
+        On a device nobody asks, since the host would have to wait for it: rows are masked there instead.
+        """
+        return self.sums.is_cpu and math.isfinite(self.sums.sum().item())
 
 
 class PerSample(Protocol):

@@ -45,13 +45,17 @@ def _said(thing: Any) -> bytes:
 
 def words(tensor: Tensor) -> int:
     """The sum of a tensor's words, as whole numbers."""
-    flat = tensor.detach().contiguous()
-    return int(flat.view(_WORDS[flat.element_size()]).sum(dtype=torch.int64)) if flat.numel() else 0
+    return of_all([tensor])[0]
 
 
 def of_all(tensors: Iterable[Tensor]) -> list[int]:
-    """The same for several."""
-    return [words(tensor) for tensor in tensors]
+    """The same for several; a device is waited for once."""
+    flat = [tensor.detach().contiguous() for tensor in tensors]
+    sums = [t.view(-1).view(_WORDS[t.element_size()]).sum(dtype=torch.int64) for t in flat]
+    if len({t.device for t in sums}) > 1:
+        sums = [t.cpu() for t in sums]
+    found: list[int] = torch.stack(sums).tolist() if sums else []
+    return found
 
 
 def marks(seed: int, numbers: Iterable[int]) -> int:

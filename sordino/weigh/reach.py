@@ -42,10 +42,10 @@ def bounded_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, siz
     most = limit(sensitivity)
     if _within(weights, norms, sensitivity, most * (1 + _ROUNDED)):
         return weights
-    reach = reaches(weights, norms, sensitivity, sizes)
-    low, high = torch.aminmax(reach)  # of what is not a number both are not
-    if low.item() >= 0 and high.item() <= most * (1 + _ROUNDED):
-        return weights
+    if weights.is_cpu:  # what follows leaves such weights as they are; a device is not waited for to see that
+        low, high = torch.aminmax(reaches(weights, norms, sensitivity, sizes))  # of what is not a number both are not
+        if low.item() >= 0 and high.item() <= most * (1 + _ROUNDED):
+            return weights
     proper = ((weights >= 0) & torch.isfinite(weights)).all(dim=1, keepdim=True)
     kept = torch.where(proper, weights, 0)
     reach = reaches(kept, norms, sensitivity, sizes).double()
@@ -77,7 +77,8 @@ def reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Size
     if sensitivity.units is not None:
         factors = sensitivity.units(sizes())
         by_tensor = by_tensor * by_tensor.new_tensor([factors[name] for name in norms.names])
-    if by_tensor.shape[1] and not by_tensor.amin().item() >= 0:
-        return by_tensor.amin(dim=1)
     found: Tensor = torch.linalg.vector_norm(by_tensor, dim=1)
-    return found
+    if not by_tensor.shape[1]:
+        return found
+    least = by_tensor.amin(dim=1)
+    return torch.where(least >= 0, found, least)

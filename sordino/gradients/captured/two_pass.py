@@ -107,7 +107,7 @@ class TwoPassResult:
             torch._foreach_zero_(list(total.values()))
         room = total
         finite = self._norms.squared.isfinite().all(dim=1)
-        whole = bool(finite.all())
+        whole = finite.is_cpu and bool(finite.all())  # a device is not waited for
 
         def take(column: int, part: Part) -> None:
             w = weights[:, column if weights.shape[1] > 1 else 0]

@@ -23,6 +23,24 @@ from sordino.gradients.formulas.matrix_product import Matmul, diagonal_guard, gr
 from sordino.gradients.formulas.part import Part, blank, pieces, square_sum
 
 
+def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The different values, ascending, and the place of each value among them."""
+    found, place = torch.unique(values, return_inverse=True)
+    return found, place
+
+
+def distinct_in_place(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with as many places as values, of which the last are 0 and nobody's: their number is not asked for.
+
+    How many there are is a number on the device, for which the host would have to wait.
+    """
+    ordered, order = values.sort()
+    place = torch.zeros_like(values)
+    place[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
+    found = torch.zeros_like(values).scatter_(0, place, ordered)
+    return found, torch.empty_like(place).scatter_(0, order, place)
+
+
 @dataclass(frozen=True)
 class Lookup:
     """The table of an embedding."""
@@ -35,7 +53,7 @@ class Lookup:
         """Segment sums over equal (sample, id) pairs."""
         b = self.ids.shape[0]
         pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count
-        found, segment = torch.unique(pairs.flatten(), return_inverse=True)
+        found, segment = (distinct if pairs.is_cpu else distinct_in_place)(pairs.flatten())
         sums = self.g.new_zeros((found.numel(), self.g.shape[2])).index_add_(0, segment, self.g.flatten(0, 1))
         owner = found.div(self.count, rounding_mode="floor")
         return self.g.new_zeros(b).index_add_(0, owner, square_sum(sums))

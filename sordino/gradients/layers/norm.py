@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.formulas.part import Part, lift
+from sordino.gradients.formulas.part import Part, autocasting, lift
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.layers.registry import rule
 from sordino.refusal import Refusal
@@ -55,7 +55,7 @@ def layer_normed(
 ) -> Tensor:
     """`F.layer_norm`, recorded."""
     size = tape.size
-    if torch.is_autocast_enabled(input.device.type):  # autocast knows layer_norm, not the operation below it
+    if autocasting(input.device):  # autocast knows layer_norm, not the operation below it
         y, kept = nn.functional.layer_norm(input, list(shape), _proxy(weight), _proxy(bias), eps), _only(input)
     else:
         y, mean, scale = torch.native_layer_norm(input, list(shape), _proxy(weight), _proxy(bias), eps)
@@ -143,7 +143,7 @@ def group_normed(
     """`F.group_norm`, recorded; `rows` of the input belong to one sample, by default as the layer's layout says."""
     n, c, positions = input.shape[0], input.shape[1], prod(input.shape[2:])
     x = input if input.is_contiguous() or input.dim() == 4 else input.contiguous()
-    if torch.is_autocast_enabled(x.device.type):
+    if autocasting(x.device):
         y, kept = nn.functional.group_norm(x, groups, _proxy(weight), _proxy(bias), eps), _only(x)
     else:
         y, mean, scale = torch.native_group_norm(x, _proxy(weight), _proxy(bias), n, c, positions, groups, eps)
