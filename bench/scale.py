@@ -3,7 +3,8 @@
     python -m bench.scale            # result in bench/results/scale.json
 
 Measured: the processor's seconds, in one rank, of a lot of a network of 870,000 parameters on 1, 2 and 3 processes of
-this machine (gloo), beside plain training of the same network under DistributedDataParallel; what adding up on the grid
+this machine (gloo), the model on every rank and divided by fully_shard, beside plain training of the same network under
+DistributedDataParallel; what adding up on the grid
 costs one process; and the seconds of the two collectives. The model of larger machines has a latency and a bandwidth,
 which are assumed, the computation of a rank's records, and the noise of its coordinates. The fake group has no other
 ranks: its collectives do nothing, and what they are asked to send is counted.
@@ -40,6 +41,7 @@ RESULT = Path(__file__).parent / "results" / "scale.json"
 RECORDS, INPUTS, HIDDEN = 4096, 784, 1100
 LOT, LOTS = 192, 14
 MANY = 4096
+ROUNDS = 3
 
 
 def network(hidden: int = HIDDEN) -> nn.Module:
@@ -61,9 +63,11 @@ def records() -> torch.utils.data.TensorDataset:
     )
 
 
-def private_lots(mesh: Ranks | None) -> list[float]:
-    """Seconds of the processor for each lot, the first few left out."""
+def private_lots(mesh: Ranks | None, *, divided: bool = False) -> list[float]:
+    """Seconds of the processor for each lot, the first few left out; `divided`: by fully_shard."""
     model, found = network(), []
+    if divided:
+        fully_shard(model)
     run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None):  # not what is measured here
@@ -117,7 +121,12 @@ def _rank(rank: int, size: int, store: str, made: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     ranks = Ranks(dist.group.WORLD)
-    result = {"private": private_lots(ranks), "plain": plain_lots(), "collectives": collectives(ranks)}
+    found: dict[str, list[float]] = {"private": [], "plain": [], "fully_sharded": []}
+    for _ in range(ROUNDS):  # in turn, so that other work on the machine falls on all of them
+        found["private"] += private_lots(ranks)
+        found["plain"] += plain_lots()
+        found["fully_sharded"] += private_lots(None, divided=True)
+    result: dict[str, Any] = {**found, "collectives": collectives(ranks)}
     if rank == 0:
         made.put(result)
     dist.barrier()
@@ -139,6 +148,7 @@ def measured(size: int, folder: Path) -> dict[str, Any]:
     return {
         "ranks": size,
         "private_cpu_ms": round(1e3 * median(found["private"]), 2),
+        "fully_sharded_cpu_ms": round(1e3 * median(found["fully_sharded"]), 2),
         "plain_ddp_cpu_ms": round(1e3 * median(found["plain"]), 2),
         "collectives_ms": {name: [round(1e3 * s, 3) for s in each] for name, each in found["collectives"].items()},
     }
@@ -223,16 +233,22 @@ NOISE_SECONDS = 1.2e-9
 """A value, on one core of the machine of docs/engine.md."""
 
 
+def one_process() -> dict[str, float]:
+    """Without other ranks."""
+    found: dict[str, list[float]] = {"without_ranks_cpu_ms": [], "group_of_one_cpu_ms": [], "plain_cpu_ms": []}
+    for _ in range(ROUNDS):
+        found["without_ranks_cpu_ms"] += private_lots(None)
+        found["group_of_one_cpu_ms"] += private_lots(Ranks())
+        found["plain_cpu_ms"] += plain_lots()
+    return {name: round(1e3 * median(each), 2) for name, each in found.items()}
+
+
 def main() -> None:
     """Measure, count, predict."""
     torch.set_num_threads(1)
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
-    alone = {
-        "without_ranks_cpu_ms": round(1e3 * median(private_lots(None)), 2),
-        "group_of_one_cpu_ms": round(1e3 * median(private_lots(Ranks())), 2),
-        "plain_cpu_ms": round(1e3 * median(plain_lots()), 2),
-    }
-    result = {
+    alone = one_process()
+    result: dict[str, Any] = {
         "processor": processor(),
         "cores": os.cpu_count(),
         "what": f"linear layers of {INPUTS}-{HIDDEN}-10, Poisson lots of {LOT}, chunks of 32, one thread a rank, gloo",
@@ -247,6 +263,11 @@ def main() -> None:
             f"{ranks} devices": predicted(8, 1e11, ranks, flops=2e14, bandwidth=5e10, latency=5e-6)
             for ranks in (8, 64, 512, 4096)
         },
+    }
+    ratio = alone["without_ranks_cpu_ms"] / alone["plain_cpu_ms"]
+    result["private_over_plain"] = {"one process": round(ratio, 2)} | {
+        f"{each['ranks']} ranks": round(each["private_cpu_ms"] / each["plain_ddp_cpu_ms"], 2)
+        for each in result["measured"]
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))  # noqa: T201

@@ -147,13 +147,21 @@ class OnGridAccumulator:
                 self._past = past if self._past is None else self._past | past
         if self._sums is None:
             self._narrow = {name: _empty(tensor) for name, tensor in chunk.items()}
-            self._sums = {name: row.double() for name, row in rows.items()}
-        else:
-            for name, row in rows.items():
+            self._sums = self._room(rows)
+        for name, row in rows.items():
+            if self._held:
                 self._add(self._sums[name], row)
+            else:
+                self._sums[name].copy_(row)
         self._held += 1
         if self._held == _EXACT:
             self._settle()
+
+    def _room(self, rows: Grads) -> Grads:
+        """Room for sums in float64, one after the other."""
+        sizes = [len(row) for row in rows.values()]
+        device = next((row.device for row in rows.values()), torch.device("cpu"))
+        return dict(zip(rows, self._ranks.kept.take(sum(sizes), torch.float64, device).split(sizes), strict=True))
 
     def _add(self, total: Tensor, row: Tensor) -> None:
         """A row of any type, made wide a stretch at a time: torch adds tensors of one type three times as fast."""
@@ -169,17 +177,16 @@ class OnGridAccumulator:
         """From float64, where so many sums of whole numbers are exact, to 64 bits."""
         assert self._sums is not None, "a lot has at least one part"
         rows = list(self._sums.values())
+        first = self._values is None
         if self._values is None:
-            device = rows[0].device if rows else None
-            self._values = torch.empty(sum(map(len, rows)), dtype=torch.int64, device=device)
-            for some, row in zip(self._values.split([len(row) for row in rows]), rows, strict=True):
+            device = rows[0].device if rows else torch.device("cpu")
+            self._values = self._ranks.kept.take(sum(map(len, rows)), torch.int64, device)
+        for some, row in zip(self._values.split([len(row) for row in rows]), rows, strict=True):
+            if first:
                 some.copy_(row)
-        else:
-            for some, row in zip(self._values.split([len(row) for row in rows]), rows, strict=True):
+            else:
                 some.add_(row.to(torch.int64))
         self._held = 0
-        for row in rows:
-            row.zero_()
 
     @property
     def past_the_end(self) -> bool:

@@ -13,6 +13,16 @@ Room: TypeAlias = Callable[[tuple[int, ...], Tensor], Tensor]
 """Makes an uninitialised tensor of that shape, of the dtype and on the device of another: a caller may reuse buffers."""
 
 
+_OWNER_ONLY = 2  # references to a storage: the owner's tensor, and the handle that asks
+
+
+def is_free(buffer: Tensor) -> bool:
+    """Whether no tensor shares a buffer's memory but the one its owner keeps."""
+    storage = buffer.untyped_storage()
+    count: int = torch._C._storage_Use_Count(storage._cdata)
+    return count <= _OWNER_ONLY
+
+
 def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """`Room` from the allocator."""
     return like.new_empty(shape)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sordino.random.keystream import KEY_BYTES
 from sordino.random.rng import Rng
+from sordino.ranks.kept_memory import KeptMemory
 
 
 class Ranks:
@@ -29,7 +30,7 @@ class Ranks:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self.group = group
+        self.group, self.kept = group, KeptMemory()
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
         backend = "" if group is None else str(dist.get_backend(group))
@@ -47,9 +48,10 @@ class Ranks:
         if self.size == 1:
             return values
         if self._gloo:  # its reduce-scatter is an all-reduce; here each rank is sent what is its own, and adds it up
-            sent = torch.empty_like(values)
+            sent = self.kept.take(len(values), values.dtype, values.device)
             dist.all_to_all_single(sent, values, group=self.group)
-            own, *others = sent.chunk(self.size)
+            first, second, *others = sent.chunk(self.size)
+            own = first + second
             for other in others:
                 own.add_(other)
             return own

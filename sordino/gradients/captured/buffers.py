@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino.door.vectors import ALIGNMENT
-from sordino.gradients.formulas.workspace import is_free
+from sordino.kernels.tensors import is_free
 
 _KEPT = 3  # buffers a pool remembers
 

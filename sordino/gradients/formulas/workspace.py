@@ -16,17 +16,10 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.first_batch.stopwatch import Stopwatch
+from sordino.kernels.tensors import is_free
 
 _MOST_ROWS = 64 << 20  # bytes remembered
 _WORTH = 1 << 18  # elements; below, the allocator itself hands memory out again
-_OWNER_ONLY = 2  # references to a storage: the owner's tensor, and the handle that asks
-
-
-def is_free(buffer: Tensor) -> bool:
-    """Whether no tensor shares a buffer's memory but the one its owner keeps."""
-    storage = buffer.untyped_storage()
-    count: int = torch._C._storage_Use_Count(storage._cdata)
-    return count <= _OWNER_ONLY
 
 
 class Workspace:
