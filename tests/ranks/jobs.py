@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -123,6 +121,9 @@ def train(ranks: Ranks, case: Case) -> Came:
 
 def checkpointed(ranks: Ranks, folder: str, steps: int, query: str, divided: bool, begin: bool) -> Came:
     """So many steps of a run of four, from its beginning or from a checkpoint that others wrote; then a checkpoint."""
+    import torch.distributed.checkpoint as dcp  # a second of every process, which few tests need
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
     model = sharded(model, ranks) if divided else model

@@ -58,13 +58,18 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_lots_of_all_kinds_come_to_the_same(gang, case):
-    cases = (case, replace(case, divided=True))
-    the_same([came for each in cases for size in (1, 2, 3) for came in gang(jobs.train, size, each)])
+    divided = replace(case, divided=True)
+    kinds = [(1, case), (2, case), (3, case), (2, divided), (3, divided)]
+    the_same([came for size, each in kinds for came in gang(jobs.train, size, each)])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(gang):
+    return gang(jobs.part, 1, 6, None)[0]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
-def test_a_run_goes_on_with_another_number_of_ranks(gang, before, after):
-    undisturbed = gang(jobs.part, 1, 6, None)[0]
+def test_a_run_goes_on_with_another_number_of_ranks(gang, undisturbed, before, after):
     saved = gang(jobs.part, before, 3, None)[0]
     for found in gang(jobs.part, after, 3, saved):
         assert found["parameters"] == undisturbed["parameters"]
