@@ -32,9 +32,9 @@ DIVIDED = [name for name in STOPPED if name != "another learning rate"]
 """Of rows that one rank alone holds nobody else knows how far they were to go."""
 
 
-@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
-    ("name", "divided"), [*((name, False) for name in STOPPED), *((name, True) for name in DIVIDED)]
+    ("name", "size", "divided"),
+    [*((name, size, False) for name in STOPPED for size in (2, 3)), *((name, 2, True) for name in DIVIDED)],
 )
 def test_a_disagreement_stops_every_rank_before_the_door(gang, name, size, divided):
     case = Case(rate=0.05 if "empty" in name else 0.2, steps=8, physical_batch=4, broken=name, divided=divided)
