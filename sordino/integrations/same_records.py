@@ -56,7 +56,7 @@ class Rows:
     def hold(self, table: Any, *, one: bool = False) -> bool:
         """Are more of its rows here than chance explains? Of a view of the same memory, which may hold others, `one`.
 
-        >>> x = np.random.default_rng(0).normal(size=(300, 4))
+        >>> x = np.random.default_rng(0).random((300, 4))
         >>> trained = Rows.of(x[:200])
         >>> trained.hold(x[200:]), trained.hold(x[:50].tolist()), trained.hold(x)
         (False, True, True)

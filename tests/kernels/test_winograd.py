@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, conv_transpose2d
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from sordino.gradients import Captured, PerformanceOptions
@@ -87,7 +87,7 @@ def close(found: Tensor, wanted: Tensor, absolute: Tensor) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(case=layers(), level=st.integers(0, 1), count=st.integers(1, 2), bias=st.booleans())
+@given(case=layers(), level=st.integers(0, 2), count=st.integers(1, 2), bias=st.booleans())
 def test_output_and_input_gradient_are_the_frameworks(passes_library, case, level, count, bias):
     a, g, w, geometry = case
     start = torch.linspace(-1, 1, len(w)) if bias else None
@@ -97,13 +97,13 @@ def test_output_and_input_gradient_are_the_frameworks(passes_library, case, leve
     a, g, w = a.double(), g.double(), w.double()
     start = None if start is None else start.double()
     size = None if start is None else start.abs()
-    close(y, conv2d(a, w, start, padding=padding), conv2d(a.abs(), w.abs(), size, padding=padding))
-    absolute = conv2d_input(a.shape, w.abs(), g.abs(), padding=padding)
-    close(back, conv2d_input(a.shape, w, g, padding=padding), absolute)
+    # A tile is computed whole: products of taps with pixels beyond the border cancel in it, and leave their rounding.
+    close(y, conv2d(a, w, start, padding=padding), conv2d(a.abs(), w.abs(), size, padding=2))
+    close(back, conv2d_input(a.shape, w, g, padding=padding), conv_transpose2d(g.abs(), w.abs()))
 
 
 @settings(max_examples=150, deadline=None)
-@given(case=layers(), level=st.integers(0, 1), count=st.integers(1, 2))
+@given(case=layers(), level=st.integers(0, 2), count=st.integers(1, 2))
 def test_rows_norms_and_sums_are_the_frameworks(rows_library, case, level, count):
     a, g, _, geometry = case
     assert winograd_rows.takes(a, g, geometry)
