@@ -152,11 +152,13 @@ def _cell(runs: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser()
+    p = argparse.ArgumentParser(allow_abbrev=False)  # --seed 2 is not --seeds 2
     p.add_argument("--task", choices=("r8", "20news"), default="r8")
     p.add_argument("--mode", choices=MODES, default="head")
     p.add_argument("--epsilon", type=float, nargs="+", default=[0.0], help="0: no noise and no clipping to speak of")
-    p.add_argument("--seeds", type=int, default=1, help="0, 1, … up to this")
+    p.add_argument(
+        "--seeds", type=int, default=1, help="0, 1, … of initial adapters; lots and noise are fresh in every run"
+    )
     p.add_argument("--physical", type=int, default=256)
     p.add_argument("--held-out", action="store_true")
     p.add_argument("--keep", action="store_true")
