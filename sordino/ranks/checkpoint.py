@@ -37,7 +37,15 @@ class Saves(Protocol):
 class InCheckpoint:
     """A run in a checkpoint of torch.distributed; loaded without a `Replay` it goes on with a new key, as always.
 
-    What is written holds the key of the noise: the folder is as secret as the data.
+    Privacy: what is written holds the key of the noise: the folder is as secret as the data.
+
+    Example:
+        >>> import sordino as sd
+        >>> model = torch.nn.Linear(2, 1)
+        >>> private = sd.Private(model, lambda m, x: m(x).square().sum(1), sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
+        >>> entry = sd.InCheckpoint(private).state_dict()  # beside model and optimizer in what dcp.save is given
+        >>> sd.InCheckpoint(private).load_state_dict(entry)
+
     """
 
     def __init__(self, private: Saves, replay: Replay | None = None) -> None:

@@ -49,15 +49,6 @@ class ParallelInside(InAGroup):
         return nn.Sequential(nn.parallel.DistributedDataParallel(model))
 
 
-class Sharded(InAGroup):
-    def wrap(self, model: nn.Module) -> nn.Module:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-        return model
-
-
 class Distributed(InAGroup):
     def wrap(self, model: nn.Module) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
@@ -92,11 +83,6 @@ def distributed_data_parallel(seed: int) -> Script:
 @WRAPPERS.unmeasured
 def distributed_data_parallel_inside_the_model(seed: int) -> Script:
     return _made(ParallelInside, seed)
-
-
-@WRAPPERS.unmeasured
-def fully_sharded(seed: int) -> Script:
-    return _made(Sharded, seed)
 
 
 @WRAPPERS.unmeasured
