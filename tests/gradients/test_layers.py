@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from sordino.gradients import Captured
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas import by_shape
+from sordino.gradients.formulas.geometry import Geometry
+from sordino.gradients.formulas.matrix_product import Matmul
+from sordino.gradients.formulas.part import measured
 from tests.gradients.oracle import same
 from tests.gradients.zoo import GRID, Case
 
@@ -183,6 +186,44 @@ def test_every_formula_of_a_linear_map_gives_the_same(choice: str, keep: int, mo
     monkeypatch.setattr(Output, "formula", lambda *_: choice)
     options = PerformanceOptions(keep_bytes=keep, scratch_bytes=1024)
     same(nn.Linear(6, 5).double(), (torch.randn(7, 4, 6).double(),), backend=Captured(options))
+
+
+@pytest.mark.parametrize("choice", ["gram", "compiled", "rows"])
+@pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
+def test_no_formula_raises_norms_of_a_weight_used_on_unlike_inputs(
+    choice: str, keep: int, monkeypatch: pytest.MonkeyPatch
+):
+    from sordino.gradients.formulas.output_gradient import Output
+    from sordino.kernels.gram import grams
+
+    if choice == "compiled" and grams() is None:
+        pytest.skip("no compiled kernels here")
+    monkeypatch.setattr(Output, "formula", lambda *_: choice)
+    a, g = torch.randn(9, 3, 6), torch.randn(9, 3, 6)  # ‖a‖‖g‖ is from one large input and another's large gradient
+    a[:, 0], g[:, 0] = 1e4 * a[:, 0], 1e-4 * g[:, 0]
+    part = Matmul(a, g)
+    exact = torch.bmm(g.double().transpose(1, 2), a.double()).flatten(1).square().sum(1)
+    found = measured(part, PerformanceOptions(keep_bytes=keep))
+    torch.testing.assert_close(found.double(), exact, rtol=2e-4, atol=0)
+
+
+@pytest.mark.parametrize(("choice", "groups"), [("gram", 1), ("gram", 4), ("shifted", 1)])
+def test_grams_of_a_convolution_raise_norms_by_what_their_rounding_hides(
+    choice: str, groups: int, monkeypatch: pytest.MonkeyPatch
+):
+    from sordino.gradients.formulas.convolution_weight import Convolution
+
+    torch.manual_seed(0)
+    monkeypatch.setattr(Convolution, "_choice", lambda *_: choice)
+    a, g = torch.randn(5, 4, 6, 6), torch.randn(5, 8, 6, 6)
+    a[:, :, :2], g[:, :, :2] = 1e4 * a[:, :, :2], 1e-4 * g[:, :, :2]
+    part = Convolution(a, g, Geometry((3, 3), (1, 1), (1, 1), (1, 1), groups))
+    rows = part.rows(slice(None)).double()
+    found = measured(part, PerformanceOptions(keep_bytes=0)).double() / rows.flatten(1).square().sum(1)
+    patches = nn.functional.unfold(a.double(), 3, padding=1).unflatten(1, (groups, -1)).square().sum(2)
+    terms = (patches * g.double().flatten(2).unflatten(1, (groups, -1)).square().sum(2)).sum(1).sqrt().sum(1)
+    torch.testing.assert_close(part.terms.double(), terms.square(), rtol=1e-5, atol=0)
+    assert 1 - 1e-6 <= found.min() <= found.max() <= 1 + 1e-3
 
 
 @pytest.mark.parametrize("last", [False, True])

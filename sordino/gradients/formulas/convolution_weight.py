@@ -83,7 +83,8 @@ class Convolution:
             ]
             squared = torch.cat([s for s, _ in products])
             again = diagonal_guard(squared, torch.cat([d for _, d in products]))
-            squared = squared + self._terms().mul(gram_rounding(squared.dtype))
+            self.terms = self._close_terms()
+            squared = squared + self.terms * gram_rounding(squared.dtype)
             for index in pieces(again, per_pass(size, options)):
                 squared[index] = square_sum(self.rows(index))
             return squared
@@ -186,8 +187,20 @@ class Convolution:
         return turned.reshape(*tap_first.shape[:-3], *self.shape)
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
-        """K‖a‖²‖g‖²: a pixel is in at most K patches."""
+        """(Σ_pos ‖patch‖‖g‖)² after a Gram sum, whose rounding it bounds; else K‖a‖²‖g‖², as a pixel is in K patches."""
         return None if self.kept is not None else self._terms()
+
+    def _close_terms(self) -> Tensor:
+        """Position by position, by group; cheap beside a Gram sum, for which there are few positions."""
+        geometry, floor = self.geometry, vanishing(self.a.dtype)
+        a = geometry.fitted(self.a, self.g.shape[2:])
+        pixels, g = (x.square().add_(floor).unflatten(1, (geometry.groups, -1)).sum(2) for x in (a, self.g))
+        ones = pixels.new_ones(geometry.groups, 1, *geometry.kernel)
+        rank = len(geometry.kernel)
+        convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
+        patches = convolve(pixels, ones, None, geometry.stride, (0,) * rank, geometry.dilation, geometry.groups)
+        lengths: Tensor = (patches.clamp_(min=0) * g).sum(1).sqrt_()
+        return lengths.flatten(1).sum(1).square_()
 
     def _terms(self) -> Tensor:
         if self.terms is None:

@@ -149,6 +149,11 @@ def rough_square_sum(x: Tensor, floor: float) -> Tensor:
     return found.square_().add_(math.prod(x.shape[1:]) * floor)
 
 
+def rough_lengths(x: Tensor, floor: float) -> Tensor:
+    """‖x_t‖ of each position of (B, T, n) to a few digits, its square no less than `floor` for each element."""
+    return _length(x, 2).square_().add_(x.shape[2] * floor).sqrt_()
+
+
 _COMPARED = threading.local()
 
 
