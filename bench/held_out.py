@@ -25,6 +25,7 @@ import sordino as sd
 from sordino.optim import Average
 from sordino.runs import Recipe, find, job, loop
 from sordino.runs.evaluate import evaluate
+from sordino.runs.losses import cross_entropy
 from sordino.runs.own_data import Given
 from sordino.runs.own_file import OwnFile
 from sordino.runs.run_data import RunData, Say, run_data
@@ -117,10 +118,11 @@ def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -
         raise SystemExit(f"{name}, seed {seed}: the run was stopped; nothing is kept of it")
     found = {f"{name} ema=0" if averages else name: history.test_accuracy}
     if averages:
-        test = split(recipe, None, lambda _: None).prepared.test
+        prepared = split(recipe, None, lambda _: None).prepared
         for decay, average in Averages.last.beside.items():
             with average.swapped():
-                found[f"{name} ema={decay:g}"] = evaluate(Averages.last.model, test)[0]
+                said = evaluate(Averages.last.model, prepared.test, cross_entropy, prepared.classes)
+                found[f"{name} ema={decay:g}"] = said.accuracy
     rows = kept()  # read only now: another process may have written meanwhile
     for variant, accuracy in found.items():
         rows.setdefault(variant, {})[str(seed)] = accuracy

@@ -55,13 +55,15 @@ class Own:
 def of_file(own: OwnFile, recipe: Recipe, say: Callable[[str], None]) -> Own:
     """The records of a file or a folder."""
     classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
-    found, test = read(own, recipe.features, classifies, say)
-    whole = (found.x, found.y)
+    found, test = read(own, recipe.features, classifies, say, recipe.unit)
+    units, told = found.units, TESTED
     if test is None:
-        train, tested, told = _split(whole, found.keys, own.held_out, HELD_OUT)
+        apart, told = _apart(found.keys, own.held_out), HELD_OUT
+        train, tested = (found.x[~apart], found.y[~apart]), (found.x[apart], found.y[apart])
+        units = None if units is None else units[~apart]
     else:
-        train, tested, told = whole, (test.x, test.y), TESTED
-    prepared = Prepared(TensorDataset(*train), TensorDataset(*tested), found.outputs, unbounded=found.unbounded)
+        train, tested = (found.x, found.y), (test.x, test.y)
+    prepared = Prepared(TensorDataset(*train), TensorDataset(*tested), found.outputs, units, unbounded=found.unbounded)
     return Own(prepared, (*found.not_covered, told), found.titles, found.classes or ())
 
 
@@ -70,7 +72,8 @@ def of_memory(given: Given) -> Own:
     train = given.train
     if given.test is None:
         keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train, strict=True)]
-        train, test, told = _split(train, keys, SHARE, HELD_OUT)
+        apart, told = _apart(keys, SHARE), HELD_OUT
+        train, test = (train[0][~apart], train[1][~apart]), (train[0][apart], train[1][apart])
     else:
         test, told = given.test, TESTED
     outputs = _outputs(given.model, train[0])
@@ -105,16 +108,14 @@ def tensors(data: Any) -> tuple[Tensor, Tensor]:
     return x, (y.unsqueeze(1) if y.is_floating_point() and y.dim() == 1 else y)
 
 
-def _split(
-    whole: tuple[Tensor, Tensor], keys: list[bytes], share: float, told: str
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], str]:
+def _apart(keys: list[bytes], share: float) -> Tensor:
+    """Which records are held out."""
     apart = torch.from_numpy(held_out(keys, share))
-    x, y = whole
     if bool(apart.all()) or not bool(apart.any()):
         raise ValueError(
             f"held_out={share:g}: of so few records none is held out, or all are; give a test set or another share"
         )
-    return (x[~apart], y[~apart]), (x[apart], y[apart]), told
+    return apart
 
 
 def _outputs(model: nn.Module, x: Tensor) -> int:

@@ -45,10 +45,16 @@ _EVERY: Mapping[str, Any] = {
 }
 
 
+_BY_UNIT: Mapping[str, Any] = {"rate": 0.2, "steps": 200}
+"""There are fewer units than records, and each says more in a lot."""
+
+
 def own_recipe(own: OwnFile | Given, changes: Mapping[str, Any]) -> Recipe:
     """The recipe that a run on own data begins from, with the fields that were given."""
-    if changes.get("unit") is not None:
-        raise ValueError(f"unit={changes['unit']!r}: own data are drawn by record; sordino.Private.draws takes units")
+    if isinstance(own, Given) and changes.get("unit") is not None:
+        raise ValueError(
+            f"unit={changes['unit']!r}: records in memory are drawn by record here; sordino.Private.draws takes units"
+        )
     made = _of_memory(own, changes) if isinstance(own, Given) else _of_file(own, changes)
     if made.get("epsilon") is None and made.get("noise_multiplier") is None:
         raise ValueError("own data without epsilon: how much may be told of one record? 1 is strong, 8 is weak")
@@ -80,6 +86,8 @@ def _of_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]:
         kind |= {"features": "minilm"}
     elif model in _TEXTS:
         raise ValueError(f"model={model!r}: is of texts; say which column holds them, as in --text review")
+    if given.get("unit") is not None:
+        kind |= {"ranges": None, **_BY_UNIT}
     if own_model.MARK in model:
         given["model"] = own_model.absolute(model)
     if model == "mlp":

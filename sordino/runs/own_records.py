@@ -47,10 +47,21 @@ class OwnRecords:
     unbounded: int = 0
     """How many of them come first whose bounds are to be found."""
     not_covered: tuple[str, ...] = ()
+    units: Tensor | None = None
+    """Whose each record is, where lots are drawn by unit."""
 
 
-def read(own: OwnFile, features: str, classifies: bool, say: Say) -> tuple[OwnRecords, OwnRecords | None]:
-    """The records of the file, and those of the test file, if there is one, by the same scheme."""
+def read(
+    own: OwnFile, features: str, classifies: bool, say: Say, unit: str | None = None
+) -> tuple[OwnRecords, OwnRecords | None]:
+    """The records of the file, and those of the test file, if there is one, by the same scheme.
+
+    `unit` is the column that says whose a record is. It is not learnt from, and all records of a unit are told by it alone.
+    """
+    if unit is not None and (own.of_images or own.of_arrays):
+        raise ValueError(
+            f"unit={unit!r}: tables and texts have a column that says whose a record is; Private.draws takes ids"
+        )
     if own.of_images:
         return _images(own, classifies)
     if own.of_arrays:
@@ -60,6 +71,11 @@ def read(own: OwnFile, features: str, classifies: bool, say: Say) -> tuple[OwnRe
     found = rows.read(Path(own.path), own.delimiter)
     test = None if own.test is None else rows.read(Path(own.test), own.delimiter)
     aim, told = _target(found, own, own.target, classifies)
+    owners = () if unit is None else (unit,)
+    if unit is not None and unit in (own.target, own.text):
+        raise ValueError(
+            f"unit={unit!r}: is what is learnt, or learnt from; need the column that says whose a record is"
+        )
     if own.text is not None:
         found.column(own.text, "--text")
         names: tuple[str, ...] = ()
@@ -69,19 +85,46 @@ def read(own: OwnFile, features: str, classifies: bool, say: Say) -> tuple[OwnRe
             return text_features(one.column(own.text or "", "--text"), features, say)
 
     else:
-        by = scheme(found, own.declared, (own.target, *own.drop))
+        by = scheme(found, own.declared, (own.target, *own.drop, *owners))
+        if unit is not None and by.unbounded:
+            raise BadFile(
+                found.path,
+                f"columns of numbers without bounds, by {unit}: {', '.join(by.titles[: by.unbounded])}",
+                f"give them, because they are found by record, not by {unit}: --bounds {by.titles[0]}=low:high",
+            )
         names, unbounded, read_off = tuple(by.titles), by.unbounded, (*by.read_off, *told)
 
         def x_of(one: Rows) -> Tensor:
             return torch.from_numpy(by.encode(one))
 
     def records(one: Rows) -> OwnRecords:
-        keys = ["\x1f".join(row).encode() for row in one.cells]
+        whose = None if unit is None else one.column(unit, "--unit")
+        keys = [name.encode() for name in whose] if whose else ["\x1f".join(row).encode() for row in one.cells]
         y = _told(one, aim)  # a bad row of the target is told before texts are encoded
         outputs = 1 if aim.categories is None else len(aim.categories)
-        return OwnRecords(x_of(one), y, keys, outputs, aim.categories, names, unbounded, read_off)
+        return OwnRecords(
+            x_of(one),
+            y,
+            keys,
+            outputs,
+            aim.categories,
+            names,
+            unbounded,
+            read_off,
+            None if whose is None else numbered(whose),
+        )
 
     return records(found), None if test is None else records(test)
+
+
+def numbered(whose: Sequence[str]) -> Tensor:
+    """A number for each name, in the order in which they are met.
+
+    >>> numbered(["ann", "bob", "ann"]).tolist()
+    [0, 1, 0]
+    """
+    numbers: dict[str, int] = {}
+    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in whose])
 
 
 def _target(found: Rows, own: OwnFile, target: str, classifies: bool) -> tuple[Column, tuple[str, ...]]:

@@ -97,7 +97,7 @@ class Recipe:
     backend: str | None = None
     """How per-sample gradients are computed. None: the method's own."""
     unit: str | None = None
-    """What is drawn, clipped and claimed in place of a record: speaker, of the data set friends."""
+    """What is drawn, clipped and claimed in place of a record: a column of own data, or speaker of friends."""
     unit_records: int = 16
     """At most so many records of a unit are in a lot, others each time."""
     rate: float

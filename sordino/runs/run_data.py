@@ -70,12 +70,14 @@ class RunData:
 
 def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Given | None = None) -> RunData:
     """The recipe's data, or the user's own, at most `limit` training records of it."""
-    if recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
+    if own is None and recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
         known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
         raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
     if own is not None:
         found = of_memory(own) if isinstance(own, Given) else of_file(own, recipe, say)
-        made = _limited(found.prepared, found.prepared.train.tensors, False, limit)
+        units = found.prepared.units
+        private = (*found.prepared.train.tensors, *(() if units is None else (units,)))
+        made = _limited(found.prepared, private, False, limit)
         return replace(made, not_covered=found.not_covered, columns=found.columns, classes=found.classes)
     if recipe.dataset == "friends":
         return _by_speaker(recipe, limit, say)

@@ -9,7 +9,8 @@ from torch import nn
 
 import sordino as sd
 from sordino.integrations import Privacy
-from sordino.integrations.same_records import Rows, Trained, shares_records
+from sordino.integrations.equal_rows import Rows
+from sordino.integrations.same_records import Trained, shares_records
 from tests.integrations.words import Sentences
 
 with warnings.catch_warnings():

@@ -178,7 +178,7 @@ FLAGS = {
     "a model that is not there": (["--target", "income", "--model", "nets.py:build"], "nets.py is not there"),
     "a size in words": (["--target", "income", "--size", "small"], "as in 32x32"),
     "a regression without bounds": (["--target", "age", "--loss", "squared"], "give them: --bounds age=low:high"),
-    "a unit": (["--target", "income", "--unit", "sex"], "drawn by record"),
+    "a unit that is no column": (["--target", "income", "--unit", "owner"], "owner"),
     "nobody to test on": (["--target", "income", "--held-out", "0.0000001"], "none is held out"),
 }
 
