@@ -30,6 +30,7 @@ from sordino.runs.recipe import MEASURED
 RESULTS = Path(__file__).parent / "results" / "accuracy.json"
 
 TARGETS: dict[str, float] = {
+    "adult ε=1": 84.5,
     "mnist ε=1": 98.0,
     "mnist ε=2": 98.3,
     "mnist ε=3": 98.5,
