@@ -19,6 +19,13 @@ PROCESSES = 3
 PATIENCE = 60.0
 
 
+def fork_server() -> Any:
+    """Where processes come from: one that has imported torch and the jobs, so that the others need not."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.ranks.divided_run", "tests.ranks.sharded_jobs"])
+    return context
+
+
 class Failed(Exception):
     """A job raised; what it said, by rank."""
 
@@ -27,7 +34,7 @@ class Gang:
     """`gang(job, 2, …)` calls `job(ranks, …)` in two processes and gives back what each returned."""
 
     def __init__(self, folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = fork_server()
         self._given = [context.Queue() for _ in range(PROCESSES)]
         self._made = context.Queue()
         self._processes = [

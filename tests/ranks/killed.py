@@ -21,22 +21,24 @@ QUIET = ["--no-report", "--json"]
 PATIENCE = 240.0
 
 
-def start(size: int, arguments: list[str]) -> list[subprocess.Popen[bytes]]:
-    """As a launcher does: so many processes, told by the environment who they are; one alone is told nothing."""
+def start(size: int, arguments: list[str], module: str = "sordino") -> list[subprocess.Popen[bytes]]:
+    """As a launcher does: so many processes, told by the environment who they are; of the command one is told nothing."""
+    alone = size == 1 and module == "sordino"
+    made = []
+    for told in [{}] if alone else environments(size):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **told}
+        command = [sys.executable, "-m", module, *arguments]
+        made.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    return made
+
+
+def environments(size: int) -> list[dict[str, str]]:
+    """What a launcher tells each of so many ranks on this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    made = []
-    for rank in range(size):
-        told = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            **({k: str(v) for k, v in told.items()} if size > 1 else {}),
-        }
-        command = [sys.executable, "-m", "sordino", *arguments]
-        made.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    return made
+    common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
 def ended(processes: list[subprocess.Popen[bytes]]) -> list[int]:
