@@ -40,6 +40,7 @@ from sordino.random.rng import Rng
 from sordino.ranks.digest import digest, of_all
 from sordino.ranks.fully_sharded import fully_sharded
 from sordino.ranks.group import Ranks, ranks_of
+from sordino.ranks.layer_by_layer import is_absent
 from sordino.ranks.ranked_lot import RankedLot, in_step, meet_at_the_end
 from sordino.ranks.shard import is_shard
 from sordino.refusal import Refusal
@@ -120,6 +121,7 @@ class Together:
             partial(_noticed, gradients, run.ledger),
             run.ledger.void,
             None if self.sharded is None else gradients.named,
+            None if self.sharded is None or self.sharded.layers is None else self.sharded.layers.rounds,
         )
 
     def over(self, run: Progress) -> bool:
@@ -141,7 +143,8 @@ class Together:
 
     def _tensors(self) -> list[Tensor]:
         """What every rank has whole: in the passes over a lot all of the model."""
-        return [t for t in (*self._model.parameters(), *self._model.buffers()) if not is_shard(t)]
+        held = (*self._model.parameters(), *self._model.buffers())
+        return [t for t in held if not is_shard(t) and not is_absent(t)]
 
     def anywhere(self, found: str | None) -> str | None:
         """What some rank found in its own part of a model that is divided; of another model all find the same."""

@@ -82,6 +82,12 @@ class OnGrid:
     grid: Grid
     ranks: Ranks
     shards: Mapping[str, Tensor] | None = None  # the parameters, where each rank holds some rows of them
+    scattered: bool = False  # the values are this rank's rows, of the sum over all ranks
+
+    @property
+    def size(self) -> int:
+        """Coordinates of the whole sum."""
+        return sum([tensor.numel() for tensor in self.narrow.values()])
 
     @property
     def division(self) -> Division:
@@ -103,7 +109,7 @@ class OnGrid:
 
     def own_sums(self) -> Tensor:
         """The sums over all ranks of this rank's coordinates."""
-        return self.division.own_sums(self.values)
+        return self.values if self.scattered else self.division.own_sums(self.values)
 
     def released(self, own: Tensor) -> Grads:
         """What all ranks made of their coordinates, by parameter."""
@@ -111,11 +117,20 @@ class OnGrid:
 
     def summed(self) -> Summed:
         """The whole sum on every rank, in float64 and without the factors: for who watches the door, and for no noise."""
-        total = self.ranks.sum_(self.values.clone()).double() * self.grid.step
+        total = self.ranks.sum_(self._everywhere()).double() * self.grid.step
         values = apart(total, self.narrow)
         if self.grid.factors is not None:
             values = {name: tensor / self.grid.factors[name] for name, tensor in values.items()}
-        return Summed({name: tensor.double() for name, tensor in values.items()}, self.narrow)
+        return Summed({name: tensor.double() for name, tensor in values.items()}, _here(self.narrow, values))
+
+    def _everywhere(self) -> Tensor:
+        """A share of the sum at all coordinates."""
+        if not self.scattered:
+            return self.values.clone()
+        whole = self.values.new_zeros(self.size)
+        for (start, count), rows in zip(self.own, self.values.split([n for _, n in self.own]), strict=True):
+            whole[start : start + count] = rows
+        return whole
 
 
 class OnGridAccumulator:
@@ -211,6 +226,11 @@ class OnGridAccumulator:
 def whole(total: Grads | Summed | OnGrid) -> Grads:
     """The whole sum in its own type, the same on every rank: for queries that go on from it before there is noise."""
     return rounded(total.summed() if isinstance(total, OnGrid) else total)
+
+
+def _here(narrow: Grads, values: Grads) -> Grads:
+    """Room for what is released, where there was none so far."""
+    return {name: torch.empty_like(t, device=values[name].device) if t.is_meta else t for name, t in narrow.items()}
 
 
 def _empty(tensor: Tensor) -> Tensor:

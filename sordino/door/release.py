@@ -118,7 +118,7 @@ def _released_by_ranks(
     total: OnGrid, sensitivity: Sensitivity | Unproven, noise: Noise, rng: Rng, divide_by: float
 ) -> Release:
     """Sums of whole numbers over the ranks, each rank's noise on its own coordinates, and what all released."""
-    size, step = len(total.values), total.grid.step
+    size, step = total.size, total.grid.step
     event: Event
     if isinstance(sensitivity, Unproven):
         scale, event = _scale(noise, sensitivity.scale, lost=True), events.NonPrivate(sensitivity.reason)

@@ -9,20 +9,28 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.protocol import trainable
-from sordino.ranks.shard import whole
+from sordino.ranks.layer_by_layer import passed_by_all, rows_behind
+from sordino.ranks.shard import is_shard, local, own_part, whole
 
 
 @contextmanager
 def displaced(model: nn.Module, by: Mapping[str, Tensor]) -> Iterator[None]:
-    """θ + by inside, θ to the last bit after it; parameters missing from `by`, and frozen ones, stay where they are."""
-    moved = {name: p for name, p in trainable(model).items() if name in by}
+    """θ + by inside, θ to the last bit after it; parameters missing from `by`, and frozen ones, stay where they are.
+
+    Of a parameter that comes and goes layer by layer each rank moves its rows, until no rank needs them moved any more.
+    """
+    moved = {name: rows_behind(p) for name, p in trainable(model).items() if name in by}
     with torch.no_grad():
-        before = [p.clone() for p in moved.values()]
+        before = [local(p).clone() for p in moved.values()]
         for name, p in moved.items():
-            p.add_(whole(by[name]).to(device=p.device, dtype=p.dtype))
+            step = by[name]
+            if is_shard(p):
+                step = local(step if is_shard(step) else own_part(p, step))
+            local(p).add_(whole(step).to(device=p.device, dtype=p.dtype))
     try:
         yield
+        passed_by_all()
     finally:
         with torch.no_grad():
             for p, was in zip(moved.values(), before, strict=True):
-                p.copy_(was)
+                local(p).copy_(was)

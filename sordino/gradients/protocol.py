@@ -11,7 +11,7 @@ query touches them, and nothing here prints, logs or raises on what they contain
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -93,6 +93,22 @@ class PerSample(Protocol):
         A row of weight 0 contributes exactly nothing, even where its gradient is not finite.
         """
         ...
+
+
+@runtime_checkable
+class OneByOne(Protocol):
+    """Gradients whose weighted sums can be made one parameter after the other, each dropped before the next."""
+
+    def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """As `weighted_sum`, bit by bit; of a parameter that no sample uses nothing."""
+        ...
+
+
+def one_by_one(grads: PerSample, weights: Tensor) -> Iterable[tuple[str, Tensor]]:
+    """The weighted sums of a batch, a parameter at a time where the backend can; none of a batch without a sample."""
+    if not len(weights):
+        return ()
+    return grads.sums(weights) if isinstance(grads, OneByOne) else grads.weighted_sum(weights).items()
 
 
 class Backend(Protocol):

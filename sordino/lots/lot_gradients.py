@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from sordino.gradients import batch as batches
 from sordino.gradients import probe
+from sordino.gradients.captured.engine import Captured
 from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.displaced import displaced
 from sordino.gradients.inventory import Inventory, Names, held_by, names_of
@@ -38,6 +39,7 @@ from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 
 _version = attrgetter("_version")
+_AGREE = 1e-3  # relative, of squared norms: a layer may round otherwise
 
 
 class LotGradients:
@@ -53,6 +55,7 @@ class LotGradients:
     ) -> None:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
         self._sharded = sharded
+        self._layer_by_layer = _layer_by_layer(backend, penalty, sharded)
         self._unit_loss = partial(unit_losses, loss_fn)
         self.device = torch.device("cpu")  # where the model is
         self._at_rest = Names(model)
@@ -96,9 +99,23 @@ class LotGradients:
             yield
             return
         with self._sharded.whole():
-            self._look_inside(Inventory(self.model))
-            self._names.look(self._inventory)
+            self._look_at_wholes()
             yield
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Inside, the passes over a lot can be made: with parameters layer by layer, if that is asked for."""
+        if self._sharded is None or not self._layer_by_layer:
+            with self.whole():
+                yield
+            return
+        with self._sharded.layered():
+            self._look_at_wholes()
+            yield
+
+    def _look_at_wholes(self) -> None:
+        self._look_inside(Inventory(self.model))
+        self._names.look(self._inventory)
 
     @property
     def named(self) -> dict[str, nn.Parameter]:
@@ -115,7 +132,22 @@ class LotGradients:
         few = batches.to(first(probe.PROBE), self.device)
         with self.whole():
             probe.probe(self.model, self.loss_for(few), few)
+        if self._layer_by_layer:
+            self._try_layers(few)
         return few
+
+    def _try_layers(self, few: Any) -> None:
+        """Compare norms with those of the whole model: what reads a parameter outside its module's forward reads nan."""
+        with Seeded(0, self.device), self.whole():
+            whole = self.gradients(few).norms()
+        with Seeded(0, self.device), self._inside():
+            found = self.gradients(few).norms()
+        if self._vectors or not torch.allclose(whole.squared, found.squared, rtol=_AGREE, equal_nan=True):
+            raise Refusal(
+                "layer_by_layer=True: with parameters gathered layer by layer the norms are others, so some parameter is "
+                "read outside the forward of the module that has it in its charge; apply fully_shard to a module around "
+                "both, or leave layer_by_layer out"
+            )
 
     def sizes(self) -> dict[str, int]:
         """The elements of each trainable parameter."""
@@ -123,11 +155,11 @@ class LotGradients:
 
     @contextmanager
     def passing(self, stream: Rng) -> Iterator[None]:
-        """Inside, passes are made: with the whole model, and with random numbers of the run.
+        """Inside, the passes over a lot are made, with random numbers of the run.
 
         Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn.
         """
-        with Seeded(stream.seed(), self.device), self.whole():
+        with Seeded(stream.seed(), self.device), self._inside():
             yield
 
     def gradients(self, batch: Any) -> PerSample:
@@ -237,6 +269,16 @@ class LotGradients:
             self.written = next(name for name, a, b in named if a != b)
         losses = part.losses
         return part if self.penalty is None else self.penalty.shifted(part, parameters), losses
+
+
+def _layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySharded | None) -> bool:
+    """Are parameters to be gathered layer by layer?"""
+    asked = isinstance(backend, Captured) and backend.options.layer_by_layer
+    if asked and sharded is None:
+        raise Refusal("layer_by_layer=True: the model is not divided; apply fully_shard to it, or leave that out")
+    if asked and penalty is not None:
+        raise Refusal("layer_by_layer=True: a penalty inside the clip reads all parameters; leave one of them out")
+    return asked
 
 
 def _for_pass(backend: Backend, inventory: Inventory) -> Backend:

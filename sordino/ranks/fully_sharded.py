@@ -4,7 +4,7 @@ At rest a rank holds its rows of every parameter, of the released gradient and o
 a lot the model is made whole: parameters are gathered one after the other, and torch's own hooks, which would gather
 them layer by layer, are taken off. Then the engine sees the plain model that it sees on one process, empty ranks need no
 passes of their own, and an error in one rank's records leaves no other rank inside a collective. The price is memory: all
-parameters on every rank during the passes.
+parameters on every rank during the passes. Where that is too much they come and go layer by layer (`layer_by_layer.py`).
 
 Privacy: norms are those of whole gradients, because a rank holds the whole activations of its own records.
 """
@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from sordino.ranks import shard
 from sordino.ranks.group import Ranks
+from sordino.ranks.layer_by_layer import LayerByLayer
 from sordino.ranks.ranked_lot import in_step
+from sordino.ranks.rounds import joined_rows
 from sordino.refusal import Refusal
 
 _TORCH_STATE = "__composable_api_state_key"
@@ -35,6 +37,7 @@ class FullySharded:
         self._model = model
         self._wholes: dict[int, tuple[Tensor, nn.Parameter]] = {}  # by the shard's identity, which is held here
         self._depth, self._times = 0, 0
+        self.layers: LayerByLayer | None = None  # inside `layered`
         self._ranks = Ranks()
         self.rest()
         for name, p in model.named_parameters():
@@ -92,8 +95,55 @@ class FullySharded:
             for _, held in self._wholes.values() if not self._depth else ():
                 held.data = held.data.new_empty(0)  # what still refers to the numbers keeps them
 
-    def _gathered(self, module: nn.Module, put_back: ExitStack) -> None:
-        """A module's parameters whole, the same objects every time, so that what is known of the model stays true."""
+    @contextmanager
+    def layered(self) -> Iterator[None]:
+        """Inside, a plain model whose parameters are there while the module that has them in its charge runs."""
+        if self.inside:  # whole already
+            yield
+            return
+        self._depth += 1
+        try:
+            self._times += 1
+            in_step(self._ranks, "the parameters, layer by layer", self._times)
+            with ExitStack() as put_back, torch.no_grad():
+                charges, numbers = self._charges(put_back)
+                shards, held = zip(*[self._wholes[key] for key in numbers], strict=True)
+                self.layers = LayerByLayer(self._ranks, shards, held)
+                with self.layers.entered(charges), torch.enable_grad():
+                    yield
+        finally:
+            self._depth, self.layers = 0, None
+            for _, each in self._wholes.values():
+                each.data = each.data.new_empty(0)
+
+    def _charges(self, put_back: ExitStack) -> tuple[list[tuple[nn.Module, list[int]]], dict[int, int]]:
+        """The modules that `fully_shard` was applied to, with what is in their charge; shards' identities by number."""
+        charges: list[tuple[nn.Module, list[int]]] = []
+        numbers: dict[int, int] = {}
+
+        def visit(module: nn.Module, charge: list[int], seen: set[int]) -> None:
+            if id(module) in seen:
+                return
+            seen.add(id(module))
+            if _is_fsdp(module):
+                charge = []
+                charges.append((module, charge))
+            for p in [p for p in module._parameters.values() if p is not None and shard.is_shard(p)]:
+                number = numbers.setdefault(id(p), len(numbers))
+                if number not in charge:
+                    charge.append(number)
+            self._bared(module, put_back)
+            self._replaced(module, put_back)
+            for child in module._modules.values():
+                if child is not None:
+                    visit(child, charge, seen)
+
+        visit(self._model, [], set())
+        return charges, numbers
+
+    def _replaced(self, module: nn.Module, put_back: ExitStack) -> list[tuple[Tensor, nn.Parameter]]:
+        """A module's parameters as the passes see them: the same objects every time, by which the engine knows a model."""
+        found: list[tuple[Tensor, nn.Parameter]] = []
         for name, p in module._parameters.items():
             if p is None or not shard.is_shard(p):
                 continue
@@ -101,18 +151,17 @@ class FullySharded:
             if held is None:
                 held = nn.Parameter(torch.empty(0, dtype=p.dtype, device=p.device), requires_grad=False)
                 self._wholes[id(p)] = p, held
-            if held.numel() != p.numel():
-                held.data = self._joined(p)
             held.requires_grad_(p.requires_grad)
             put_back.callback(module._parameters.__setitem__, name, p)
             module._parameters[name] = held
+            found.append((p, held))
+        return found
 
-    def _joined(self, p: Tensor) -> Tensor:
-        """All rows of a parameter: one all-gather."""
-        own, width = shard.local(p).detach().reshape(-1), shard.width(p)
-        room = own if len(own) == width else torch.cat([own, own.new_zeros(width - len(own))])
-        found = self._ranks.joined(room)[: p.numel()]
-        return (found.clone() if self._ranks.size == 1 else found).view(p.shape)
+    def _gathered(self, module: nn.Module, put_back: ExitStack) -> None:
+        """A module's parameters whole."""
+        for p, held in self._replaced(module, put_back):
+            if held.numel() != p.numel():
+                held.data = joined_rows(self._ranks, p)
 
     @staticmethod
     def _bared(module: nn.Module, put_back: ExitStack) -> None:

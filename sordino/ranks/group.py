@@ -9,7 +9,8 @@ are one party; the network between them is inside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class Ranks:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.group, self.kept = group, KeptMemory()
+        self.waits: Callable[[], None] | None = None  # before a collective: until the others are ready for it
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
         backend = "" if group is None else str(dist.get_backend(group))
@@ -40,6 +42,7 @@ class Ranks:
     def sum_(self, values: Tensor) -> Tensor:
         """Whole numbers, added up over all ranks in place, the same on each."""
         if self.size > 1:
+            self._wait()
             dist.all_reduce(values, group=self.group)
         return values
 
@@ -47,6 +50,7 @@ class Ranks:
         """Of whole numbers, as many as a multiple of the ranks: this rank's stretch, added up over all ranks."""
         if self.size == 1:
             return values
+        self._wait()
         if self._gloo:  # its reduce-scatter is an all-reduce; here each rank is sent what is its own, and adds it up
             sent = self.kept.take(len(values), values.dtype, values.device)
             dist.all_to_all_single(sent, values, group=self.group)
@@ -63,6 +67,7 @@ class Ranks:
         """The stretches of all ranks, which are equally long, in the order of the ranks."""
         if self.size == 1:
             return own
+        self._wait()
         whole = own.new_empty(self.size * len(own))
         dist.all_gather(list(whole.chunk(self.size)), own, group=self.group)
         return whole
@@ -71,6 +76,7 @@ class Ranks:
         """A small thing of every rank, in their order."""
         if self.size == 1:
             return [thing]
+        self._wait()
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, thing, group=self.group)
         return found
@@ -79,9 +85,24 @@ class Ranks:
         """A small thing, as the first rank has it."""
         if self.size == 1:
             return thing
+        self._wait()
         held = [thing]
         dist.broadcast_object_list(held, group=self.group, group_src=0)
         return held[0]
+
+    def _wait(self) -> None:
+        if self.waits is not None:
+            with self.in_round() as waits:
+                waits()
+
+    @contextmanager
+    def in_round(self) -> Iterator[Callable[[], None]]:
+        """Inside, all ranks are known to do the same, and none waits for another first."""
+        waits, self.waits = self.waits, None
+        try:
+            yield waits or (lambda: None)
+        finally:
+            self.waits = waits
 
     def fresh(self) -> Rng:
         """A stream nobody can repeat, the same on all ranks."""

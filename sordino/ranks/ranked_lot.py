@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from torch import Tensor
 from sordino.random.rng import Rng
 from sordino.ranks.digest import digest, marks, wrapped
 from sordino.ranks.group import Ranks
+
+if TYPE_CHECKING:
+    from sordino.ranks.rounds import Rounds
 
 T = TypeVar("T")
 _SUM, _END = "the sum of a lot", "the end of the draws"
@@ -53,6 +56,7 @@ class RankedLot:
     noticed: Callable[[], str | None]  # why there is no guarantee any more, if this rank knows
     void: Callable[[str], None]
     shards: Mapping[str, Tensor] | None = None  # the parameters, where each rank holds some rows of them
+    rounds: Rounds | None = None  # where sums are brought together one parameter at a time
     passes: int = 0
     seen: list[int] = field(default_factory=list)  # chunks computed in this pass
 

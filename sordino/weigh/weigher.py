@@ -24,12 +24,13 @@ import torch
 from torch import Tensor
 
 from sordino.door.grid import END, LONGEST, Grid, OnGrid, OnGridAccumulator
+from sordino.door.grid_by_rows import ByRowsAccumulator
 from sordino.door.rounding import USUAL_ROWS
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Estimate, Exact, Sensitivity, Unproven
 from sordino.door.vectors import Accumulator, Grads, Summed
 from sordino.events import Event
-from sordino.gradients.protocol import Norms, PerSample
+from sordino.gradients.protocol import Norms, PerSample, one_by_one
 from sordino.random.rng import Rng
 from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
@@ -139,13 +140,17 @@ def weigh(
     presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
     training diverges: it counts like any other.
     """
+    total: Accumulator | OnGridAccumulator | ByRowsAccumulator
     total = Accumulator() if ranked is None else _on_grid(rule, ranked, sizes)
     tallies: list[Tensor] = []
     rows = 0
     try:
         for part in parts:
             weights, norms, finite = _weights(part, rule, estimate, sizes)
-            total.take(part.weighted_sum(weights, into=total.room()))
+            if isinstance(total, ByRowsAccumulator):
+                total.take(one_by_one(part, weights))
+            else:
+                total.take(part.weighted_sum(weights, into=total.room()))
             rows = max(rows, len(weights))
             if rule.tally is not None:
                 counts = rule.tally(norms)
@@ -157,10 +162,10 @@ def weigh(
         raise
     assert most is None or rows <= most, "a lot is cut into parts of at most so many records"
     if ranked is not None:
-        assert isinstance(total, OnGridAccumulator), "ranks add up on a grid"
+        assert not isinstance(total, Accumulator), "ranks add up on a grid"
         if total.past_the_end:
             ranked.failed(Refusal("a sum is too long for whole numbers of 64 bits: need a rule that bounds each row"))
-        ranked.agree(len(total.total.values), total.total.grid.step, most)
+        ranked.agree(total.total.size, total.total.grid.step, most)
     tally = None if not tallies else _sum(tallies) if ranked is None else ranked.sums(tallies)
     return Weighed(total.total, tally, max(USUAL_ROWS, rows if most is None else most), total.dtype)
 
@@ -181,7 +186,9 @@ def _weights(
     return weights, norms, finite
 
 
-def _on_grid(rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int]] | None) -> OnGridAccumulator:
+def _on_grid(
+    rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int]] | None
+) -> OnGridAccumulator | ByRowsAccumulator:
     """Where this rank adds up its chunks: the grid follows from the bound, which is public."""
     promise = rule.sensitivity
     if not rule.bounded:
@@ -190,10 +197,14 @@ def _on_grid(rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int
             "train in one process"
         )
     if isinstance(promise, Unproven):
-        most = min(LONGEST, END / max(1, ranked.chunks))
-        return OnGridAccumulator(Grid.of(promise.scale), ranked.ranks, most, ranked.shards)
-    factors = None if promise.units is None or sizes is None else promise.units(sizes())
-    return OnGridAccumulator(Grid.of(promise.l2, factors), ranked.ranks, shards=ranked.shards)
+        grid, most = Grid.of(promise.scale), min(LONGEST, END / max(1, ranked.chunks))
+    else:
+        factors = None if promise.units is None or sizes is None else promise.units(sizes())
+        grid, most = Grid.of(promise.l2, factors), math.inf
+    if ranked.rounds is not None and ranked.shards is not None:
+        trained = {name: p for name, p in ranked.shards.items() if p.requires_grad}
+        return ByRowsAccumulator(grid, ranked.ranks, ranked.rounds, trained, most)
+    return OnGridAccumulator(grid, ranked.ranks, most, ranked.shards)
 
 
 def _sum(tallies: Sequence[Tensor]) -> Tensor:

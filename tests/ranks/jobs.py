@@ -56,7 +56,12 @@ def came(private: sd.Private, model: nn.Module, *, claims: bool = True) -> Came:
     return Came(digest(model), state["ledger"], state["noise"]["counter"], said)
 
 
-def variant(ranks: Ranks, name: str, divided: bool = False) -> Came:
+def engine(layered: bool = False) -> Captured:
+    """By shapes alone, as ranks need it; `layered`: a divided model comes and goes layer by layer."""
+    return Captured(PerformanceOptions(measure=False, layer_by_layer=layered))
+
+
+def variant(ranks: Ranks, name: str, divided: bool = False, layered: bool = False) -> Came:
     """A few steps of one row of the table of variants, in the float32 of training."""
     row = ROWS[name]
     torch.manual_seed(1 + (not divided) * ranks.rank)  # ranks begin elsewhere: the first one's parameters are copied
@@ -65,7 +70,7 @@ def variant(ranks: Ranks, name: str, divided: bool = False) -> Came:
     x, y = torch.randn(40, hunter.INPUTS, generator=given), torch.randn(40, hunter.CLASSES, generator=given)
     model = sharded(model, ranks) if divided else model
     named = row.backends[0]
-    backend = Captured(PerformanceOptions(measure=False)) if "captured" in row.backends else BACKENDS[named]
+    backend = engine(layered) if "captured" in row.backends else BACKENDS[named]
     private = sd.Private(model, squares, row.query(), backend=backend, seed=4, mesh=ranks, **row.options)
     sampler = sd.Poisson(0.25) if row.sampler is None else row.sampler()
     data = torch.utils.data.TensorDataset(x, y)
@@ -94,6 +99,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     broken: str = ""
     divided: bool = False
+    layered: bool = False
 
 
 def train(ranks: Ranks, case: Case) -> Came:
@@ -110,7 +116,8 @@ def train(ranks: Ranks, case: Case) -> Came:
     with ExitStack() as undo:
         if case.broken:
             undo.enter_context(mutations.ALL[case.broken](ranks))
-        private = sd.Private(model, cross_entropy, query, seed=case.seed, mesh=ranks)
+        backend = engine(case.layered)
+        private = sd.Private(model, cross_entropy, query, seed=case.seed, mesh=ranks, backend=backend)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
         options: dict[str, Any] = {"expected_batch": 12, "physical_batch": case.physical_batch, "workers": case.workers}
         for lot in private.draws(data, sd.Poisson(case.rate), case.steps, **options):

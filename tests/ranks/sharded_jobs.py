@@ -16,17 +16,18 @@ from sordino.random.rng import Rng
 from sordino.ranks.group import Ranks
 from sordino.ranks.shard import is_shard
 from tests.problems import cross_entropy, linear
-from tests.ranks.jobs import Came, came, sharded
+from tests.ranks.jobs import Came, came, engine, sharded
 
 
 class Words(nn.Module):
-    """Tokens, attention, norms, a convolution, a head that shares the table of words, and a layer that is not trained."""
+    """Tokens, attention, norms, a convolution, a parameter in no layer, a head that shares a table, a layer not trained."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(7, 8)
         self.mixed = nn.TransformerEncoderLayer(8, 2, 10, dropout=0.1, batch_first=True)
         self.along = nn.Conv1d(8, 8, 3, padding=1)
+        self.shift = nn.Parameter(torch.linspace(-0.1, 0.1, 8))
         self.frozen = nn.Linear(8, 8).requires_grad_(False)
         self.head = nn.Linear(8, 7, bias=False)
         self.head.weight = self.table.weight
@@ -34,11 +35,11 @@ class Words(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.mixed(self.table(x))
         h = self.frozen(self.along(h.transpose(1, 2)).transpose(1, 2))
-        found: Tensor = self.head(h.mean(dim=1))
+        found: Tensor = self.head(h.mean(dim=1) + self.shift)
         return found
 
 
-def words(ranks: Ranks, divided: bool) -> Came:
+def words(ranks: Ranks, divided: bool, layered: bool = False) -> Came:
     """A few steps of a model with layers of many kinds."""
     torch.manual_seed(3)
     model = Words()
@@ -51,7 +52,8 @@ def words(ranks: Ranks, divided: bool) -> Came:
     data = torch.utils.data.TensorDataset(
         torch.randint(7, (30, 5), generator=given), torch.randint(7, (30,), generator=given)
     )
-    private = sd.Private(model, cross_entropy, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=ranks)
+    query, backend = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), engine(layered)
+    private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks, backend=backend)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     for lot in private.draws(data, sd.Poisson(0.3), 3, expected_batch=9, physical_batch=3):
         private.backward(lot)

@@ -23,6 +23,11 @@ def the_same(found):
     return first
 
 
+def layered(name):
+    """Whether a divided model may come and go layer by layer: a penalty inside the clip needs all of it at once."""
+    return "penalty" not in jobs.ROWS[name].options
+
+
 def rows():
     """The first row of every noun; the others, and the one that takes longest, are for the long run of the tests."""
     seen = {"JL"}
@@ -34,15 +39,16 @@ def rows():
 
 @pytest.mark.parametrize("name", list(rows()))
 def test_every_variant_comes_to_the_same_on_any_number_of_ranks(gang, name):
-    kinds = [(1, False), (3, False), (2, True), (3, True)]
-    the_same([came for size, divided in kinds for came in gang(jobs.variant, size, name, divided)])
+    kinds = [(1, False, False), (3, False, False), (2, True, layered(name)), (3, True, False)]
+    the_same([came for size, *kind in kinds for came in gang(jobs.variant, size, name, *kind)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in jobs.ROWS if name not in WHOLE_LOT])
 def test_so_it_does_on_the_numbers_that_the_short_run_leaves_out(gang, name):
-    kinds = [(1, False), (2, False), (1, True)]
-    the_same([came for size, divided in kinds for came in gang(jobs.variant, size, name, divided)])
+    kinds = [(1, False, False), (2, False, False), (1, True, False), (2, True, False)]
+    kinds += [(size, True, layered(name)) for size in (1, 3)]
+    the_same([came for size, *kind in kinds for came in gang(jobs.variant, size, name, *kind)])
 
 
 @pytest.mark.parametrize("name", WHOLE_LOT)
@@ -64,8 +70,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_lots_of_all_kinds_come_to_the_same(gang, case):
-    divided = replace(case, divided=True)
-    kinds = [(1, case), (2, case), (3, case), (2, divided), (3, divided)]
+    divided, layered = replace(case, divided=True), replace(case, divided=True, layered=True)
+    kinds = [(1, case), (2, case), (3, case), (2, divided), (3, layered)]
     the_same([came for size, each in kinds for came in gang(jobs.train, size, each)])
 
 

@@ -39,6 +39,7 @@ from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.inventory import Inventory
 from sordino.gradients.protocol import Backend, LossFn, Norms, PerSample, trainable
 from sordino.random.global_state import TorchState
+from sordino.ranks.layer_by_layer import at_hand, coming_and_going
 from sordino.refusal import Refusal
 
 
@@ -86,7 +87,7 @@ class Captured:
         if not b:
             return session.nothing(plan.parameters[0].new_zeros(0))
         if plan.layouts is None or not plan.trusted:
-            settle(session, batch)
+            _settled(session, batch)
         lengths = tuple([t.shape[1:] for t in inputs]) if plan.by_length else ()
         plan.layouts = plan.by_length.get(lengths, plan.layouts)
         began = session.generators()  # a pass that is made again draws the same
@@ -100,17 +101,20 @@ class Captured:
         except Unseen:  # a layer that earlier batches had no use for: look at the model again, on this one
             began.put_back()
             before = plan.layouts
-            settle(session, batch)
+            _settled(session, batch)
             plan.layouts = {**(before or {}), **(plan.layouts or {})}
             return self._passed(session, batch, b, began)
 
     def _passed(self, session: Session, batch: Any, b: int, began: TorchState) -> PerSample:
         plan = session.plan
+        if plan.two_pass:
+            _refuse_layers_again()
         if plan.two_pass or self.options.two_pass:
             return two_passes(session, batch, products=self.inner)
         try:
             return session.run(batch, products=self.inner, b=b, began=began)
         except Checkpointed:
+            _refuse_layers_again()
             plan.two_pass = True
             return two_passes(session, batch, products=self.inner)
 
@@ -153,6 +157,21 @@ class Captured:
         if self.options.measure:
             self._workspace.stopwatch.restore(state["choices"])
             self._plans.forget()
+
+
+def _refuse_layers_again() -> None:
+    """Raise where layers run a second time after their parameters are gone."""
+    if coming_and_going():
+        raise Refusal(
+            "the model checkpoints activations, which runs layers again on the way back, when their parameters are gone; "
+            "switch it off, give draws(physical_batch=…) a smaller number, or leave layer_by_layer out"
+        )
+
+
+def _settled(session: Session, batch: Any) -> None:
+    """What a first batch teaches; for that, all parameters are whole."""
+    with at_hand(session.model.parameters()):
+        settle(session, batch)
 
 
 @dataclass(frozen=True)

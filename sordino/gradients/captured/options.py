@@ -28,5 +28,8 @@ class PerformanceOptions:
     """Memory format of convolutions; None: the faster one, measured on the first batch."""
     two_pass: bool = False
     """Forget activations and output gradients and compute them again for the sum: less memory, twice the work."""
+    layer_by_layer: bool = False
+    """Of a model that `fully_shard` divides among ranks, gather one wrapped module's parameters at a time, and bring sums
+    together one parameter at a time: less memory, and more messages."""
     verify: bool = True
     """Check a model's first batch against autograd on three samples, and refuse a model that disagrees."""

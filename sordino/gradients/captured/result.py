@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -133,8 +134,11 @@ class Result:
         norms, beta = self.norms(), 0 if into is None else 1
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
         together = self._small_layers if finite is None else None
-        if together is not None and together.add_to([total[name] for name in self._names], weights, beta):
-            return total
+        if together is not None:
+            added = together.add_to([total[name] for name in self._names].__getitem__, weights, beta)
+            if added is not None:
+                deque(added, maxlen=0)
+                return total
         columns = weights.unbind(1)
         for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
             if part is None:
@@ -145,6 +149,35 @@ class Result:
             kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
             kept.add_to(total[name], w, beta)
         return total
+
+    def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The same one parameter after the other."""
+        norms = self.norms()
+        finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
+        together = self._small_layers if finite is None else None
+        with PlainArithmetic(weights.device):
+            added = None if together is None else together.add_to(self._room, weights, 0)
+        made = self._sums(weights, finite) if added is None else added
+        while True:
+            with PlainArithmetic(weights.device):  # not around a `yield`: it is the thread's, not the generator's
+                k, out = next(made, (-1, None))
+            if out is None:
+                return
+            yield self._names[k], out
+            del out
+
+    def _sums(self, weights: Tensor, finite: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+        for k, part in enumerate(self._parts):
+            if part is not None:
+                w, out = weights[:, k if weights.shape[1] > 1 else 0], self._room(k)
+                kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
+                kept.add_to(out, w, 0)
+                yield k, out
+                del out, kept
+
+    def _room(self, k: int) -> Tensor:
+        p = self._parameters[k]
+        return torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
 
 
 def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:

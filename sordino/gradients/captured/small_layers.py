@@ -7,7 +7,7 @@ of other kinds, devices and types go the ordinary way, and so does everything wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -37,41 +37,59 @@ class SmallLayers:
         """The squared norms of all parts."""
         return Norms.summed(*self._matrices.squared(self._pairs), names)
 
-    def add_to(self, total: Sequence[Tensor], weights: Tensor, beta: int) -> bool:
-        """Add Σ w_i g_i; False, and nothing was done, where the weights differ by parameter or two share a matrix."""
+    def add_to(self, room: Callable[[int], Tensor], weights: Tensor, beta: int) -> Iterator[tuple[int, Tensor]] | None:
+        """Add Σ w_i g_i to the room for each part, one after the other: its number, and the sum.
+
+        None, and nothing is done, where the weights differ by parameter or two parts share a matrix.
+        """
         if weights.shape[1] != 1 or weights.dtype is not torch.float32 or len(weights) > _AT_ONCE:
-            return False
+            return None
         weighted: dict[int, Tensor] = {}
         sums: dict[int, Tensor] = {}
-        scaled: list[tuple[Tensor, Tensor, Tensor]] = []
-        whole: list[tuple[Tensor, Matmul]] = []
-        kernel, pairs, k = products(), self._pairs, 0
-        for part, out in zip(self._parts, total, strict=True):
+        products_of: dict[int, tuple[Tensor, Tensor] | None] = {}  # by part; None: from its matrices as they are
+        kernel, pairs = products(), self._pairs
+        for k, part in enumerate(self._parts):
+            out, g, a = room(k), pairs[2 * k], pairs[2 * k + 1]
             if out.dtype is not torch.float32 or not out.is_contiguous():
-                return False
-            g, a = pairs[k], pairs[k + 1]
-            k += 2
+                return None
             if isinstance(part, Rows):
                 if g in sums:  # the same gradient for two parameters
-                    return False
+                    return None
                 sums[g] = out
             elif kernel is not None and kernel.takes(part.g, part.a, out):
-                whole.append((out, part))
+                products_of[k] = None
             elif part.a.shape[1] < part.g.shape[1]:
                 if a not in weighted:
                     weighted[a] = torch.empty_like(part.a, memory_format=torch.contiguous_format)
-                scaled.append((out, part.g, weighted[a]))
+                products_of[k] = part.g, weighted[a]
             else:
                 if g not in weighted:
                     weighted[g] = torch.empty_like(part.g, memory_format=torch.contiguous_format)
-                scaled.append((out, weighted[g], part.a))
+                products_of[k] = weighted[g], part.a
         self._matrices.weighted(weights, weighted, sums, anew=not beta)
-        for out, x, y in scaled:
-            add_outer(out, x, y, beta)
-        for out, part in whole:
-            assert kernel is not None, "it was asked above"
-            kernel.add(part.g, part.a, weights[:, 0], out, beta, torch.get_num_threads())
-        return True
+        return self._added(room, weights, beta, sums, products_of)
+
+    def _added(
+        self,
+        room: Callable[[int], Tensor],
+        weights: Tensor,
+        beta: int,
+        sums: Mapping[int, Tensor],
+        products_of: Mapping[int, tuple[Tensor, Tensor] | None],
+    ) -> Iterator[tuple[int, Tensor]]:
+        kernel = products()
+        for k, part in enumerate(self._parts):
+            if isinstance(part, Rows):
+                yield k, sums[self._pairs[2 * k]]
+                continue
+            out, both = room(k), products_of[k]
+            if both is not None:
+                add_outer(out, *both, beta)
+            else:
+                assert kernel is not None, "it was asked before"
+                kernel.add(part.g, part.a, weights[:, 0], out, beta, torch.get_num_threads())
+            yield k, out
+            del out
 
 
 def small_layers(parts: Sequence[Part | None]) -> SmallLayers | None:

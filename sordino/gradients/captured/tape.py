@@ -26,6 +26,7 @@ from sordino.gradients.captured.use import Parts, Use
 from sordino.gradients.formulas.parameter_product import ParameterProduct
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.layers.registry import Rule
+from sordino.ranks.layer_by_layer import reroutes
 from sordino.refusal import Refusal
 
 _EXACT = (torch.float32, torch.float64)
@@ -245,7 +246,8 @@ class Tape:
             return y
         each = self._layout.rows if rows is None else rows
         if self.mode is Mode.KEEP:
-            if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            rerouted = torch._C._autograd._top_saved_tensors_default_hooks(True)
+            if rerouted is not None and not reroutes(rerouted):
                 raise Checkpointed
             if not y.requires_grad:
                 y = _WithPath.apply(y, self.path)  # type: ignore[no-untyped-call]

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sordino.gradients.formulas.part import Part, lift
 from sordino.random.global_state import GlobalState, left_as_they_were
+from sordino.ranks.layer_by_layer import at_hand
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ class _Random:
 
     def parts(self, number: int, at: Layout, saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """The gradient of each sample's rows of an output, one after the other on one graph."""
+        with at_hand(self.wanted.values()):
+            return self._parts(number, at, g)
+
+    def _parts(self, number: int, at: Layout, g: Tensor) -> dict[Tensor, Part | Tensor]:
         outputs, own = self.run()
         rows = []
         for i in range(g.shape[at.dim] // at.rows):
@@ -215,7 +220,8 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             given = _samples((g, *saved), (at, *layouts), size)
             shared = [layout is None for layout in (at, *layouts)]
             try:
-                rows = _each(gradient, shared, given, size)
+                with at_hand(module.parameters()):
+                    rows = _each(gradient, shared, given, size)
             except RuntimeError as error:
                 raise Refusal(
                     f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need "

@@ -24,6 +24,7 @@ from torch.nn.modules import module as hooks
 from sordino.gradients.formulas.matrix_product import Matmul
 from sordino.gradients.formulas.part import Part, Rows, Squares
 from sordino.gradients.layers.linear import linear
+from sordino.ranks.layer_by_layer import coming_and_going
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def _usual(tape: Tape, x: Any) -> bool:
         type(x) is Tensor
         and tape.keeps
         and not x.requires_grad
+        and not coming_and_going()  # weights are read again on the way back, outside autograd
         and not torch._C._is_any_autocast_enabled()
         and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
         and not (hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
