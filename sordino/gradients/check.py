@@ -43,6 +43,11 @@ def loss_vector(losses: Any, samples: int) -> Tensor:
 
 def given(model: Any, loss_fn: Any, query: Any) -> None:
     """Refuse what is no model, no loss and no query."""
+    if type(model).__module__.startswith(_PIPELINES):
+        raise Refusal(
+            f"model={type(model).__name__}: pipeline parallelism is not supported, since a record's loss must be asked for "
+            "in one piece; give every rank the whole model, or divide it by torch.distributed.fsdp.fully_shard"
+        )
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
     for name, value in (("loss_fn", loss_fn), ("query", query)):
@@ -61,6 +66,7 @@ def structure(model: nn.Module) -> None:
             raise Refusal(f"parameter {name!r} is complex: need real parameters; hold real and imaginary parts apart")
 
 
+_PIPELINES = "torch.distributed.pipelining"
 _WRAPPERS = {
     "DataParallel": "it cuts batches over devices",
     "DistributedDataParallel": "it adds up gradients that are no releases, and Private divides lots among ranks by itself",

@@ -35,6 +35,7 @@ from sordino.lots.lot import Lot
 from sordino.penalty import L2
 from sordino.random.rng import Rng
 from sordino.ranks.fully_sharded import FullySharded
+from sordino.ranks.no_messages import no_messages
 from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 
@@ -130,7 +131,7 @@ class LotGradients:
         """The first few records where the model is now, after a probe of the loss on them."""
         self.look()
         few = batches.to(first(probe.PROBE), self.device)
-        with self.whole():
+        with self.whole(), no_messages():
             probe.probe(self.model, self.loss_for(few), few)
         if self._layer_by_layer:
             self._try_layers(few)

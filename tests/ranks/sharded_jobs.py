@@ -6,10 +6,20 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
+import torch.distributed.nn
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
 import sordino as sd
 from sordino.random.rng import Rng
@@ -108,13 +118,23 @@ def noise(ranks: Ranks) -> list[tuple[int, list[int]]]:
 
 def refused(ranks: Ranks, how: str) -> str:
     """What is said of a model that is divided in another way."""
-    model, mesh = small(), DeviceMesh.from_group(ranks.group, "cpu")
+    model: Any = small()
+    mesh = DeviceMesh.from_group(ranks.group, "cpu")
     given: Any = None
     if how == "beside":
         fully_shard(model[0], mesh=mesh)
     elif how == "tensor parallel":
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    elif how == "sequence parallel":
+        model[1] = nn.LayerNorm(5)
+        parallelize_module(model, mesh, {"1": SequenceParallel(sequence_dim=0)})
+    elif how == "expert parallel":
         for name, p in list(model[0].named_parameters()):
             setattr(model[0], name, nn.Parameter(distribute_tensor(p.data, mesh, [Shard(0)])))
+    elif how == "pipeline":
+        model = PipelineStage(model, ranks.rank, ranks.size, torch.device("cpu"), group=ranks.group)
+    elif how == "pipeline's schedule":
+        model = ScheduleGPipe(PipelineStage(model, ranks.rank, ranks.size, torch.device("cpu"), group=ranks.group), 1)
     elif how == "mixed precision":
         fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
     elif how == "hybrid":
@@ -125,6 +145,45 @@ def refused(ranks: Ranks, how: str) -> str:
         given = Ranks()
     try:
         sd.Private(model, cross_entropy, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), mesh=given)
+    except sd.Refusal as error:
+        return str(error)
+    return "nothing was refused"
+
+
+class Attention(nn.Module):
+    """Positions of a record that look at each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).unsqueeze(1)
+        found: Tensor = self.last(nn.functional.scaled_dot_product_attention(h, h, h).squeeze(1).mean(1))
+        return found
+
+
+def talks(ranks: Ranks, how: str) -> str:
+    """What is said of a loss that needs the other ranks."""
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        if how == "context parallel":
+            with context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
+                return cross_entropy(model, x, y)
+        out = model(x)
+        if how == "all_gather":
+            everyone = torch.cat(dist.nn.all_gather(out.contiguous(), group=ranks.group))
+            return nn.functional.cross_entropy(out, y, reduction="none") - torch.logsumexp(out @ everyone.T, 1)
+        dist.all_reduce(seen := out.detach().mean(0), group=ranks.group)
+        return nn.functional.cross_entropy(out - seen, y, reduction="none")
+
+    mesh = DeviceMesh.from_group(ranks.group, "cpu")
+    model: nn.Module = Attention() if how == "context parallel" else small()
+    private = sd.Private(model, loss, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), mesh=ranks)
+    x, y = linear(60, 12).tensors
+    data = torch.utils.data.TensorDataset(x.view(60, 4, 3) if how == "context parallel" else x[:, :6], y)
+    try:
+        private.draws(data, sd.Poisson(0.2), 1, expected_batch=12)
     except sd.Refusal as error:
         return str(error)
     return "nothing was refused"

@@ -38,6 +38,10 @@ def test_a_rank_makes_the_noise_of_its_own_rows_and_no_other(gang):
     [
         ("beside", "is not divided among the ranks and others are"),
         ("tensor parallel", "tensor, context and expert parallelism are not supported"),
+        ("sequence parallel", "tensor, context and expert parallelism are not supported"),
+        ("expert parallel", "tensor, context and expert parallelism are not supported"),
+        ("pipeline", "model=PipelineStage: pipeline parallelism is not supported"),
+        ("pipeline's schedule", "model=ScheduleGPipe: pipeline parallelism is not supported"),
         ("hybrid", "hybrid sharding, tensor and expert parallelism are not supported"),
         ("mixed precision", "param_dtype"),
         ("another group", "divided among other ranks than the records are"),
@@ -46,3 +50,9 @@ def test_a_rank_makes_the_noise_of_its_own_rows_and_no_other(gang):
 def test_other_divisions_are_refused_by_name(gang, how, said):
     for found in gang(sharded_jobs.refused, 2, how):
         assert said in found
+
+
+@pytest.mark.parametrize("how", ["all_reduce", "all_gather", "context parallel"])
+def test_a_loss_that_needs_the_other_ranks_is_refused_before_it_sends_anything(gang, how):
+    for found in gang(sharded_jobs.talks, 2, how):
+        assert "sends messages to other ranks (" in found

@@ -1,0 +1,43 @@
+"""A forward pass that sends no message to another rank: refused by the name of the operation, before it is sent.
+
+A loss over the features of all ranks (`all_gather`), statistics over all ranks, and context parallelism, in which each rank
+has a piece of every record, need the other ranks in the middle of a pass. Here a record is computed by one rank alone.
+
+Privacy: what crosses ranks inside a forward pass couples records that no test on one rank can exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sordino.refusal import Refusal
+
+_MESSAGES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "symm_mem")
+"""Where torch has the operations that send."""
+_DIVIDED = "DTensor"  # computes by messages
+
+
+class _Watch(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in _MESSAGES or any(kind.__name__ == _DIVIDED for kind in types):
+            raise Refusal(
+                f"the model or loss_fn sends messages to other ranks ({func.namespace}::{func._opname}): need a loss made "
+                "of its own record alone, which one rank computes; context parallelism and losses over the records of all "
+                "ranks are not supported"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_messages() -> Iterator[None]:
+    """Inside, what would be sent to another rank is refused; nothing to watch where there are none."""
+    if not dist.is_available() or not dist.is_initialized():
+        yield
+        return
+    with _Watch():
+        yield
