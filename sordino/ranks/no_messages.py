@@ -39,5 +39,5 @@ def no_messages() -> Iterator[None]:
     if not dist.is_available() or not dist.is_initialized():
         yield
         return
-    with _Watch():
+    with _Watch():  # type: ignore[no-untyped-call]
         yield
