@@ -169,6 +169,16 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
     return step
 
 
+def automatic(step: Step) -> Step:
+    """The step under bfloat16 autocast."""
+
+    def cast() -> object:
+        with torch.autocast("cpu", torch.bfloat16):
+            return step()
+
+    return cast
+
+
 MODES = ("hooks", "ghost", "ew", "functorch", "vmap")
 
 
@@ -200,7 +210,7 @@ def engines(problem: Problem, b: int, *, peers: tuple[str, ...] = MODES) -> dict
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                step = make()
+                step = automatic(make()) if problem.autocast else make()
                 step()
                 if not name.startswith(("opacus", "torch")) or problem.small:
                     step()

@@ -3,9 +3,9 @@
 The peak is the highest resident set during steps after the first, less what the process had with model, batch and
 optimizer in place, plus the model itself; memory the allocator keeps is included, as it is for everybody.
 
-    python -m bench.memory [--quick] [--only NAME,NAME]
+    python -m bench.memory [--real] [--quick] [--only NAME;NAME]
 
-Writes bench/results/memory.json and memory.md.
+Writes bench/results/memory.json and memory.md; with --real, models of transformers in place of our eight, memory_real.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.models import PROBLEMS
+from bench.real_models import REAL
+from bench.step import processor
 
 RESULTS = Path(__file__).parent / "results"
 ENGINES = ("non-private", "sordino", "sordino, whole lots", "opacus hooks", "opacus ghost", "opacus ew")
@@ -45,7 +48,7 @@ def peak(name: str, engine: str, b: int) -> int:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    problem = next(p for p in PROBLEMS if p.name == name)
+    problem = next(p for p in (*PROBLEMS, *REAL) if p.name == name)
     torch.manual_seed(0)
     model = problem.model()
     small, whole = engines.batch_of(problem, 4), engines.batch_of(problem, b)
@@ -55,11 +58,16 @@ def peak(name: str, engine: str, b: int) -> int:
         "sordino, whole lots": lambda *a: engines.ours(*a, chunk=len(a[2])),
         **{f"opacus {m}": lambda *a, m=m: engines.opacus(*a, mode=m) for m in ("hooks", "ghost", "ew")},
     }
+
+    def made(batch: tuple[Any, ...]) -> engines.Step:
+        step: engines.Step = makers[engine](problem, model, *batch)
+        return engines.automatic(step) if problem.autocast else step
+
     if engine != "opacus ew":
-        makers[engine](problem, model, *small)()  # code and libraries are in memory before the measurement
+        made(small)()  # code and libraries are in memory before the measurement
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # and nothing else of it is
-    step = makers[engine](problem, model, *whole)
+    step = made(whole)
     before, highest, done = resident(), 0, threading.Event()
     step()  # choices and checks of a first batch are made once; the peak of training is wanted
 
@@ -81,15 +89,16 @@ def main() -> None:
     """One process per engine."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="without the peers")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--real", action="store_true", help="models of transformers in place of our eight")
+    parser.add_argument("--only", default="", help="names of models, separated by semicolons")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(peak(options.one[0], options.one[1], int(options.one[2])))  # noqa: T201
         return
     rows: list[dict[str, Any]] = []
-    for problem in PROBLEMS:
-        if options.only and problem.name not in options.only.split(","):
+    for problem in REAL if options.real else PROBLEMS:
+        if options.only and problem.name not in options.only.split(";"):
             continue
         b, found = problem.batches[0], dict[str, float]()
         rows_bytes = b * sum(p.nbytes for p in problem.model().parameters())
@@ -103,8 +112,12 @@ def main() -> None:
         rows.append({"model": problem.name, "batch": b, "peak MB": found})
         print(rows[-1], flush=True)  # noqa: T201
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
+    out = RESULTS / f"memory{'_real' if options.real else ''}.json"
+    result = {"processor": processor(), "torch": importlib.metadata.version("torch"), "rows": rows}
+    out.write_text(json.dumps(result, indent=1) + "\n")
     lines = [
+        f"{result['processor']}, torch {result['torch']}, one run",
+        "",
         "| model (batch), peak MB | " + " | ".join(ENGINES) + " | sordino / non-private | whole lots |",
         "|---" * (len(ENGINES) + 3) + "|",
     ]
@@ -115,7 +128,7 @@ def main() -> None:
             f"| {row['model']} ({row['batch']}) | {cells} | {mb['sordino'] / mb['non-private']:.2f} "
             f"| {mb['sordino, whole lots'] / mb['non-private']:.2f} |"
         )
-    (RESULTS / "memory.md").write_text("\n".join(lines) + "\n")
+    out.with_suffix(".md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))  # noqa: T201
 
 

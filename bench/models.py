@@ -40,6 +40,7 @@ class Problem:
     images: bool = False
     small: bool = False  # small enough to run every peer in both memory formats
     target: float = 1.25  # of the best non-private layout
+    autocast: bool = False  # every engine's step runs under bfloat16 autocast
 
 
 PROBLEMS = (

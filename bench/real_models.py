@@ -2,19 +2,21 @@
 
 Sizes are those of the small members of each family, or fewer layers of them: a layer costs the same wherever it stands.
 Sequences have their usual lengths; "padded" ones have a third of their tokens masked. Attention is torch's own (`sdpa`).
+"bf16" has its parameters in bfloat16, "autocast" runs the whole step under bfloat16 autocast, for every engine.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.models import Problem
+from bench.models import PROBLEMS, Problem
 
 _WORDS, _CLASSES = 4000, 10
 _ATTENTION = {"attn_implementation": "sdpa"}
@@ -48,6 +50,18 @@ def _made(name: str, *, images: bool = False, **config: Any) -> Callable[[], nn.
         return Scores(made, images=images)
 
     return build
+
+
+class Low(nn.Module):
+    """A model in bfloat16, from float32 and to it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model.bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        return self.model(x.bfloat16() if x.is_floating_point() else x).float()
 
 
 def _lora() -> nn.Module:
@@ -139,7 +153,7 @@ def _images(side: int) -> Callable[[int], Tensor]:
     return lambda b: torch.randn(b, 3, side, side)
 
 
-REAL = (
+_FULL = (
     _language("GPT-2", _GPT2, 8, 128),
     _language("GPT-2, padded", _GPT2, 8, 128, padded=True),
     _language("Llama", _LLAMA, 8, 128),
@@ -149,4 +163,23 @@ REAL = (
     Problem("ViT-tiny", _VIT, _images(224), (8,), images=True, target=1.15),
     Problem("ConvNeXt", _CONVNEXT, _images(64), (32,), images=True, target=1.15),
     _language("Mixtral", _MIXTRAL, 8, 128),
+)
+
+
+def _low(problem: Problem) -> Problem:
+    return replace(problem, name=f"{problem.name}, bf16", model=lambda: Low(problem.model()))
+
+
+def _automatic(problem: Problem) -> Problem:
+    return replace(problem, name=f"{problem.name}, autocast", autocast=True)
+
+
+_NAMED = {problem.name: problem for problem in (*PROBLEMS, *_FULL)}
+REAL = (
+    *_FULL,
+    _low(_NAMED["GPT-2"]),
+    _low(_NAMED["ResNet-18"]),
+    _automatic(_NAMED["GPT-2"]),
+    _automatic(_NAMED["MiniLM"]),
+    _automatic(_NAMED["ResNet-18"]),
 )

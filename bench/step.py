@@ -132,18 +132,19 @@ def table(result: dict[str, Any]) -> str:
         f"{result['processor']}, torch {result['torch']}, {result['rounds']} rounds",
         "",
         "| model (batch) | non-private ms | sordino / non-private | without noise | target | best Opacus / non-private "
-        "| gain | vmap |",
-        "|---|---|---|---|---|---|---|---|",
+        "| gain | vmap | two threads |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in result["steps"]:
         r, peer = row["cpu ratio"], row["best opacus"]
         gain = f"{r[peer] / r['sordino']:.1f}×" if peer else "—"
         opacus = f"{r[peer]:.2f} ({peer.removeprefix('opacus ')})" if peer else "—"
         vmap = f"{r['torch.func vmap']:.1f}" if "torch.func vmap" in r else "—"
+        two = row.get("wall ratio, two threads", {}).get("sordino")
         ms = row["cpu ms, one thread"][row["best non-private"]]
         lines.append(
             f"| {row['model']} ({row['batch']}) | {ms:.1f} | **{r['sordino']:.2f}** | {r['sordino without noise']:.2f} | "
-            f"{row['target']} | {opacus} | {gain} | {vmap} |"
+            f"{row['target']} | {opacus} | {gain} | {vmap} | {f'{two:.2f}' if two else '—'} |"
         )
     if not result["norms"]:
         return "\n".join(lines) + "\n"
