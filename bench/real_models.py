@@ -20,6 +20,7 @@ from bench.models import PROBLEMS, Problem
 
 _WORDS, _CLASSES = 4000, 10
 _ATTENTION = {"attn_implementation": "sdpa"}
+_WITHOUT = ("ConvNextForImageClassification",)
 _TOKENS = {"vocab_size": _WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
@@ -43,7 +44,7 @@ def _made(name: str, *, images: bool = False, **config: Any) -> Callable[[], nn.
             warnings.simplefilter("ignore")
             import transformers
         kind = getattr(transformers, name)
-        made = kind(kind.config_class(**config, **_ATTENTION))
+        made = kind(kind.config_class(**config, **({} if name in _WITHOUT else _ATTENTION)))
         for module in made.modules():  # plain training and ours would draw different masks
             if isinstance(module, nn.Dropout):
                 module.p = 0.0

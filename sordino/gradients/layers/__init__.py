@@ -2,7 +2,7 @@
 
 from sordino.gradients.formulas.compound import Block
 from sordino.gradients.formulas.part import Part, Rows
-from sordino.gradients.layers import attention, conv, embedding, linear, norm, recurrent
+from sordino.gradients.layers import attention, conv, embedding, experts, linear, norm, recurrent
 from sordino.gradients.layers.registry import rule, rule_for
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "attention",
     "conv",
     "embedding",
+    "experts",
     "linear",
     "norm",
     "recurrent",

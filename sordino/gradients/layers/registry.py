@@ -24,6 +24,7 @@ Rule = Callable[..., Any]
 R = TypeVar("R", bound=Rule)
 
 _RULES: dict[type[nn.Module], Rule] = {}
+_FAMILIES: list[tuple[Callable[[nn.Module], bool], Rule]] = []
 
 
 def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
@@ -46,12 +47,22 @@ def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
     return register
 
 
+def family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
+    """Register a function as the rule of layers that have no class in common, and are told by what they are made of."""
+
+    def register(function: R) -> R:
+        _FAMILIES.append((belongs, function))
+        return function
+
+    return register
+
+
 def rule_for(module: nn.Module) -> Rule | None:
-    """The rule of the nearest registered ancestor whose forward this module still has."""
+    """The rule of the nearest registered ancestor whose forward this module still has, or of its family."""
     if "forward" in module.__dict__:  # replaced on the instance: we do not know what it does
         return None
     for layer in type(module).__mro__:
         found = _RULES.get(layer)
         if found is not None:
             return found if getattr(type(module), "forward", None) is getattr(layer, "forward", None) else None
-    return None
+    return next((function for belongs, function in _FAMILIES if belongs(module)), None)
