@@ -122,6 +122,54 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Window:
+    """A part of some taps of a convolution's weight, the others of which read nothing but padding."""
+
+    part: Part
+    taps: tuple[slice, ...]
+    shape: torch.Size
+
+    @property
+    def kept(self) -> Tensor | None:
+        """Rows that the part keeps for the sum."""
+        return getattr(self.part, "kept", None)
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """The other taps are zero."""
+        return self.part.squared(options)
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """The other taps are zero."""
+        return self.part.uncancelled(options)
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Only these taps count."""
+        return self.part.dot(u[self.taps].contiguous())
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Only these taps change."""
+        mine = out[self.taps]
+        total = torch.empty(mine.shape, dtype=out.dtype, device=out.device)
+        self.part.add_to(total, weights, 0)
+        if beta:
+            mine.add_(total)
+        else:
+            out.zero_()
+            mine.copy_(total)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """The taps within zeros."""
+        inner = self.part.rows(where)
+        whole = inner.new_zeros((inner.shape[0], *self.shape))
+        whole[(slice(None), *self.taps)] = inner
+        return whole
+
+    def without(self, gone: Tensor) -> Window:
+        """Masked."""
+        return Window(self.part.without(gone), self.taps, self.shape)
+
+
+@dataclass(frozen=True)
 class Disjoint:
     """Blocks that do not overlap: their norms add."""
 

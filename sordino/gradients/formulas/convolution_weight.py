@@ -191,16 +191,18 @@ class Convolution:
         return None if self.kept is not None else self._terms()
 
     def _close_terms(self) -> Tensor:
-        """Position by position, by group; cheap beside a Gram sum, for which there are few positions."""
-        geometry, floor = self.geometry, vanishing(self.a.dtype)
-        a = geometry.fitted(self.a, self.g.shape[2:])
-        pixels, g = (x.square().add_(floor).unflatten(1, (geometry.groups, -1)).sum(2) for x in (a, self.g))
-        ones = pixels.new_ones(geometry.groups, 1, *geometry.kernel)
-        rank = len(geometry.kernel)
-        convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
-        patches = convolve(pixels, ones, None, geometry.stride, (0,) * rank, geometry.dilation, geometry.groups)
-        lengths: Tensor = (patches.clamp_(min=0) * g).sum(1).sqrt_()
-        return lengths.flatten(1).sum(1).square_()
+        """Position by position, by group; what a patch holds is what its pixels hold, added up over the taps."""
+        geometry, out = self.geometry, self.g.shape[2:]
+        pixels = geometry.fitted(self._squares(self.a), out)  # (B, groups, …)
+        patches = torch.stack(list(geometry.slices(pixels, out))).sum(0)
+        return patches.mul_(self._squares(self.g)).sum(1).sqrt_().flatten(1).sum(1).square_()
+
+    def _squares(self, x: Tensor) -> Tensor:
+        """‖x‖² of every group and position of (B, C, *S), (B, groups, *S), no less than a little for each element."""
+        groups = self.geometry.groups
+        grouped = x.unsqueeze(1) if groups == 1 else x.unflatten(1, (groups, -1))
+        found: Tensor = torch.linalg.vector_norm(grouped, dim=2)
+        return found.square_().add_(grouped.shape[2] * vanishing(x.dtype))
 
     def _terms(self) -> Tensor:
         if self.terms is None:

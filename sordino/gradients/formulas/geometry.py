@@ -12,7 +12,8 @@ dimensions. Two views of it:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -98,3 +99,26 @@ class Geometry:
 
     def _steps(self, width: int) -> tuple[int, ...]:
         return (1,) if len(self.kernel) == 1 else (width, 1)
+
+
+@lru_cache(maxsize=1024)
+def live(geometry: Geometry, size: tuple[int, ...]) -> tuple[tuple[slice, ...], Geometry] | None:
+    """The taps that read more than padding on inputs of this size, and the same convolution with those alone.
+
+    None where all do. Late layers see a pixel or four, of which a 3×3 kernel reads little else than padding.
+    """
+    taps, padding = list[slice](), list[int]()
+    dims = zip(size, geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    for n, k, s, p, d in dims:
+        outputs = range((n + 2 * p - d * (k - 1) - 1) // s + 1)
+        reading = [i for i in range(k) if any(0 <= i * d + s * o - p < n for o in outputs)]
+        if not reading or reading[-1] - reading[0] + 1 != len(reading):
+            return None
+        taps.append(slice(reading[0], reading[-1] + 1))
+        padding.append(p - reading[0] * d)
+        if padding[-1] < 0 or (n + 2 * padding[-1] - d * (len(reading) - 1) - 1) // s + 1 != len(outputs):
+            return None
+    kernel = tuple(each.stop - each.start for each in taps)
+    if kernel == geometry.kernel:
+        return None
+    return (slice(None), slice(None), *taps), replace(geometry, kernel=kernel, padding=tuple(padding))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from sordino.gradients.formulas.compound import Window
 from sordino.gradients.formulas.convolution_pass import convolve
 from sordino.gradients.formulas.convolution_weight import Convolution
-from sordino.gradients.formulas.geometry import Geometry
+from sordino.gradients.formulas.geometry import Geometry, live
 from sordino.gradients.formulas.parameter_product import ParameterProduct, each
 from sordino.gradients.formulas.part import Part, lift
 from sordino.gradients.layers.registry import rule
@@ -51,7 +52,11 @@ def convolved(
 ) -> Tensor:
     """`F.conv1d`, `F.conv2d` or `F.conv3d`, recorded; `rows` of x belong to one sample, by default as its layout says."""
     rank = len(geometry.stride)
-    w = tape.leaf(weight, x)
+    w, taps = tape.leaf(weight, x), None
+    few = live(geometry, tuple(x.shape[2:]))
+    if few is not None:
+        taps, geometry = few
+        w = w[taps]
     b = None if bias is None else bias.detach()
     if tape.channels_last and rank == 2 and not tape.shapes_only:
         x = _channels_last(x)
@@ -65,7 +70,8 @@ def convolved(
         found: dict[Tensor, Part | Tensor] = {}
         g32 = lift(g)
         if tape.wants(weight):
-            found[weight] = Convolution(lift(saved[0], g), g32, geometry, tape.workspace)
+            own = Convolution(lift(saved[0], g), g32, geometry, tape.workspace)
+            found[weight] = own if taps is None else Window(own, taps, weight.shape)
         if bias is not None and tape.wants(bias):
             found[bias] = g32.flatten(2).sum(2)
         return found
