@@ -24,7 +24,7 @@ from sordino.door.release import Release, release
 from sordino.door.rounding import slack
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import EXACT, Sensitivity, Unproven
-from sordino.door.vectors import Grads, Summed
+from sordino.door.vectors import Grads, Pair, Summed
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.protocol import Norms, PerSample
@@ -58,7 +58,7 @@ class _Look:
 
 def weighed(
     weigher: Weigher, state: State, grads: PerSample
-) -> tuple[Grads | Summed | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
+) -> tuple[Grads | Pair | Summed | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
     """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
     look = _Look(grads.norms)
     rule, watch = weigher.rule(state, look), Watched()

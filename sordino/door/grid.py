@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.door.vectors import Grads, Summed, accumulation_dtype, rounded
+from sordino.door.vectors import Grads, Pair, Summed, accumulation_dtype, rounded
 from sordino.ranks.division import ByRows, Division, Evenly, Stretches, apart
 from sordino.ranks.group import Ranks
 
@@ -223,7 +223,7 @@ class OnGridAccumulator:
         return OnGrid(self._values, self._narrow, self._grid, self._ranks, self._shards)
 
 
-def whole(total: Grads | Summed | OnGrid) -> Grads:
+def whole(total: Grads | Pair | Summed | OnGrid) -> Grads:
     """The whole sum in its own type, the same on every rank: for queries that go on from it before there is noise."""
     return rounded(total.summed() if isinstance(total, OnGrid) else total)
 

@@ -29,8 +29,9 @@ from sordino.door.grid import MOVED, OnGrid
 from sordino.door.noise import Gaussian, Noise, dense
 from sordino.door.sealed import Sealed, unseal
 from sordino.door.sensitivity import Sensitivity, Unproven
-from sordino.door.vectors import Grads, Summed, divide_, rounded
+from sordino.door.vectors import Grads, Pair, Summed, cleared_like, divide_, rounded, stretches
 from sordino.events import Event
+from sordino.kernels import matrices
 from sordino.random.rng import Rng
 from sordino.ranks.division import Stretches
 
@@ -54,6 +55,7 @@ class Tap(Protocol):
 
 
 TAPPED = "the door was tapped"
+_LONGEST = 1 << 62
 _STRETCH = 1 << 16
 """Coordinates that stay in the cache while noise is added to them."""
 _taps: list[Tap] = []
@@ -75,7 +77,7 @@ def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
 
 
 def release(
-    value: Sealed[Grads] | Sealed[Grads | Summed | OnGrid],
+    value: Sealed[Grads] | Sealed[Grads | Pair | Summed | OnGrid],
     sensitivity: Sensitivity | Unproven,
     noise: Noise,
     rng: Rng,
@@ -90,7 +92,9 @@ def release(
         if not _taps and noise.multiplier > 0:
             return _released_by_ranks(total, sensitivity, noise, rng, divide_by)
         total = total.summed()
-    bare = total.values if isinstance(total, Summed) else total
+    if isinstance(total, Pair) and (_taps or (isinstance(sensitivity, Sensitivity) and sensitivity.units is not None)):
+        total = total.widened()  # somebody looks at the sum itself
+    bare = total.values if isinstance(total, Summed) else total.first if isinstance(total, Pair) else total
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
         event: Event = events.NonPrivate(sensitivity.reason)
@@ -110,7 +114,8 @@ def release(
     if _taps:
         event = events.NonPrivate(TAPPED)
     scale = _scale(noise, bound, lost=isinstance(sensitivity, Unproven)) * (1 + slack)
-    noised = _noised(Summed(bare, total.narrow) if isinstance(total, Summed) else bare, noise, scale, rng, divide_by)
+    whole = Summed(bare, total.narrow) if isinstance(total, Summed) else total if isinstance(total, Pair) else bare
+    noised = _noised(whole, noise, scale, rng, divide_by)
     return Release(_divided(noised, factors), event, divide_by)
 
 
@@ -152,8 +157,8 @@ def _noise_at(noise: Noise, total: int, own: Stretches, scale: float, rng: Rng, 
     return torch.cat([whole[start : start + count] for start, count in own])
 
 
-def _opened(value: Sealed[Grads] | Sealed[Grads | Summed | OnGrid]) -> Grads | Summed | OnGrid:
-    total: Grads | Summed | OnGrid = unseal(value)  # type: ignore[misc]  # a sealed union of the three
+def _opened(value: Sealed[Grads] | Sealed[Grads | Pair | Summed | OnGrid]) -> Grads | Pair | Summed | OnGrid:
+    total: Grads | Pair | Summed | OnGrid = unseal(value)  # type: ignore[misc]  # a sealed union of the four
     return total
 
 
@@ -184,8 +189,8 @@ def _scale(noise: Noise, bound: float, *, lost: bool) -> float:
     return noise.multiplier * bound
 
 
-def _noised(value: Grads | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
-    if isinstance(value, Summed) and scale > 0:
+def _noised(value: Grads | Pair | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+    if isinstance(value, Pair | Summed) and scale > 0:
         return _noised_wide(value, noise, scale, rng, divide_by)
     summed = {name: dense(tensor) for name, tensor in rounded(value).items()}
     if math.isnan(scale):
@@ -197,12 +202,24 @@ def _noised(value: Grads | Summed, noise: Noise, scale: float, rng: Rng, divide_
     return summed
 
 
-def _noised_wide(value: Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
-    """The noise is made where the result goes, and the sum added to it in float64."""
-    made = {name: dense(tensor).zero_() for name, tensor in value.narrow.items()}
+def _noised_wide(value: Pair | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+    """The noise is made where the result goes, and the sum added to it in float64, a stretch at a time."""
+    sums: tuple[Grads, ...]
+    if isinstance(value, Pair):
+        made, sums = cleared_like(value.first), (value.first, value.second)
+    else:
+        made, sums = {name: tensor.zero_() for name, tensor in value.narrow.items()}, (value.values,)
+    made = {name: dense(tensor) for name, tensor in made.items()}
     noise.add_(made, scale, rng)
-    for name, tensor in made.items():
-        tensor.copy_(value.values[name].add_(tensor).mul_(1 / divide_by))
+    compiled = matrices.functions()
+    for out, first, *others in stretches(made, *sums):
+        if others and compiled is not None and compiled.readable((out, first, *others), _LONGEST):
+            compiled.joined(first, others[0], out, 1 / divide_by)
+            continue
+        total = first.double()
+        for other in (*others, out):
+            total = total + other
+        out.copy_(total.mul_(1 / divide_by))
     return made
 
 

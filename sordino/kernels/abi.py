@@ -26,7 +26,8 @@ _EIGHT_LANES = LEVELS.index("AVX2")
 ROUNDING = 1e-5
 """Of the largest value: how far a small case may differ from torch's, which adds in another order."""
 
-INT, FLOAT, SIZE, STEP, POINTER = ctypes.c_int, ctypes.c_float, ctypes.c_uint64, ctypes.c_int64, ctypes.c_void_p
+INT, FLOAT, DOUBLE, POINTER = ctypes.c_int, ctypes.c_float, ctypes.c_double, ctypes.c_void_p
+SIZE, STEP = ctypes.c_uint64, ctypes.c_int64
 Functions: TypeAlias = Mapping[str, Sequence[type | None]]
 """By name, what a function returns, and after it the types of its arguments."""
 T = TypeVar("T")

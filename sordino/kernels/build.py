@@ -76,11 +76,15 @@ GRAM = Library("gram", ("gram.c", *_GEMM), wide=True)
 LSTM = Library("lstm", ("lstm.c", *_GEMM), wide=True)
 CORRELATION = Library("correlation", ("correlation.c", *_IMAGES), wide=True)
 CONVOLUTION = Library("convolution", ("convolution.c", "sample_gradients.h", *_IMAGES), wide=True)
+DEPTHWISE = Library("depthwise", ("depthwise.c", "sample_gradients.h", "image.h", *_VECTORS), wide=True)
 WINOGRAD = Library("winograd", ("winograd.c", "winograd_tiles.h", *_IMAGES), wide=True)
 WINOGRAD_ROWS = Library(
     "winograd_rows", ("winograd_rows.c", "winograd_tiles.h", "sample_gradients.h", *_IMAGES), wide=True
 )
-LIBRARIES = (NOISE, MATRICES, AFFINE, PRODUCT, GRAM, LSTM, CORRELATION, CONVOLUTION, WINOGRAD, WINOGRAD_ROWS)
+LIBRARIES = (
+    *(NOISE, MATRICES, AFFINE, PRODUCT, GRAM, LSTM),
+    *(CORRELATION, CONVOLUTION, DEPTHWISE, WINOGRAD, WINOGRAD_ROWS),
+)
 
 
 def compiler() -> list[str] | None:

@@ -12,7 +12,6 @@
 #define TALL 4
 #define WIDE 3
 #define POSITIONS 256 /* of a block */
-#define RUN 512       /* squares added in single precision before they go to the double sum */
 
 /* One vector of a tile: where its first lane lies from the first pixel of a patch on, where in a row of the result it goes,
  * and how many of its lanes count. */
@@ -65,12 +64,6 @@ INLINE void any_tile(const tile_t *t, int64_t tall, int64_t wide) {
 #undef CASE
 }
 
-/* The part of the input that is read, with its borders of zeros. */
-INLINE int64_t read_size(const shape_t *s, int along) {
-    int64_t outputs = along ? s->columns : s->rows;
-    return (outputs - 1) * s->stride[along] + s->dilation[along] * (s->kernel[along] - 1) + 1;
-}
-
 /* Whether a sample's input can be read where it lies: channels innermost, no borders, no lanes past its end. */
 INLINE int lies_well(const shape_t *s) {
     int64_t own = s->channels / s->groups, run = s->groups == 1 && s->dilation[1] == 1 ? s->kernel[1] * own : own;
@@ -112,25 +105,6 @@ INLINE int64_t cut(const shape_t *s, ptrdiff_t line, piece_t *pieces) {
                     pieces[count++] = (piece_t){from + l, to + l, length - l < LANES ? length - l : LANES};
         }
     return count;
-}
-
-INLINE double squares(const float *x, int64_t n) {
-    double total = 0;
-    for (int64_t begin = 0; begin < n; begin += RUN) {
-        int64_t end = begin + RUN < n ? begin + RUN : n, i = begin;
-        vec some[4] = {{0}};
-        for (; i + 4 * LANES <= end; i += 4 * LANES)
-            for (int k = 0; k < 4; k++) {
-                vec v = AT(x + i + k * LANES);
-                some[k] += v * v;
-            }
-        some[0] += some[1] + (some[2] + some[3]);
-        float rest = 0;
-        for (; i < end; i++) rest += x[i] * x[i];
-        for (int l = 0; l < LANES; l++) rest += some[0][l];
-        total += rest;
-    }
-    return total;
 }
 
 INLINE int work(const shape_t *s, const work_t *w) {

@@ -109,6 +109,11 @@ INLINE int weighted(uint64_t rows, const float *weights, uint64_t step, uint64_t
     return 0;
 }
 
+INLINE int joined(uint64_t n, const float *restrict x, const float *restrict y, float *restrict z, double factor) {
+    for (uint64_t i = 0; i < n; i++) z[i] = (float)((((double)x[i] + (double)y[i]) + (double)z[i]) * factor);
+    return 0;
+}
+
 EXPORT const uint64_t sordino_most = MOST;
 
 BY_LEVEL(sordino_squared, squared,
@@ -123,6 +128,10 @@ BY_LEVEL(sordino_finite, all_finite, (uint64_t count, const float *const *arrays
 BY_LEVEL(sordino_weighted, weighted,
          (uint64_t rows, const float *weights, uint64_t step, uint64_t count, const matrix_t *matrices, int anew),
          (rows, weights, step, count, matrices, anew))
+
+/* z = (x + y + z) * factor in double precision, rounded once. */
+BY_LEVEL(sordino_joined, joined, (uint64_t n, const float *restrict x, const float *restrict y, float *restrict z, double factor),
+         (n, x, y, z, factor))
 
 /* min(1, C / sqrt(s)), in the order torch has it: 1 / sqrt(s) first. Of 1 and what is not a number, 1. */
 EXPORT void sordino_shortened(uint64_t n, const float *restrict squared, float bound, float *restrict out) {

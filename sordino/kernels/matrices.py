@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, FLOAT, INT, POINTER, SIZE, near, trusted
+from sordino.kernels.abi import BEST, DOUBLE, FLOAT, INT, POINTER, SIZE, near, trusted
 
 FUNCTIONS = {
     "sordino_squared": (INT, INT, SIZE, SIZE, POINTER, SIZE, POINTER, POINTER, POINTER),
     "sordino_weighted": (INT, INT, SIZE, POINTER, SIZE, SIZE, POINTER, INT),
     "sordino_finite": (INT, INT, SIZE, POINTER, POINTER),
+    "sordino_joined": (INT, INT, SIZE, POINTER, POINTER, POINTER, DOUBLE),
     "sordino_shortened": (None, SIZE, POINTER, FLOAT, POINTER),
     "sordino_within": (INT, SIZE, POINTER, SIZE, POINTER, FLOAT, FLOAT),
 }
@@ -41,6 +42,11 @@ class Functions:
             if t.dtype is not torch.float32 or t.numel() > most or not (t.is_cpu and t.is_contiguous()):
                 return False
         return True
+
+    def joined(self, x: Tensor, y: Tensor, z: Tensor, factor: float) -> None:
+        """Z = (x + y + z) · factor in double precision, rounded once, to the last bit as torch computes it."""
+        where = x.data_ptr(), y.data_ptr(), z.data_ptr()
+        self.library.sordino_joined(self.level, z.numel(), *where, factor)
 
     def shortened(self, squared: Tensor, bound: float) -> Tensor:
         """min(1, C / √s) of contiguous values s, to the last bit as torch computes it; 1 of what is not a number."""
@@ -111,10 +117,14 @@ def agrees(made: Functions) -> bool:
     squared, sums, fine = both.squared([0, 1, 1, -1])
     own = torch.stack([x.double().square().sum(1), y.double().square().sum(1)], 1)
     own[:, 0] *= own[:, 1]
+    three = torch.stack([x[0].sin(), x[1].cos() * 2e-4, x[2].sin() * 3])
+    sums_of_three, z = ((three[0].double() + three[1]) + three[2]).mul_(0.3).float(), three[2].clone()
+    made.joined(three[0], three[1], z, 0.3)
     to, total, w = torch.zeros_like(y), torch.ones(5), torch.tensor([0.5, -1.0, 2.0])
     both.weighted(w, {1: to}, {1: total}, anew=False)
     return (
         fine
+        and torch.equal(z, sums_of_three)
         and made.finite([x[0], y])
         and not made.finite([y, torch.tensor([1.0, torch.nan])])
         and near(*zip(squared.double().t(), own.t(), strict=True), (sums.double(), own.sum(1)), rounding=_ROUNDING)

@@ -9,6 +9,33 @@ typedef struct {
     float *squared;        /* (samples,), or NULL: add up */
 } work_t;
 
+#define RUN 512 /* squares added in single precision before they go to the double sum */
+
+/* The part of the input that is read, with its borders of zeros. */
+INLINE int64_t read_size(const shape_t *s, int along) {
+    int64_t outputs = along ? s->columns : s->rows;
+    return (outputs - 1) * s->stride[along] + s->dilation[along] * (s->kernel[along] - 1) + 1;
+}
+
+INLINE double squares(const float *x, int64_t n) {
+    double total = 0;
+    for (int64_t begin = 0; begin < n; begin += RUN) {
+        int64_t end = begin + RUN < n ? begin + RUN : n, i = begin;
+        vec some[4] = {{0}};
+        for (; i + 4 * LANES <= end; i += 4 * LANES)
+            for (int k = 0; k < 4; k++) {
+                vec v = AT(x + i + k * LANES);
+                some[k] += v * v;
+            }
+        some[0] += some[1] + (some[2] + some[3]);
+        float rest = 0;
+        for (; i < end; i++) rest += x[i] * x[i];
+        for (int l = 0; l < LANES; l++) rest += some[0][l];
+        total += rest;
+    }
+    return total;
+}
+
 INLINE int work(const shape_t *s, const work_t *w);
 
 INLINE int rows_of(const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g, float *rows,

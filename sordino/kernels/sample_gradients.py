@@ -19,6 +19,8 @@ from sordino.kernels.tensors import on_cpu, waves
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = dict.fromkeys(("sordino_rows", "sordino_sum"), (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4))
+CHANNELS = 9
+"""Of the small layer that a kernel is compared on."""
 _PADDED = "one sample of a convolution"
 
 
@@ -63,8 +65,9 @@ def readable(a: Tensor, g: Tensor, geometry: Geometry) -> bool:
 
 def agree(made: SampleGradients, geometry: Geometry) -> bool:
     """Whether rows, norms and sum of a small layer are torch's."""
-    a = waves(0.7, 2, 9, 7, 6)
-    weight, options = torch.zeros(5, 9, *geometry.kernel), (geometry.stride, geometry.padding)
+    a, groups = waves(0.7, 2, CHANNELS, 7, 6), geometry.groups
+    weight = torch.zeros(5 if groups == 1 else groups, CHANNELS // groups, *geometry.kernel)
+    options = (geometry.stride, geometry.padding, geometry.dilation, groups)
     g, weights = waves(1.3, *torch.conv2d(a, weight, None, *options).shape), torch.tensor([0.5, 2.0])
     wanted = torch.stack(
         [conv2d_weight(a[i : i + 1], weight.shape, g[i : i + 1], *options).flatten(2).mT for i in range(2)]

@@ -28,7 +28,7 @@ from sordino.door.grid_by_rows import ByRowsAccumulator
 from sordino.door.rounding import USUAL_ROWS
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Estimate, Exact, Sensitivity, Unproven
-from sordino.door.vectors import Accumulator, Grads, Summed
+from sordino.door.vectors import Accumulator, Grads, Pair, Summed
 from sordino.events import Event
 from sordino.gradients.protocol import Norms, PerSample, one_by_one
 from sordino.random.rng import Rng
@@ -107,7 +107,7 @@ EXACT = Exact()
 class Weighed:
     """What a rule made of a lot; total and tally are private."""
 
-    total: Grads | Summed | OnGrid
+    total: Grads | Pair | Summed | OnGrid
     tally: Tensor | None
     rows: int  # at most so many records were added up at once
     dtype: torch.dtype  # in this type

@@ -11,7 +11,7 @@ from sordino.door.release import release, tapped
 from sordino.door.rounding import MOST_ROWS, slack
 from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity
-from sordino.door.vectors import Summed
+from sordino.door.vectors import Accumulator, Pair, Summed
 from sordino.gradients.chunked import Chunked
 from sordino.gradients.formulas.output_gradient import add_product
 from sordino.gradients.formulas.part import add_rows
@@ -54,6 +54,7 @@ def summed(x: torch.Tensor, physical: int) -> torch.Tensor:
     cut = chunks(np.arange(len(x)), physical, len(x))
     parts = [Materialised({"w": x[torch.from_numpy(some)]}, torch.zeros(len(some))) for some in cut]
     total = weigh(Chunked(lambda: parts), sd.Flat(1.0).rule(None, list)).total
+    total = total.widened() if isinstance(total, Pair) else total
     return (total.values if isinstance(total, Summed) else total)["w"].double()
 
 
@@ -140,6 +141,49 @@ def test_sums_over_chunks_are_rounded_after_the_noise():
     released = release(Sealed(Summed(wide, narrow)), Sensitivity(1.0), MinusOne(), Rng.from_seed(0), divide_by=2.0)
     assert released.value["w"].dtype == torch.float32
     assert released.value["w"].item() == 2.0**-31
+
+
+@pytest.mark.parametrize("one_buffer", [False, True], ids=("each its own", "one buffer"))
+@pytest.mark.parametrize("compiled", [False, True], ids=("torch", "compiled"))
+def test_two_chunks_have_the_bits_of_their_sum_in_float64(one_buffer, compiled, monkeypatch):
+    from sordino.door import release as door
+
+    if not compiled:
+        monkeypatch.setattr(door.matrices, "functions", lambda: None)
+    torch.manual_seed(0)
+    shapes = {"w": (300, 130), "b": (7,)}
+
+    def sums():
+        if not one_buffer:
+            return {name: torch.randn(shape) for name, shape in shapes.items()}
+        base = torch.randn(39_000 + 16)
+        return {"w": base[:39_000].view(300, 130), "b": base[39_008:39_015]}
+
+    first, second = sums(), sums()
+    wide = {name: first[name].double() + second[name] for name in shapes}
+    narrow = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    before = {name: tensor.clone() for name, tensor in (*first.items(), ("v", second["w"]))}
+    released = [
+        release(Sealed(total), Sensitivity(1.0), Gaussian(1.0), Rng.from_seed(3), divide_by=3.0).value
+        for total in (Pair(first, second), Summed(wide, narrow))
+    ]
+    for name, tensor in released[0].items():
+        assert torch.equal(tensor, released[1][name])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in (*first.items(), ("v", second["w"])))
+
+
+def test_chunks_are_added_up_in_float64_however_many_there_are():
+    """1 and 2⁻³⁰ as often as there are chunks: in float32 the small ones would be lost."""
+    for many in (1, 2, 3, 5):
+        total = Accumulator()
+        for k in range(many):
+            assert total.room() is None
+            total.take({"w": torch.tensor([1.0 if k == 0 else 2.0**-30])})
+        found = total.total
+        if isinstance(found, Pair):
+            found = found.widened()
+        value = found.values["w"] if isinstance(found, Summed) else found["w"]
+        assert value.item() == 1.0 + (many - 1) * 2.0**-30
 
 
 def test_a_lot_of_one_chunk_has_the_noise_and_the_bits_of_its_own_type():

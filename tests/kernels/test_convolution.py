@@ -1,5 +1,7 @@
 """The compiled convolution kernels: the framework's results, for every option, layout, level and number of threads."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -13,7 +15,7 @@ from sordino.gradients.formulas import convolution_rows as filters
 from sordino.gradients.formulas import convolution_weight as convolution
 from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.workspace import Workspace
-from sordino.kernels import build, correlation
+from sordino.kernels import build, correlation, depthwise
 from sordino.kernels import convolution as compiled
 from sordino.kernels.correlation import Correlations
 from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients
@@ -24,6 +26,11 @@ from tests.kernels.libraries import library as of_these_sources
 @pytest.fixture(scope="module")
 def library():
     return of_these_sources(build.CONVOLUTION, FUNCTIONS)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return of_these_sources(build.DEPTHWISE, FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +75,50 @@ def plain(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """(B, p, C/groups, *kernel) in double precision, sample by sample, by the framework."""
     shape = (g.shape[1], a.shape[1] // geometry.groups, *geometry.kernel)
     return filters.rows(a.double(), g.double(), shape, geometry, "native", Workspace())
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=layers(), level=st.integers(0, 2), threads=st.integers(1, 3))
+def test_where_no_two_channels_meet_it_is_the_same(alone, case, level, threads):
+    a, _, geometry = case
+    geometry = replace(geometry, groups=a.shape[1])
+    weight, rank = torch.zeros(a.shape[1], 1, *geometry.kernel), len(geometry.kernel)
+    options = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+    shape = (torch.conv1d, torch.conv2d)[rank - 1](a, weight, None, *options).shape
+    g = torch.randn(shape, generator=torch.Generator().manual_seed(level))
+    assert depthwise.takes(a, g, geometry)
+    assert not depthwise.takes(a, torch.cat([g, g], 1), geometry)
+    wanted, weights = plain(a, g, geometry), torch.linspace(0, 2, len(a))
+    kernel, before = SampleGradients(alone, level), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        rows = torch.full((len(a), a.shape[1], geometry.taps, 1), torch.nan)
+        squared, total = kernel.rows(a, g, geometry, rows), kernel.sum(a, g, geometry, weights)
+        assert torch.equal(squared, kernel.rows(a, g, geometry, None))
+    finally:
+        torch.set_num_threads(before)
+    scale = wanted.abs().max().clamp(min=1e-30)
+    assert torch.allclose(rows.mT.reshape(wanted.shape).double(), wanted, 1e-5, float(2e-6 * scale))
+    assert torch.allclose(squared.double(), wanted.flatten(1).square().sum(1), 1e-5)
+    summed = torch.tensordot(weights.double(), wanted, 1)
+    assert torch.allclose(total.mT.reshape(summed.shape).double(), summed, 1e-5, float(1e-5 * scale))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=("default", "channels last"))
+def test_depthwise_layers_agree_with_the_loop(last):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 9, 1), nn.Conv2d(9, 9, 7, padding=3, groups=9), nn.GELU(), nn.Conv2d(9, 9, 3, 2, groups=9)
+    )
+    same(model, (torch.randn(5, 2, 12, 11),), backend=Captured(PerformanceOptions(channels_last=last)))
+
+
+def test_a_sample_of_weight_zero_is_not_looked_at_by_depthwise_sums(alone):
+    a, g, geometry = torch.randn(3, 8, 5, 5), torch.randn(3, 8, 5, 5), Geometry((3, 3), (1, 1), (1, 1), (1, 1), 8)
+    a[1] = torch.nan
+    total = SampleGradients(alone).sum(a, g, geometry, torch.tensor([1.0, 0.0, 1.0]))
+    wanted = plain(a[::2], g[::2], geometry).sum(0)
+    assert torch.allclose(total.mT.reshape(wanted.shape).double(), wanted, 1e-5, 1e-4)
 
 
 @settings(max_examples=150, deadline=None)

@@ -60,7 +60,7 @@ def total(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
         return "winograd"
     if t <= _ONE_PRODUCT and "product" in ways:
         return "product"
-    return "compiled" if "compiled" in ways else "native"
+    return next((way for way in ("compiled", "depthwise") if way in ways), "native")
 
 
 def whole_pass(

@@ -36,13 +36,13 @@ from sordino.gradients.formulas.part import (
 )
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.tensors import VANISHED
-from sordino.kernels import convolution, winograd_rows
+from sordino.kernels import convolution, depthwise, winograd_rows
 from sordino.kernels.sample_gradients import SampleGradients
 
 _FEW_POSITIONS = 64
 """Up to here the patches of a whole batch are small enough to be made at once."""
 _GRAMS = ("gram", "shifted")
-_KERNELS = ("winograd", "compiled")
+_KERNELS = ("winograd", "compiled", "depthwise")
 
 
 class Convolution:
@@ -111,6 +111,8 @@ class Convolution:
 
     def _kernels(self) -> dict[str, SampleGradients]:
         """Those that were compiled and take this layer."""
+        if depthwise.takes(self.a, self.g, self.geometry) and (own := depthwise.gradients()) is not None:
+            return {"depthwise": own}
         found = {
             "winograd": winograd_rows.gradients() if winograd_rows.takes(self.a, self.g, self.geometry) else None,
             "compiled": convolution.gradients() if convolution.takes(self.a, self.g, self.geometry) else None,
@@ -124,10 +126,9 @@ class Convolution:
     def _choice(self, options: PerformanceOptions, keep: bool) -> str:
         geometry, t = self.geometry, prod(self.g.shape[2:])
         p, d = self.shape[0], prod(self.shape[1:])
-        depthwise = geometry.groups == self.a.shape[1] == p
-        if depthwise:
-            return "taps"
         kernels = self._kernels()
+        if geometry.groups == self.a.shape[1] == p:
+            return "depthwise" if "depthwise" in kernels else "taps"
         if not options.measure:
             return by_shape.norms(geometry, self.a, self.g, keep=keep, kernels=kernels)
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
