@@ -37,7 +37,7 @@ from sordino.random.rng import Rng
 from sordino.report.evidence import read as read_evidence
 from sordino.runs import checkpoint, write_ahead
 from sordino.runs.checkpoint import Checkpoint
-from sordino.runs.crew import SUMS
+from sordino.runs.crew import Crew
 from sordino.runs.digest import digest
 from sordino.runs.directory import CONFIG, Run
 from sordino.runs.environment import difference, here
@@ -124,8 +124,7 @@ def replay(
     """Check `steps` steps of a run, chosen by a fresh coin; `choose` names them instead, for tests."""
     run, tell = Run.open(Path(folder)), say or (lambda _: None)
     book = write_ahead.entered(run.folder)
-    if SUMS in book.environment:
-        raise ValueError(f"{run.folder}: its sums were added up by ranks, and those are not taken apart yet")
+    crew = Crew().going_on(dict(book.environment))  # the sums of ranks are whole numbers, here too
     threads = book.environment.get("threads")
     if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)
@@ -137,11 +136,11 @@ def replay(
         raise ValueError(f"{run.folder}: no step was entered after its first checkpoint; there is nothing to replay")
     coin = secrets.SystemRandom()
     chosen = sorted(coin.sample(open_steps, min(steps, len(open_steps))) if choose is None else choose)
-    found = Replayed(last, chain=book.chain, environment=difference(dict(book.environment), here()))
+    found = Replayed(last, chain=book.chain, environment=difference(dict(book.environment), here(crew.environment)))
     if book.broken is not None:
         found.wrong.append(f"ledger.jsonl:{book.broken}: the line is not the one that was chained to those around it")
     _event(run, last, book.lineage, found)
-    _Walk(run, starts, book.digests, found, tell).over(chosen)
+    _Walk(run, starts, book.digests, found, tell, crew).over(chosen)
     return found
 
 
@@ -192,7 +191,9 @@ class _Walk:
         digests: Any,
         found: Replayed,
         say: Callable[[str], None],
+        crew: Crew,
     ) -> None:
+        self._crew = crew
         config = read(run.folder / CONFIG)
         self._run, self._starts, self._digests, self._found, self._say = run, starts, digests, found, say
         self._job = assemble(config.settings(), say, config.resolved)
@@ -213,7 +214,7 @@ class _Walk:
             self._say(f"step {step}: {'as entered' if not self._found.wrong else self._found.wrong[-1]}")
 
     def _from(self, start: Checkpoint) -> Training:
-        training = Training(self._job, self._run, _ReadOnly(), Silent())  # type: ignore[arg-type]  # enters nothing
+        training = Training(self._job, self._run, _ReadOnly(), Silent(), self._crew)  # type: ignore[arg-type]  # enters nothing
         training._load(start.state)
         training._prepare()
         return training

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -88,9 +88,10 @@ def release(
     What comes out is divided by a public number, if one is given, in the pass that adds the noise.
     """
     total, factors, slack = _opened(value), None, 0.0
+    on_grid = total if isinstance(total, OnGrid) else None
+    if on_grid is not None and noise.multiplier > 0 and not _taps:
+        return _released_by_ranks(on_grid, sensitivity, noise, rng, divide_by)
     if isinstance(total, OnGrid):
-        if not _taps and noise.multiplier > 0:
-            return _released_by_ranks(total, sensitivity, noise, rng, divide_by)
         total = total.summed()
     if isinstance(total, Pair) and (_taps or (isinstance(sensitivity, Sensitivity) and sensitivity.units is not None)):
         total = total.widened()  # somebody looks at the sum itself
@@ -113,6 +114,8 @@ def release(
             return Release(handed, events.NonPrivate(TAPPED), divide_by)
     if _taps:
         event = events.NonPrivate(TAPPED)
+    if on_grid is not None and noise.multiplier > 0:
+        return replace(_released_by_ranks(on_grid, sensitivity, noise, rng, divide_by), event=event)
     scale = _scale(noise, bound, lost=isinstance(sensitivity, Unproven)) * (1 + slack)
     whole = Summed(bare, total.narrow) if isinstance(total, Summed) else total if isinstance(total, Pair) else bare
     noised = _noised(whole, noise, scale, rng, divide_by)

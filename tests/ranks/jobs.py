@@ -179,3 +179,8 @@ def part(ranks: Ranks, steps: int, saved: dict[str, Any] | None) -> dict[str, An
         optimizer.step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "private": private.state_dict()}
     return {**state, "parameters": digest(model)}
+
+
+def fitted(ranks: Ranks, folder: str) -> None:
+    """A run of the command line by all ranks of torch's own group, which are three here."""
+    sd.fit("spiral", steps=10, records=600, noise_multiplier=1.0, out=folder)
