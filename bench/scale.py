@@ -5,15 +5,13 @@
 Measured: the processor's seconds, in one rank, of a lot of a network of 870,000 parameters on 1, 2 and 3 processes of
 this machine (gloo), the model on every rank and divided by fully_shard, beside plain training of the same network under
 DistributedDataParallel; what adding up on the grid
-costs one process; and the seconds of the two collectives. The model of larger machines has a latency and a bandwidth,
-which are assumed, the computation of a rank's records, and the noise of its coordinates. The fake group has no other
-ranks: its collectives do nothing, and what they are asked to send is counted.
+costs one process; and the seconds of the two collectives. The fake group has no other ranks: its collectives do nothing,
+and what they are asked to send is counted. What larger machines would take is in `scale_model.py`.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
 import time
@@ -172,9 +170,10 @@ class Counted(Ranks):
         return super().own_sums(values)
 
     def joined(self, own: torch.Tensor) -> torch.Tensor:
-        """One all-gather."""
+        """One all-gather; the ranks that are not there say what this one says."""
         self.asked.append(("all_gather", own.nbytes * self.size))
-        return super().joined(own)
+        whole = super().joined(own)
+        return whole if self.size == 1 else whole.view(self.size, -1).copy_(own).view(-1)
 
 
 @contextmanager
@@ -189,14 +188,16 @@ def fake_group(size: int) -> Iterator[Counted]:
         dist.destroy_process_group()
 
 
-def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False) -> dict[str, Any]:
+def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False, layered: bool = False) -> dict[str, Any]:
     """Collectives and bytes of one lot on so many ranks; nobody is there to agree with, so that is left out."""
     with fake_group(size) as ranks, patch.object(ranked_lot, "_compare", lambda *_: None):
         model = network(hidden)
         if divided:
             fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
         rows = [-(-p.shape[0] // size) * size * (p.numel() // p.shape[0]) for p in model.parameters()]
-        run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=ranks)
+        engine = sd.gradients.Captured(sd.gradients.PerformanceOptions(measure=False, layer_by_layer=layered))
+        query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
+        run = sd.Private(model, losses, query, seed=0, mesh=ranks, backend=engine)
         small = torch.utils.data.Subset(records(), range(256))
         with patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None):
             lot = next(run.draws(small, sd.Poisson(0.5), 1, expected_batch=128, physical_batch=8))
@@ -212,25 +213,6 @@ def imbalance(ranks: int, each: int, trials: int = 400) -> dict[str, float]:
     one = np.ceil(rng.poisson(ranks * each, trials) / ranks) / each
     own = rng.poisson(each, (trials, ranks)).max(axis=1) / each
     return {"one_draw": round(float(one.mean()), 3), "a_draw_each": round(float(own.mean()), 3)}
-
-
-def predicted(
-    records_each: float, parameters: float, ranks: int, flops: float, bandwidth: float, latency: float
-) -> dict[str, float]:
-    """Seconds of a lot: 6·P operations a record, a ring's reduce-scatter and all-gather, a tree's all-reduce, noise."""
-    ring = (ranks - 1) / ranks
-    return {
-        "compute_s": 6 * parameters * records_each / flops,
-        "reduce_scatter_s": ring * 8 * parameters / bandwidth + (ranks - 1) * latency,
-        "all_gather_s": ring * 4 * parameters / bandwidth + (ranks - 1) * latency,
-        "agreement_s": 2 * math.ceil(math.log2(ranks)) * latency,
-        "noise_s": parameters / ranks * NOISE_SECONDS,
-        "plain_ddp_all_reduce_s": 2 * ring * 4 * parameters / bandwidth + 2 * (ranks - 1) * latency,
-    }
-
-
-NOISE_SECONDS = 1.2e-9
-"""A value, on one core of the machine of docs/engine.md."""
 
 
 def one_process() -> dict[str, float]:
@@ -256,12 +238,9 @@ def main() -> None:
         "measured": [measured(size, folder) for size in (1, 2, 3)],
         "counted": counted(),
         "counted_fully_sharded": counted(64, divided=True),
+        "counted_layer_by_layer": counted(64, divided=True, layered=True),
         "imbalance": {
             f"{ranks} ranks of {each}": imbalance(ranks, each) for ranks, each in ((8, 32), (1024, 8), (4096, 8))
-        },
-        "predicted": {
-            f"{ranks} devices": predicted(8, 1e11, ranks, flops=2e14, bandwidth=5e10, latency=5e-6)
-            for ranks in (8, 64, 512, 4096)
         },
     }
     ratio = alone["without_ranks_cpu_ms"] / alone["plain_cpu_ms"]
