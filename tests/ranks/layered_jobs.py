@@ -66,7 +66,7 @@ def peak(ranks: Ranks, layered: bool) -> tuple[float, int]:
         fully_shard(layer, mesh=mesh)
     query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
     private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks, backend=engine(layered))
-    lots = private.draws(linear(40, WIDTH), sd.Poisson(0.4), 2, expected_batch=16, physical_batch=4)
+    lots = private.draws(linear(40, WIDTH), sd.Poisson(0.4), 2, expected_batch=16, physical_batch=8)
     largest, right = 0, Rounds._made
 
     def seen(self: Rounds, *given: Any) -> Any:

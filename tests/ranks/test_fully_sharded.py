@@ -7,8 +7,9 @@ from tests.ranks.test_same_bits import the_same
 
 
 def test_layers_of_all_kinds_come_to_the_same(gang):
-    sizes = [(1, False), (1, True), (2, True), (3, True)]
-    the_same([came for size, divided in sizes for came in gang(sharded_jobs.words, size, divided)])
+    """On every rank, divided, and divided with layers that come and go."""
+    kinds = [(1, False, False), *((size, True, layered) for size in (1, 2, 3) for layered in (False, True))]
+    the_same([came for size, *kind in kinds for came in gang(sharded_jobs.words, size, *kind)])
 
 
 @pytest.mark.parametrize("between", ["nothing", "evaluate", "clip"])

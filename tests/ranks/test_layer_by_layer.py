@@ -2,15 +2,9 @@
 
 import pytest
 
-from tests.ranks import jobs, layered_jobs, sharded_jobs
+from tests.ranks import jobs, layered_jobs
 from tests.ranks.gang import Failed
 from tests.ranks.jobs import Case
-from tests.ranks.test_same_bits import the_same
-
-
-def test_layers_of_all_kinds_come_to_the_same(gang):
-    kinds = [(1, False, False), (1, True, True), (2, True, True), (3, True, True)]
-    the_same([came for size, *kind in kinds for came in gang(sharded_jobs.words, size, *kind)])
 
 
 def test_no_rank_ever_holds_the_whole_model_nor_a_whole_gradient(gang):
