@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 import sordino as sd
 from sordino.ranks.group import Ranks
 from tests.problems import cross_entropy, linear
-from tests.ranks.jobs import digest, sharded
+from tests.ranks.jobs import digest, engine, sharded
 
 EVERY = 7
 """Steps between checkpoints."""
@@ -32,7 +32,7 @@ STEPS_FILE = "steps.txt"
 _WHOLE = ".metadata"  # torch writes it last
 
 
-def train(ranks: Ranks, folder: str, steps: int) -> None:
+def train(ranks: Ranks, folder: str, steps: int, layered: bool = False) -> None:
     """From the last checkpoint in the folder, if there is one, to the last step."""
     torch.manual_seed(0)
     model = sharded(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2)), ranks)
@@ -43,7 +43,7 @@ def train(ranks: Ranks, folder: str, steps: int) -> None:
         dcp.load({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=saved, process_group=ranks.group)
         set_state_dict(model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer)
     query = sd.NoisySum(sd.AdaptiveQuantile(1.0, 0.5, 2.0), sd.Gaussian(1.0))
-    private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks)
+    private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks, backend=engine(layered))
     run = sd.InCheckpoint(private, sd.Replay("the same script, data and machine, from a checkpoint of its own"))
     if saved is not None:
         dcp.load({"private": run}, checkpoint_id=saved, process_group=ranks.group)
@@ -100,12 +100,12 @@ def _entered(folder: Path) -> list[list[str]]:
     return [line.split() for line in whole.splitlines()]
 
 
-def alone(environment: Mapping[str, str], folder: str, steps: int) -> None:
+def alone(environment: Mapping[str, str], folder: str, steps: int, layered: bool = False) -> None:
     """One rank, told by the environment who it is."""
     os.environ.update(environment)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-    train(Ranks(dist.group.WORLD), folder, steps)
+    train(Ranks(dist.group.WORLD), folder, steps, layered)
     dist.destroy_process_group()
 
 

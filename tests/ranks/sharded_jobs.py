@@ -192,7 +192,9 @@ def talks(ranks: Ranks, how: str) -> str:
 SITES = (7, 20, 13, 20)
 
 
-def at_sites(ranks: Ranks, holders: list[list[int]], sampler: Any, reading: str, divided: bool) -> Came:
+def at_sites(
+    ranks: Ranks, holders: list[list[int]], sampler: Any, reading: str, divided: bool, layered: bool = False
+) -> Came:
     """A few steps on records that lie at sites, of which this rank holds some; of the others it has nothing to read."""
     x, y = linear(sum(SITES)).tensors
     all_sites = [torch.utils.data.TensorDataset(*pair) for pair in zip(x.split(SITES), y.split(SITES), strict=True)]
@@ -201,7 +203,7 @@ def at_sites(ranks: Ranks, holders: list[list[int]], sampler: Any, reading: str,
         held = {site: [data[i] for i in range(len(data))] for site, data in held.items()}
     model = sharded(small(), ranks) if divided else small()
     query = sd.NoisySum(sd.AdaptiveQuantile(1.0, 0.5, 2.0), sd.Gaussian(1.0))
-    private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks)
+    private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks, backend=engine(layered))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     workers = int(reading == "by a worker")
     for lot in private.draws(sd.Sites(SITES, held), sampler, 4, expected_batch=12, physical_batch=4, workers=workers):

@@ -26,13 +26,13 @@ def test_a_killed_rank_loses_nothing(tmp_path, wanted, size, after):
     assert (tmp_path / "run" / MODEL).read_bytes() == wanted
 
 
-@pytest.mark.parametrize(("size", "victim", "after"), [(2, 0, 3), (3, 2, 1)])
-def test_nor_does_a_killed_rank_that_held_rows_of_the_model(gang, tmp_path, size, victim, after):
-    """Divided by `fully_shard`; killed after a checkpoint, and gone on with by others from it."""
+@pytest.mark.parametrize(("size", "victim", "after", "layered"), [(2, 0, 3, False), (3, 2, 1, True)])
+def test_nor_does_a_killed_rank_that_held_rows_of_the_model(gang, tmp_path, size, victim, after, layered):
+    """Divided by `fully_shard`; killed after a checkpoint, also while layers come and go, and gone on with from it."""
     whole, run = tmp_path / "whole", tmp_path / "run"
     whole.mkdir(), run.mkdir()
     gang(divided_run.train, 1, str(whole), STEPS)
-    processes = _started(size, run)
+    processes = _started(size, run, layered)
     moment = random.Random(size).randrange(divided_run.EVERY, STEPS - 1)
     while divided_run.reached(run) < moment and all(process.is_alive() for process in processes):
         time.sleep(0.001)
@@ -46,9 +46,9 @@ def test_nor_does_a_killed_rank_that_held_rows_of_the_model(gang, tmp_path, size
     assert len(divided_run.came_to(whole)) == STEPS
 
 
-def _started(size, folder):
+def _started(size, folder, layered):
     run = divided_run.alone
-    made = [fork_server().Process(target=run, args=(told, str(folder), STEPS)) for told in environments(size)]
+    made = [fork_server().Process(target=run, args=(told, str(folder), STEPS, layered)) for told in environments(size)]
     for process in made:
         process.start()
     return made

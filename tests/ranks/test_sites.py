@@ -29,11 +29,12 @@ HOLDERS = {
     ids=["poisson", "often empty, divided", "shuffle"],
 )
 def test_sites_come_to_the_same_whoever_holds_them(gang, sampler, reading, divided):
+    """Three ranks of a divided model take its layers one by one; their sites differ in length, and so do the chunks."""
     the_same(
         [
             came
             for size, holders in HOLDERS.items()
-            for came in gang(sharded_jobs.at_sites, size, holders, sampler, reading, divided)
+            for came in gang(sharded_jobs.at_sites, size, holders, sampler, reading, divided, divided and size == 3)
         ]
     )
 
