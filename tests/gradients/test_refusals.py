@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sordino.gradients import Captured
+from sordino.gradients.first_batch import verify
 from sordino.gradients.layers import rule
 from sordino.refusal import Refusal
 from tests.gradients.models import Net, mlp
@@ -150,3 +151,16 @@ def test_rounding_that_cannot_be_told_from_a_wrong_rule_is_named_ill_conditionin
         return (model(x) * (1 + 0.01 * (len(x) > 1))).sum(1)
 
     refused(nn.Sequential(nn.Linear(4, 4), Single()), (torch.randn(3, 4),), loss_fn, "ill-conditioned", "double")
+
+
+def test_a_model_that_float32_cannot_hold_and_float64_can_is_trained(monkeypatch):
+    """sin(10⁵ y) turns by what a product rounds: a record alone and in a batch differ, and in float64 they do not."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 64)), torch.randn(4, 64)
+
+    def loss_fn(model: nn.Module, x: Tensor) -> Tensor:
+        return (1e5 * model(x)).sin().sum(1)
+
+    Captured().per_sample(model, loss_fn, (x,))
+    monkeypatch.setattr(verify, "_in_double", lambda *_: None)
+    refused(model, (x,), loss_fn, "ill-conditioned", "model.double()")
