@@ -62,10 +62,13 @@ def test_the_readme_begins_with_a_diff_of_a_plain_loop_and_both_sides_run():
     assert "differential privacy" in printed(side(code, "+"))
 
 
-def test_the_page_for_users_of_opacus_shows_the_measured_rows():
-    from bench import opacus_table
+def test_pages_show_the_measured_tables():
+    from bench import tables
 
-    assert opacus_table.on_the_page() == opacus_table.rows(), "run `python -m bench.opacus_table`"
+    for page in tables.PAGES:
+        text = page.read_text()
+        assert "<!-- table: " in text
+        assert tables.written(page) == text, "run `python -m bench.tables`"
 
 
 def test_the_opacus_side_of_the_diff_runs_too():

@@ -52,21 +52,25 @@ class Accumulator:
 
     def room(self) -> Grads | None:
         """Where the next chunk is to be added; None: in room of its own."""
-        return self._first if self.dtype is torch.float64 else None
+        if self._first is None or self.dtype is torch.float64:
+            return self._first
+        if self._second is not None:
+            self._wide, self._second = Pair(self._first, self._second).widened(), None
+        if self._wide is None:
+            return None
+        for tensor in self._first.values():
+            tensor.zero_()
+        return self._first
 
     def take(self, chunk: Grads) -> None:
         """The sum of one more chunk, in the room that was given."""
-        if self._first is None or self._first is chunk:
-            self._first = chunk
-        elif self._wide is not None:
+        if self._wide is not None:
             for wide, added in stretches(self._wide.values, chunk):
                 wide.add_(added.double())
-        elif self._second is None:
-            self._second = chunk
+        elif self._first is None or self.dtype is torch.float64:
+            self._first = chunk
         else:
-            self._wide = Pair(self._first, self._second).widened()
-            self._second = None
-            self.take(chunk)
+            self._second = chunk
 
     @property
     def dtype(self) -> torch.dtype:

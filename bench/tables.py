@@ -1,0 +1,80 @@
+"""The tables of speed and memory on the pages, from bench/results.
+
+    python -m bench.tables
+
+Writes what stands between `<!-- table: NAME -->` and `<!-- end -->` on each page anew; a test says when it is not that of
+the results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from bench.step import RESULTS, table
+
+ROOT = Path(__file__).parent.parent
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/engine.md", "docs/from_opacus.md"))
+_MARKED = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def _result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def _compared(row: dict[str, Any] | None) -> str:
+    """Ours, the best peer, and how much faster we are."""
+    if row is None:
+        return "— | — | —"
+    ratio, peer = row["cpu ratio"], row["best opacus"]
+    if peer is None:
+        return f"**{ratio['sordino']:.2f}** | — | —"
+    mode, gain = peer.removeprefix("opacus "), ratio[peer] / ratio["sordino"]
+    return f"**{ratio['sordino']:.2f}** | {ratio[peer]:.2f} ({mode}) | {gain:.1f}×"
+
+
+def price() -> str:
+    """The largest batch of every model, by kind of processor."""
+    both = [{row["model"]: row for row in _result(f"step_{kind}")["steps"]} for kind in ("avx2", "avx512")]
+    both[1] |= {row["model"]: row for row in _result("step_real_avx512")["steps"]}
+    head = "sordino / plain | best Opacus / plain | gain"
+    lines = [f"| model (batch) | AVX2: {head} | AVX-512: {head} |", "|---" * 7 + "|"]
+    for name, row in (both[0] | both[1]).items():
+        lines.append(f"| {name} ({row['batch']}) | " + " | ".join(_compared(rows.get(name)) for rows in both) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def opacus(kind: str) -> str:
+    """Every batch, beside Opacus."""
+    lines = [
+        "| model (batch) | plain step, ms | sordino / plain | best Opacus mode / plain | Opacus / sordino |",
+        "|---|---|---|---|---|",
+    ]
+    for row in _result(f"step_{kind}")["steps"]:
+        plain = row["cpu ms, one thread"][row["best non-private"]]
+        lines.append(f"| {row['model']} ({row['batch']}) | {plain:.1f} | {_compared(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def block(name: str) -> str:
+    """The table of this name."""
+    if name == "price":
+        return price()
+    if name.startswith("opacus_"):
+        return opacus(name.removeprefix("opacus_"))
+    if name.startswith("memory"):
+        return (RESULTS / f"{name}.md").read_text()
+    return table(_result(name))
+
+
+def written(page: Path) -> str:
+    """The page with its tables as the results have them."""
+    return _MARKED.sub(lambda found: f"{found[1]}{block(found[2])}{found[4]}", page.read_text())
+
+
+if __name__ == "__main__":
+    for each in PAGES:
+        each.write_text(written(each))
