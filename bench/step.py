@@ -146,8 +146,9 @@ def table(result: dict[str, Any]) -> str:
             f"| {row['model']} ({row['batch']}) | {ms:.1f} | **{r['sordino']:.2f}** | {r['sordino without noise']:.2f} | "
             f"{row['target']} | {opacus} | {gain} | {vmap} | {f'{two:.2f}' if two else '—'} |"
         )
+    note = ["", result["note"]] if "note" in result else []
     if not result["norms"]:
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines + note) + "\n"
     lines += [
         "",
         "| norms only (batch), samples/s/core | " + " | ".join(result["norms"][0]["samples per second"]) + " |",
@@ -159,7 +160,7 @@ def table(result: dict[str, Any]) -> str:
             + " | ".join(f"{v:,}" for v in row["samples per second"].values())
             + " |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + note) + "\n"
 
 
 def picture(result: dict[str, Any], path: Path) -> None:
