@@ -143,7 +143,7 @@ class LotGradients:
             whole = self.gradients(few).norms()
         with Seeded(0, self.device), self._inside():
             found = self.gradients(few).norms()
-        if self._vectors or not torch.allclose(whole.squared, found.squared, rtol=_AGREE, equal_nan=True):
+        if not torch.allclose(whole.squared, found.squared, rtol=_AGREE, equal_nan=True):
             raise Refusal(
                 "layer_by_layer=True: with parameters gathered layer by layer the norms are others, so some parameter is "
                 "read outside the forward of the module that has it in its charge; apply fully_shard to a module around "
