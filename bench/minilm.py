@@ -1,11 +1,11 @@
-"""MiniLM-L6 on texts: a head, LoRA and full fine-tuning of its last layer at several ε. One JSON line per run.
+"""MiniLM-L6 on texts: a head alone, or attention, LoRA or all of its last block too, at several ε. One JSON line per run.
 
     python -m bench.minilm --task r8 --mode lora --epsilon 3 --held-out         a trial, on held-out training data
     python -m bench.minilm --task r8 --mode lora --epsilon 3 8 --seeds 3 --keep on the test set, into results/minilm.json
     python -m bench.minilm --table                                              the table of docs/recipes.md
 
-What is reduced is said in minilm_tail.py. The head is trained first, on the frozen encoder's vectors; then adapters or the
-layer in large lots, and the head with them if it has a rate there: two phases in one ledger, at one noise multiplier.
+What is reduced is said in minilm_tail.py. Three phases in one ledger: the head on the frozen encoder's vectors, in many cheap
+lots; attention and adapters or the block, the head as it is, in a few lots with less noise; the head on the vectors then made.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,18 @@ from sordino.runs.environment import processor
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"
 RANK = 8
-MODES = ("head", "lora", "full")
+MODES = ("head", "pool", "lora", "full")
 NUMBERS: dict[str, type] = {
     "head_lot": float,
     "head_steps": int,
     "head_rate": float,
+    "head_noise": float,  # of the multiplier with which the head's lots would take the whole budget
     "lot": float,
     "steps": int,
+    "pool_rate": float,
     "rate": float,
-    "head_rate_then": float,
+    "last_steps": int,  # of the head, after the others
+    "last_rate": float,
     "bound": float,
     "scale": float,
 }
@@ -52,18 +56,51 @@ def loss(model: nn.Module, *batch: Tensor) -> Tensor:
     return nn.functional.cross_entropy(model(*batch[:-1]), batch[-1], reduction="none")
 
 
-def split(task: str, held_out: bool) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Columns of training and test records, labels last; or, of the training records, four fifths and the others."""
-    found = texts(task)
-    train = (*kept(task, "train"), torch.tensor(found.train_labels))
+@dataclass(frozen=True)
+class Part:
+    """Texts that are trained on, or tested."""
+
+    columns: tuple[Tensor, ...]
+    vectors: Tensor
+    labels: Tensor
+
+
+def split(task: str, held_out: bool, block: bool) -> tuple[Part, Part]:
+    """Training and test texts; or, of the training texts, four fifths and the others. `block`: with what it needs."""
+    found, train = texts(task), kept(task, "train")
+    labels = torch.tensor(found.train_labels)
     if not held_out:
-        return train, (*kept(task, "test"), torch.tensor(found.test_labels))
-    order = torch.randperm(len(train[-1]), generator=torch.Generator().manual_seed(0))
+        test = kept(task, "test")
+        return (
+            Part(train.columns(block), train.vectors, labels),
+            Part(test.columns(block), test.vectors, torch.tensor(found.test_labels)),
+        )
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     cut = len(order) * 4 // 5
-    return tuple(one[order[:cut]] for one in train), tuple(one[order[cut:]] for one in train)
+    first, others = (
+        Part(tuple(one[rows] for one in train.columns(block)), train.vectors[rows], labels[rows])
+        for rows in (order[:cut], order[cut:])
+    )
+    return first, others
 
 
-def trial(a: argparse.Namespace, parts: tuple[tuple[Tensor, ...], tuple[Tensor, ...]]) -> dict[str, Any]:
+def multipliers(a: argparse.Namespace) -> tuple[float, float]:
+    """Of the noise in the head's lots and in the others, together within ε."""
+    if not a.epsilon:
+        return 0.0, 0.0
+    steps = a.head_steps + a.last_steps
+    alone = calibrate(lambda sigma: training_event(a.head_lot, events.Gaussian(sigma), steps), PLD(), a.epsilon, DELTA)
+    if not a.steps:
+        return alone, 0.0
+    of_head = training_event(a.head_lot, events.Gaussian(alone * a.head_noise), steps)
+
+    def both(sigma: float) -> events.Event:
+        return events.compose([of_head, training_event(a.lot, events.Gaussian(sigma), a.steps)])
+
+    return alone * a.head_noise, calibrate(both, PLD(), a.epsilon, DELTA)
+
+
+def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     """One run."""
     began = time.process_time()
     train, test = parts
@@ -73,15 +110,11 @@ def trial(a: argparse.Namespace, parts: tuple[tuple[Tensor, ...], tuple[Tensor, 
         import peft
 
         peft.inject_adapter_in_model(peft.LoraConfig(r=RANK, lora_alpha=a.scale * RANK, target_modules=ADAPTED), model)
-    ledger, tuned = sd.Ledger(), 0 if a.mode == "head" else a.steps
+    ledger, (in_head, in_tail) = sd.Ledger(), multipliers(a)
 
-    def event(sigma: float) -> events.Event:
-        phases = [(a.head_lot, a.head_steps), (a.lot, tuned)]
-        return events.compose(training_event(lot, events.Gaussian(sigma), steps) for lot, steps in phases if steps)
-
-    sigma = calibrate(event, PLD(), a.epsilon, DELTA) if a.epsilon else 0.0
-
-    def fit(part: nn.Module, columns: tuple[Tensor, ...], rates: dict[str, float], share: float, steps: int) -> Any:
+    def fit(
+        part: nn.Module, columns: tuple[Tensor, ...], rates: dict[str, float], share: float, steps: int, sigma: float
+    ) -> Any:
         """`steps` lots with a falling rate; `rates` by a word in a parameter's name, the first that fits."""
         groups: dict[float, list[Tensor]] = {}
         for name, p in part.named_parameters():
@@ -105,18 +138,30 @@ def trial(a: argparse.Namespace, parts: tuple[tuple[Tensor, ...], tuple[Tensor, 
             schedule.step()
         return private
 
-    private = fit(model.head, train[2:], {"": a.head_rate}, a.head_lot, a.head_steps)
-    scores = model.head(test[2])
+    @torch.no_grad()
+    def vectors(part: Part) -> Tensor:
+        chunks = zip(*(one.split(256) for one in part.columns), strict=True)
+        return torch.cat([model.vectors(*some) for some in chunks])
+
+    def accuracy(made: Tensor) -> float:
+        return _percent(model.head(made), test.labels)
+
+    head = sum(p.numel() for p in model.head.parameters())
     result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical", "seeds")}
-    result |= {"sigma": round(sigma, 3), "head_accuracy": _percent(scores, test[3])}
-    result["trained"] = sum(p.numel() for p in model.head.parameters())
-    if a.mode != "head":
-        rates = {"head": a.head_rate_then, ("lora" if a.mode == "lora" else ""): a.rate}
-        private = fit(model, (*train[:2], train[3]), rates, a.lot, a.steps)
-        result["trained"] += sum(p.numel() for n, p in model.named_parameters() if p.requires_grad and "head" not in n)
-        with torch.no_grad():
-            scores = torch.cat([model(*some) for some in zip(*(one.split(128) for one in test[:2]), strict=True)])
-    result["accuracy"] = _percent(scores, test[3])
+    result |= {"sigma": round(in_head, 3), "tail_sigma": round(in_tail, 3), "trained": head}
+    private = fit(model.head, (train.vectors, train.labels), {"": a.head_rate}, a.head_lot, a.head_steps, in_head)
+    result["head_accuracy"] = accuracy(test.vectors)
+    made = test.vectors
+    if a.steps:
+        rates = {"head": 0.0, "pool": a.pool_rate, {"lora": "lora", "full": "", "pool": "none"}[a.mode]: a.rate}
+        private = fit(model, (*train.columns, train.labels), rates, a.lot, a.steps, in_tail)
+        result["trained"] += sum(p.numel() for p in model.parameters() if p.requires_grad)
+        made = vectors(test)
+        result["tail_accuracy"] = accuracy(made)
+    if a.last_steps:
+        columns = vectors(train), train.labels
+        private = fit(model.head, columns, {"": a.last_rate}, a.head_lot, a.last_steps, in_head)
+    result["accuracy"] = accuracy(made)
     said = private.claim(DELTA)
     result["claimed"] = round(said.epsilon, 4) if isinstance(said, sd.Guarantee) else said.reason
     result["not_covered"] = list(said.not_covered) if isinstance(said, sd.Guarantee) else []
@@ -169,7 +214,7 @@ def main() -> None:
     if a.table:
         print(table())
         return
-    parts = split(a.task, a.held_out)
+    parts = split(a.task, a.held_out, block=a.mode in ("lora", "full"))
     for epsilon, seed in ((epsilon, seed) for epsilon in a.epsilon for seed in range(a.seeds)):
         chosen = SETTINGS[a.task, a.mode, epsilon]
         numbers = {name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS}

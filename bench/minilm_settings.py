@@ -8,26 +8,27 @@ _HEAD: dict[str, Any] = {
     "head_lot": 0.1,
     "head_steps": 200,
     "head_rate": 0.01,
+    "head_noise": 1.0,
     "lot": 0.3,
     "steps": 0,
+    "pool_rate": 0.0,
     "rate": 0.0,
-    "head_rate_then": 0.0,
+    "last_steps": 0,
+    "last_rate": 0.0,
     "bound": 1.0,
     "scale": 8.0,
 }
 _LONGER = {"head_lot": 0.2, "head_steps": 300, "head_rate": 0.005}
-_LORA, _FULL = {"steps": 12, "rate": 1e-3}, {"steps": 12, "rate": 1e-4}
 _NO_NOISE = {"head_lot": 0.2, "head_steps": 300, "head_rate": 0.002}
-_SMALL_LOTS = {"lot": 0.02, "steps": 150, "head_rate_then": 1e-3}
+_TAIL = {"head_noise": 1.2, "steps": 16, "pool_rate": 0.06}
 
 SETTINGS: dict[tuple[str, str, float], dict[str, Any]] = {}
 for _epsilon in (1.0, 3.0, 8.0):
     _r8, _news = _HEAD, _HEAD | (_LONGER if _epsilon > 1 else {"head_rate": 0.005})
-    for _task, _head, _before in (("r8", _r8, 160), ("20news", _news, 280 if _epsilon > 1 else 160)):
+    for _task, _head in (("r8", _r8), ("20news", _news)):
         SETTINGS[_task, "head", _epsilon] = _head
-        SETTINGS[_task, "lora", _epsilon] = _head | _LORA | {"head_steps": _before}
-        SETTINGS[_task, "full", _epsilon] = _head | _FULL | {"head_steps": _before}
+        SETTINGS[_task, "pool", _epsilon] = _head | _TAIL
+        SETTINGS[_task, "lora", _epsilon] = _head | _TAIL | {"rate": 1e-3}
+        SETTINGS[_task, "full", _epsilon] = _head | _TAIL | {"rate": 1e-4}
 for _task in ("r8", "20news"):
     SETTINGS[_task, "head", 0.0] = _HEAD | _NO_NOISE
-    SETTINGS[_task, "lora", 0.0] = _HEAD | _NO_NOISE | _SMALL_LOTS | {"rate": 5e-4}
-    SETTINGS[_task, "full", 0.0] = _HEAD | _NO_NOISE | _SMALL_LOTS | {"rate": 2e-4}

@@ -1,14 +1,15 @@
-"""The last feed-forward block of MiniLM-L6 on what everything before it makes of texts, which is computed once and kept.
+"""The end of MiniLM-L6 on what everything before it makes of texts, which is computed once and kept.
 
-What is reduced, so that a run takes a minute on one core: the first 128 tokens of a text are read. All before the last
-feed-forward block (1.2 million numbers) is frozen. Training changes what the block makes of every token, and so their mean,
-which is the text's vector; that change is computed at `SEEN` tokens of a text, evenly spread over it, and added to the mean
-that the frozen encoder has over all of them. So before any training the vector is the frozen encoder's.
+What is reduced, so that a run takes a minute or two on one core: the first 128 tokens of a text are read, and all before the
+last feed-forward block (1.2 million numbers) is frozen. A text's vector is a weighted mean of its tokens' vectors. Training
+changes the weights, at every token, by attention that begins as the plain mean; and the block, whose change is computed at
+`SEEN` tokens of a text, evenly spread over it, and added. So before any training the vector is the frozen encoder's.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import cache as cache_in_memory
 from typing import Any
 
@@ -22,13 +23,31 @@ from sordino.nn import minilm
 
 LENGTH = 128
 SEEN = 8
+HEADS = 12
+
+
+class Pool(nn.Module):
+    """A weighted mean of tokens, each twelfth of the width with weights of its own: softmax of a linear score, 0 at first."""
+
+    def __init__(self, heads: int = HEADS) -> None:
+        super().__init__()
+        self.scores = nn.Linear(minilm.WIDTH, heads, bias=False)
+        nn.init.zeros_(self.scores.weight)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """(B, T, width) and (B, T) to (B, width); padding has no weight."""
+        weights = self.scores(tokens).masked_fill(mask.unsqueeze(2) == 0, -1e9).softmax(1)  # (B, T, heads)
+        parts = tokens.unflatten(2, (weights.shape[2], -1))  # (B, T, heads, width / heads)
+        pooled: Tensor = (weights.unsqueeze(3) * parts).sum(1).flatten(1)
+        return pooled
 
 
 class Tail(nn.Module):
-    """The block at some tokens, and a linear layer on the mean of their vectors."""
+    """Attention over all tokens, the block at some, and a linear layer on the sum of what they make of a text."""
 
     def __init__(self, layer: Any, classes: int) -> None:
         super().__init__()
+        self.pool = Pool()
         self.wider = layer.intermediate
         self.output = layer.output
         self.head = nn.Linear(minilm.WIDTH, classes)
@@ -36,14 +55,22 @@ class Tail(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def mean(self, at: Tensor) -> Tensor:
-        """(B, SEEN, width) to (B, width)."""
+        """What the block makes of some tokens, on average: (B, SEEN, width) to (B, width)."""
         at = at.float()
         made: Tensor = self.output(self.wider(at), at)  # (B, SEEN, width)
         return made.mean(1)
 
-    def forward(self, at: Tensor, rest: Tensor) -> Tensor:
-        """The scores; `rest` is the frozen mean over all tokens, less that over those seen."""
-        scores: Tensor = self.head(scaled(rest + self.mean(at)))
+    def vectors(self, tokens: Tensor, mask: Tensor, *block: Tensor) -> Tensor:
+        """Of texts. `block` is what the block is given at the tokens seen, and the frozen block's mean of them."""
+        pooled: Tensor = self.pool(tokens.float(), mask)
+        if block:
+            at, frozen = block
+            pooled = pooled + self.mean(at) - frozen
+        return scaled(pooled)
+
+    def forward(self, *columns: Tensor) -> Tensor:
+        """The scores."""
+        scores: Tensor = self.head(self.vectors(*columns))
         return scores
 
 
@@ -66,38 +93,55 @@ def seen(mask: Tensor, count: int = SEEN) -> Tensor:
     return places
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of texts, a row each; the two large ones in half precision."""
+
+    tokens: Tensor
+    mask: Tensor
+    at: Tensor
+    frozen: Tensor
+    vectors: Tensor
+
+    def columns(self, block: bool) -> tuple[Tensor, ...]:
+        """What a Tail takes."""
+        return (self.tokens, self.mask, self.at, self.frozen) if block else (self.tokens, self.mask)
+
+
 @cache_in_memory
-def kept(task: str, part: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The two columns of a Tail's records, the first in half precision, and the frozen encoder's vectors."""
-    at, whole = encoded(getattr(texts(task), part))
+def kept(task: str, part: str) -> Kept:
+    """The texts of a part of a task: their tokens' last vectors, what the block needs, and the frozen encoder's vectors."""
+    tokens, mask, at, whole = encoded(getattr(texts(task), part))
     tail = Tail(last_layer(), 1).eval()
     with torch.no_grad():
-        rest = whole - torch.cat([tail.mean(some) for some in at.split(256)])
-    return at, rest, scaled(whole)
+        frozen = torch.cat([tail.mean(some) for some in at.split(256)])
+    return Kept(tokens, mask, at, frozen, scaled(whole))
 
 
-def encoded(some: list[str]) -> tuple[Tensor, Tensor]:
-    """What the last block is given at the tokens seen, and the mean of what it makes of all; in bfloat16, once."""
+def encoded(some: list[str]) -> tuple[Tensor, ...]:
+    """Tokens' vectors, mask, what the last block is given at the tokens seen, and plain means; in bfloat16, once."""
     name = hashlib.sha256("\n".join(some).encode()).hexdigest()[:24]
-    kinds = f"minilm-block-{SEEN}-{LENGTH}", f"minilm-mean-{LENGTH}"
-    paths = [cache.root() / "features" / f"{kind}-{name}.npy" for kind in kinds]
+    kinds = f"tokens-{LENGTH}", f"mask-{LENGTH}", f"block-{SEEN}-{LENGTH}", f"mean-{LENGTH}"
+    paths = [cache.root() / "features" / f"minilm-{kind}-{name}.npy" for kind in kinds]
     if not all(path.is_file() for path in paths):
         paths[0].parent.mkdir(parents=True, exist_ok=True)
         for path, made in zip(paths, _encode(*minilm.tokens(some, LENGTH)), strict=True):
             np.save(path, made.numpy())
-    return torch.from_numpy(np.load(paths[0])), torch.from_numpy(np.load(paths[1]))
+    return tuple(torch.from_numpy(np.load(path)) for path in paths)
 
 
 @torch.no_grad()
-def _encode(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def _encode(ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     encoder: Any = minilm.classifier(1).encoder.eval()
     given: list[Tensor] = []
     encoder.encoder.layer[5].intermediate.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    tokens = torch.zeros(*ids.shape, minilm.WIDTH, dtype=torch.half)
     at, means = torch.zeros(len(ids), SEEN, minilm.WIDTH, dtype=torch.half), torch.zeros(len(ids), minilm.WIDTH)
     for rows in mask.sum(1).argsort().split(64):  # by length: less padding
         its = mask[rows, : int(mask[rows].sum(1).max())]
         with torch.autocast("cpu", torch.bfloat16):
             made = encoder(ids[rows, : its.shape[1]], its).last_hidden_state.float()
+        tokens[rows, : its.shape[1]] = made.half()
         means[rows] = (made * its.unsqueeze(2)).sum(1) / its.sum(1, keepdim=True)
         at[rows] = given.pop().gather(1, seen(its).unsqueeze(2).expand(-1, -1, minilm.WIDTH)).half()
-    return at, means
+    return tokens, mask.bool(), at, means
