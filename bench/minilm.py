@@ -4,8 +4,9 @@
     python -m bench.minilm --task r8 --mode lora --epsilon 3 8 --seeds 3 --keep on the test set, into results/minilm.json
     python -m bench.minilm --table                                              the table of docs/recipes.md
 
-What is reduced is said in minilm_tail.py. Three phases in one ledger: the head on the frozen encoder's vectors, in many cheap
-lots; attention and adapters or the block, the head as it is, in a few lots with less noise; the head on the vectors then made.
+What is reduced is said in minilm_tail.py. Three phases in one ledger: the head on the frozen encoder's vectors, in many
+cheap lots; attention, adapters or the block, the head as it is, in a few lots with noise of their own; and, where it has
+lots left, the head on the vectors then made.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 import sordino as sd
 from bench.minilm_settings import SETTINGS
-from bench.minilm_tail import Tail, kept, last_layer
+from bench.minilm_tail import Tail, directions, kept, last_layer
 from sordino import events
 from sordino.accounting import PLD, calibrate
 from sordino.data.text import texts
@@ -33,19 +34,21 @@ from sordino.runs.environment import processor
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"
 RANK = 8
-MODES = ("head", "pool", "lora", "full")
+MODES = ("head", "attention", "lora", "full")
 NUMBERS: dict[str, type] = {
     "head_lot": float,
     "head_steps": int,
     "head_rate": float,
-    "head_noise": float,  # of the multiplier with which the head's lots would take the whole budget
+    "head_noise": float,  # times the multiplier at which the head's lots take the whole budget; 0: one for all lots
     "lot": float,
     "steps": int,
+    "directions": int,  # that the attention looks along
     "pool_rate": float,
     "rate": float,
     "last_steps": int,  # of the head, after the others
     "last_rate": float,
     "bound": float,
+    "tail_bound": float,
     "scale": float,
 }
 ADAPTED = ["wider.dense", "output.dense"]
@@ -89,15 +92,17 @@ def multipliers(a: argparse.Namespace) -> tuple[float, float]:
     if not a.epsilon:
         return 0.0, 0.0
     steps = a.head_steps + a.last_steps
+
+    def together(in_head: float, in_tail: float) -> events.Event:
+        tail = [training_event(a.lot, events.Gaussian(in_tail), a.steps)] if a.steps else []
+        return events.compose([training_event(a.head_lot, events.Gaussian(in_head), steps), *tail])
+
+    if not (a.head_noise and a.steps):
+        one = calibrate(lambda sigma: together(sigma, sigma), PLD(), a.epsilon, DELTA)
+        return one, one
     alone = calibrate(lambda sigma: training_event(a.head_lot, events.Gaussian(sigma), steps), PLD(), a.epsilon, DELTA)
-    if not a.steps:
-        return alone, 0.0
-    of_head = training_event(a.head_lot, events.Gaussian(alone * a.head_noise), steps)
-
-    def both(sigma: float) -> events.Event:
-        return events.compose([of_head, training_event(a.lot, events.Gaussian(sigma), a.steps)])
-
-    return alone * a.head_noise, calibrate(both, PLD(), a.epsilon, DELTA)
+    in_head = alone * a.head_noise
+    return in_head, calibrate(lambda sigma: together(in_head, sigma), PLD(), a.epsilon, DELTA)
 
 
 def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
@@ -105,7 +110,7 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     began = time.process_time()
     train, test = parts
     torch.manual_seed(a.seed)
-    model = Tail(last_layer(), len(texts(a.task).classes)).eval()
+    model = Tail(last_layer(), len(texts(a.task).classes), directions(a.directions)).eval()
     if a.mode == "lora":
         import peft
 
@@ -113,7 +118,12 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     ledger, (in_head, in_tail) = sd.Ledger(), multipliers(a)
 
     def fit(
-        part: nn.Module, columns: tuple[Tensor, ...], rates: dict[str, float], share: float, steps: int, sigma: float
+        part: nn.Module,
+        columns: tuple[Tensor, ...],
+        rates: dict[str, float],
+        share: float,
+        steps: int,
+        noise: tuple[float, float],
     ) -> Any:
         """`steps` lots with a falling rate; `rates` by a word in a parameter's name, the first that fits."""
         groups: dict[float, list[Tensor]] = {}
@@ -123,7 +133,8 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
             groups.setdefault(rate, []).append(p)
         optimizer = torch.optim.Adam([{"params": ps, "lr": rate} for rate, ps in groups.items() if rate > 0])
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
-        weigher = sd.Flat(a.bound) if a.epsilon else sd.Flat(1e3)
+        bound, sigma = noise
+        weigher = sd.Flat(bound) if a.epsilon else sd.Flat(1e3)
         private = sd.Private(part, loss, sd.NoisySum(weigher, sd.Gaussian(sigma)), ledger=ledger)
         expected = float(f"{share * len(columns[0]):.1g}")  # round: not N
         for lot in private.draws(
@@ -149,18 +160,20 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     head = sum(p.numel() for p in model.head.parameters())
     result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical", "seeds")}
     result |= {"sigma": round(in_head, 3), "tail_sigma": round(in_tail, 3), "trained": head}
-    private = fit(model.head, (train.vectors, train.labels), {"": a.head_rate}, a.head_lot, a.head_steps, in_head)
+    private = fit(
+        model.head, (train.vectors, train.labels), {"": a.head_rate}, a.head_lot, a.head_steps, (a.bound, in_head)
+    )
     result["head_accuracy"] = accuracy(test.vectors)
     made = test.vectors
     if a.steps:
-        rates = {"head": 0.0, "pool": a.pool_rate, {"lora": "lora", "full": "", "pool": "none"}[a.mode]: a.rate}
-        private = fit(model, (*train.columns, train.labels), rates, a.lot, a.steps, in_tail)
+        rates = {"head": 0.0, "pool": a.pool_rate, {"attention": "none", "lora": "lora", "full": ""}[a.mode]: a.rate}
+        private = fit(model, (*train.columns, train.labels), rates, a.lot, a.steps, (a.tail_bound, in_tail))
         result["trained"] += sum(p.numel() for p in model.parameters() if p.requires_grad)
         made = vectors(test)
         result["tail_accuracy"] = accuracy(made)
     if a.last_steps:
         columns = vectors(train), train.labels
-        private = fit(model.head, columns, {"": a.last_rate}, a.head_lot, a.last_steps, in_head)
+        private = fit(model.head, columns, {"": a.last_rate}, a.head_lot, a.last_steps, (a.bound, in_head))
     result["accuracy"] = accuracy(made)
     said = private.claim(DELTA)
     result["claimed"] = round(said.epsilon, 4) if isinstance(said, sd.Guarantee) else said.reason

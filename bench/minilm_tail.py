@@ -1,9 +1,9 @@
 """The end of MiniLM-L6 on what everything before it makes of texts, which is computed once and kept.
 
-What is reduced, so that a run takes a minute or two on one core: the first 128 tokens of a text are read, and all before the
-last feed-forward block (1.2 million numbers) is frozen. A text's vector is a weighted mean of its tokens' vectors. Training
-changes the weights, at every token, by attention that begins as the plain mean; and the block, whose change is computed at
-`SEEN` tokens of a text, evenly spread over it, and added. So before any training the vector is the frozen encoder's.
+What is reduced, so that a run takes a minute or two on one core: the first 128 tokens of a text are read, and all before
+the last feed-forward block (1.2 million numbers) is frozen. A text's vector is a weighted mean of its tokens' vectors.
+Training changes the weights, at every token, by attention that begins as the plain mean; or the block, whose change is
+computed at `SEEN` tokens of a text, evenly spread over it, and added. So before training it is the frozen encoder's.
 """
 
 from __future__ import annotations
@@ -23,31 +23,40 @@ from sordino.nn import minilm
 
 LENGTH = 128
 SEEN = 8
-HEADS = 12
+PLACES = 3
+"""Functions of a token's place."""
 
 
 class Pool(nn.Module):
-    """A weighted mean of tokens, each twelfth of the width with weights of its own: softmax of a linear score, 0 at first."""
+    """A weighted mean of tokens: softmax of a linear score, 0 at first, of a token's place and of its vector.
 
-    def __init__(self, heads: int = HEADS) -> None:
+    Few numbers, because noise goes on every one; fewer still where only some directions of the vector are looked at.
+    """
+
+    directions: Tensor
+
+    def __init__(self, directions: Tensor) -> None:
         super().__init__()
-        self.scores = nn.Linear(minilm.WIDTH, heads, bias=False)
+        self.register_buffer("directions", directions)
+        self.scores = nn.Linear(directions.shape[1] + PLACES, 1, bias=False)
         nn.init.zeros_(self.scores.weight)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """(B, T, width) and (B, T) to (B, width); padding has no weight."""
-        weights = self.scores(tokens).masked_fill(mask.unsqueeze(2) == 0, -1e9).softmax(1)  # (B, T, heads)
-        parts = tokens.unflatten(2, (weights.shape[2], -1))  # (B, T, heads, width / heads)
-        pooled: Tensor = (weights.unsqueeze(3) * parts).sum(1).flatten(1)
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        places = torch.stack([torch.exp(-place / 8), torch.exp(-place / 32), place / 64 - 1], 1)  # (T, PLACES)
+        seen = torch.cat([places.expand(len(tokens), -1, -1), tokens @ self.directions], 2)
+        weights = self.scores(seen).masked_fill(~mask.unsqueeze(2), -1e9).softmax(1)  # (B, T, 1)
+        pooled: Tensor = (weights * tokens).sum(1)
         return pooled
 
 
 class Tail(nn.Module):
     """Attention over all tokens, the block at some, and a linear layer on the sum of what they make of a text."""
 
-    def __init__(self, layer: Any, classes: int) -> None:
+    def __init__(self, layer: Any, classes: int, directions: Tensor) -> None:
         super().__init__()
-        self.pool = Pool()
+        self.pool = Pool(directions)
         self.wider = layer.intermediate
         self.output = layer.output
         self.head = nn.Linear(minilm.WIDTH, classes)
@@ -86,6 +95,27 @@ def last_layer() -> Any:
     return encoder.encoder.layer[5].eval()
 
 
+def directions(count: int) -> Tensor:
+    """(width, count): along which tokens differ most where texts are words of the vocabulary in random order; no data."""
+    path = cache.root() / "features" / "minilm-directions.npy"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, _directions().numpy())
+    return torch.from_numpy(np.load(path))[:, :count].contiguous()
+
+
+@torch.no_grad()
+def _directions() -> Tensor:
+    known = minilm.vocabulary()
+    words = [word for word in known if word.isascii() and word.isalpha() and len(word) > 2]
+    order = torch.randperm(len(words), generator=torch.Generator().manual_seed(0)).split(32)
+    ids, mask = minilm.tokens([" ".join(words[i] for i in some) for some in order], 48)
+    encoder: Any = minilm.classifier(1).encoder.eval()
+    parts = zip(ids.split(64), mask.split(64), strict=True)
+    made = torch.cat([encoder(*part).last_hidden_state[part[1].bool()] for part in parts])
+    return torch.linalg.svd(made - made.mean(0), full_matrices=False).Vh.T
+
+
 def seen(mask: Tensor, count: int = SEEN) -> Tensor:
     """Places of tokens, (N, count), evenly spread over each text's own; a short one's come more than once."""
     own = mask.sum(1, keepdim=True)
@@ -112,7 +142,7 @@ class Kept:
 def kept(task: str, part: str) -> Kept:
     """The texts of a part of a task: their tokens' last vectors, what the block needs, and the frozen encoder's vectors."""
     tokens, mask, at, whole = encoded(getattr(texts(task), part))
-    tail = Tail(last_layer(), 1).eval()
+    tail = Tail(last_layer(), 1, directions(1)).eval()
     with torch.no_grad():
         frozen = torch.cat([tail.mean(some) for some in at.split(256)])
     return Kept(tokens, mask, at, frozen, scaled(whole))

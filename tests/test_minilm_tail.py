@@ -1,10 +1,10 @@
-"""MiniLM's last block at some tokens of a text is the library's own there, and begins as the frozen encoder."""
+"""Attention over a text's tokens, and MiniLM's last block at some of them: at first both are the frozen encoder."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from bench.minilm_tail import Tail, scaled, seen
+from bench.minilm_tail import PLACES, Tail, scaled, seen
 from sordino.nn.minilm import WIDTH
 
 
@@ -35,19 +35,40 @@ def _at(texts, mask, count):
     return texts.gather(1, seen(mask, count).unsqueeze(2).expand(-1, -1, WIDTH))
 
 
+def _tail(layer):
+    return Tail(layer, 5, torch.eye(WIDTH)[:, :8])
+
+
 @torch.no_grad()
 def test_it_is_the_layer_at_the_tokens_that_are_seen(layer, texts):
     given, made, mask = texts
-    assert_close(Tail(layer, 5).mean(_at(given, mask, 4)), _at(made, mask, 4).mean(1), atol=1e-5, rtol=1e-4)
+    assert_close(_tail(layer).mean(_at(given, mask, 4)), _at(made, mask, 4).mean(1), atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
 def test_before_training_a_texts_vector_is_that_of_all_its_tokens(layer, texts):
     given, made, mask = texts
-    tail, at = Tail(layer, 5), _at(given, mask, 2)
-    torch.nn.init.normal_(tail.head.weight)
-    whole = torch.stack([row[on.bool()].mean(0) for row, on in zip(made, mask, strict=True)])
-    assert_close(tail(at, whole - tail.mean(at)), tail.head(scaled(whole)), atol=1e-4, rtol=1e-4)
+    tail, at = _tail(layer), _at(given, mask, 2)
+    whole = scaled(torch.stack([row[on.bool()].mean(0) for row, on in zip(made, mask, strict=True)]))
+    assert_close(tail.vectors(made, mask.bool(), at, tail.mean(at)), whole, atol=1e-4, rtol=1e-4)
+    assert_close(tail.vectors(made, mask.bool()), whole, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_attention_is_softmax_of_the_scores_over_a_texts_own_tokens(layer, texts):
+    _, made, mask = texts
+    tail = _tail(layer)
+    torch.nn.init.normal_(tail.pool.scores.weight)
+    by_place, by_direction = tail.pool.scores.weight[0].split([PLACES, 8])
+    for row, on, vector in zip(made, mask, tail.vectors(made, mask.bool()), strict=True):
+        own = row[on.bool()]
+        scores = [
+            by_place @ torch.tensor([2.718281828 ** (-t / 8), 2.718281828 ** (-t / 32), t / 64 - 1])
+            + by_direction @ token[:8]
+            for t, token in enumerate(own)
+        ]
+        weights = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
+        assert_close(vector, scaled((weights @ own)[None])[0], atol=1e-4, rtol=1e-4)
 
 
 def test_places_are_a_texts_own_and_spread_over_it(texts):

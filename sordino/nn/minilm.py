@@ -36,6 +36,12 @@ def tokens(
     return made["input_ids"], made["attention_mask"]
 
 
+def vocabulary(say: Callable[[str], None] = lambda _: None) -> list[str]:
+    """The tokenizer's words and parts of words, by their numbers."""
+    numbers: dict[str, int] = _transformers().AutoTokenizer.from_pretrained(folder("minilm", say)).get_vocab()
+    return sorted(numbers, key=numbers.__getitem__)
+
+
 def features(texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None) -> Tensor:
     """The frozen encoder's vectors of texts, (N, 384); each from its own text alone."""
     return features_of(classifier(1, say), *tokens(texts, length, say))
