@@ -113,7 +113,8 @@ def _directions() -> Tensor:
     encoder: Any = minilm.classifier(1).encoder.eval()
     parts = zip(ids.split(64), mask.split(64), strict=True)
     made = torch.cat([encoder(*part).last_hidden_state[part[1].bool()] for part in parts])
-    return torch.linalg.svd(made - made.mean(0), full_matrices=False).Vh.T
+    along: Tensor = torch.linalg.svd(made - made.mean(0), full_matrices=False).Vh.T
+    return along
 
 
 def seen(mask: Tensor, count: int = SEEN) -> Tensor:
