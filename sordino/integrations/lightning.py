@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.accounting.accountants.live import Live
 from sordino.algorithms.with_loss import WithLoss
-from sordino.door.claims import Claim, Guarantee
+from sordino.door.claims import Claim
 from sordino.door.ledger import ledger_for
+from sordino.door.live_epsilon import LiveEpsilon
 from sordino.gradients.protocol import Backend
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
@@ -127,7 +127,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         self._held.update(
             private=private,
             privacy=privacy,
-            live=Live(),
+            spent=LiveEpsilon(privacy.delta),
             loss=isinstance(query, WithLoss),
             ledger=ledger,
             data=TrainedOn(dataset),
@@ -205,9 +205,9 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         if self._held["loss"] and private.loss is not None:
             self.log("loss", private.loss, on_step=True, batch_size=size)
         if lot.step % _EVERY == 0:
-            said = private.claim(self._held["privacy"].delta, accountant=self._held["live"])
-            if isinstance(said, Guarantee):
-                self.log("privacy/epsilon", said.epsilon, on_step=True, prog_bar=True, batch_size=size)
+            epsilon = self._held["spent"](private.event)
+            if epsilon is not None:
+                self.log("privacy/epsilon", epsilon, on_step=True, prog_bar=True, batch_size=size)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The ledger goes with the weights."""

@@ -25,9 +25,8 @@ import torch
 from torch.optim import Optimizer
 
 from sordino import validate
-from sordino.accounting import PLD
-from sordino.door import claims
 from sordino.door.claims import Guarantee
+from sordino.door.live_epsilon import LiveEpsilon
 from sordino.door.released_gradients import changed
 from sordino.integrations.missing import NotInstalled
 from sordino.private import Private
@@ -119,19 +118,18 @@ class Log:
             if private.loss is not None:
                 values["train/loss"] = private.loss
         if number % self.every == 0 or number == 1:
-            values |= _spent(private, delta)
+            values |= _spent(LiveEpsilon(delta)(private.event), delta)
         self.write(values, number)
 
     def end(self, private: Private, *, delta: float) -> None:
         """After the loop: ε of the whole run, whatever step it ended at. Nothing, if the run has no guarantee."""
-        values = _spent(private, delta)
-        if values and isinstance(private.claim(delta), Guarantee):
-            self.write(values, private.steps)
+        said = private.claim(delta)
+        if isinstance(said, Guarantee):
+            self.write(_spent(said.epsilon, delta), private.steps)
 
 
-def _spent(private: Private, delta: float) -> dict[str, float]:
-    said = claims.claim(private.event, delta, PLD())
-    return {"privacy/epsilon": said.epsilon, "privacy/delta": said.delta} if isinstance(said, Guarantee) else {}
+def _spent(epsilon: float | None, delta: float) -> dict[str, float]:
+    return {} if epsilon is None else {"privacy/epsilon": epsilon, "privacy/delta": delta}
 
 
 def _released_norm(optimizer: Optimizer) -> float | None:

@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.accounting.accountants.live import Live
 from sordino.algorithms.with_loss import WithLoss
 from sordino.door.claims import Claim, Guarantee
 from sordino.door.ledger import Ledger, ledger_for
+from sordino.door.live_epsilon import LiveEpsilon
 from sordino.gradients.protocol import Backend
 from sordino.integrations.epochs import Epochs, lots_in_an_epoch
 from sordino.integrations.missing import NotInstalled
@@ -119,7 +119,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._lot_size: int = given.per_device_train_batch_size * given.gradient_accumulation_steps
         self.private: Private | None = None
         self._resume: dict[str, Any] | None = None
-        self._live = Live()
+        self._spent = LiveEpsilon(privacy.delta)
         self._trained_on: TrainedOn | None = None
         self._ledger, self._releases_loss = Ledger(), False
         super().__init__(model, _checked(given), *positional, **more)
@@ -185,9 +185,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             if not self._releases_loss:
                 logs.pop("loss", None)
                 logs.pop("train_loss", None)
-            said = private.claim(self._privacy.delta, accountant=self._live)
-            if isinstance(said, Guarantee):
-                logs.update({"epsilon": said.epsilon, "delta": said.delta})
+            epsilon = self._spent(private.event)
+            if epsilon is not None:
+                logs.update({"epsilon": epsilon, "delta": self._privacy.delta})
         super().log(logs, start_time)
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **more: Any) -> Any:

@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino.accounting import Live
-from sordino.door import claims
 from sordino.door.claims import Claim, Guarantee
 from sordino.door.ledger import Ledger
+from sordino.door.live_epsilon import LiveEpsilon
 from sordino.events import NonPrivate
 from sordino.lots.lot import Lot
 from sordino.optim import Average
@@ -74,7 +73,8 @@ class Training:
         self.prepared = not before(recipe)
         self.preparation = fresh() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
         self.rows: list[Row] = []
-        self.seconds, self.saved, self._live, self._since = 0.0, -1, Live(), time.perf_counter()
+        self.seconds, self.saved, self._since = 0.0, -1, time.perf_counter()
+        self._live = LiveEpsilon(recipe.delta)
         self._lots: Iterator[Lot] | None = None
 
     @contextmanager
@@ -267,10 +267,7 @@ class Training:
 
     def _spent(self) -> float | None:
         """ε so far, if there is one."""
-        said = claims.claim(
-            self.private.event, self.job.settings.recipe.delta, self._live, coordinates=self.ledger.coordinates
-        )
-        return said.epsilon if isinstance(said, Guarantee) else None
+        return self._live(self.private.event, self.ledger.coordinates)
 
     def _note(self) -> None:
         if not self.ahead.note(self.private.steps, digest(self.model)):

@@ -24,6 +24,8 @@ from torch.utils.data import TensorDataset
 from sordino import data as known
 from sordino.data import Data, NotFetched
 from sordino.data.adult import adult
+from sordino.data.risk_tables import COMPAS, GERMAN
+from sordino.data.risk_tables import encoded as risks
 from sordino.runs import Prepared, Recipe, prepare
 from sordino.runs.own_data import Given, of_file, of_memory
 from sordino.runs.own_file import OwnFile
@@ -85,7 +87,7 @@ def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Given |
         if recipe.features != "none":
             raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
         train, test, outputs = _had(recipe.dataset, _VECTORS[recipe.dataset])
-        return _limited(Prepared(train, test, outputs), train.tensors, recipe.dataset != "adult", limit)
+        return _limited(Prepared(train, test, outputs), train.tensors, recipe.dataset in _GENERATED, limit)
     if recipe.dataset in _TEXTS or recipe.features in OF_TEXTS:
         if recipe.dataset not in _TEXTS or recipe.features not in OF_TEXTS:
             raise ValueError(
@@ -148,9 +150,12 @@ _VECTORS: Mapping[str, Callable[[], tuple[TensorDataset, TensorDataset, int]]] =
     "line": lambda: (known.linear([10.0]), known.linear([10.0], seed=1), 1),
     "plane": lambda: (known.linear([10.0, 5.0]), known.linear([10.0, 5.0], seed=1), 1),
     "adult": adult,
+    "compas": lambda: risks(COMPAS),
+    "german": lambda: risks(GERMAN),
     "cloud": lambda: (known.cloud(), known.cloud(seed=1), 2),
 }
 """Training and test records that are no images, and how many numbers a model of them says."""
+_GENERATED = ("spiral", "line", "plane", "cloud")
 
 
 def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:
