@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, numbers
 from sordino.kernels.threads import in_parts
 
 LEVELS = ("key stream of OpenSSL", "AES and AVX2", "VAES")
@@ -85,8 +85,7 @@ class Noise:
     ) -> None:
         """Add N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiply the sums by a factor."""
         ends, count = list(accumulate(sizes)), len(sizes)
-        listed = (ctypes.c_uint64 * (2 * count))(*addresses, *ends)
-        tensors = ctypes.addressof(listed)
+        tensors, held = numbers((*addresses, *ends))
         state, n, bounds = stream.state(), ends[-1], tensors + 8 * count
 
         def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
@@ -100,6 +99,7 @@ class Noise:
             part(0, _pairs(n, self.block_values))
         else:
             in_parts(part, _pairs(n, self.block_values), threads, _PAIRS)
+        del held
 
     def normals_at(
         self, stream: Stream, scale: float, total: int, start: int, count: int, threads: int = 1
