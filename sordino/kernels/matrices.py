@@ -103,9 +103,11 @@ class Matrices:
         self._library.sordino_weighted(self._level, *where, len(self._held), self._at, anew)
 
 
-def suits(m: Tensor, most: int) -> bool:
-    """Whether this is a matrix that can be read, of contiguous rows and no more elements than that."""
-    return m.dtype is torch.float32 and m.dim() == 2 and m.numel() <= most and m.is_cpu and (m.stride(1) == 1)
+def suits(m: Tensor, rows: int, most: int) -> bool:
+    """Whether this is a matrix of so many rows that can be read, contiguous each and with no more elements than that."""
+    if m.dtype is not torch.float32 or m.dim() != 2 or not m.is_cpu:
+        return False
+    return m.shape[0] == rows and m.stride(1) == 1 and m.numel() <= most
 
 
 @cache

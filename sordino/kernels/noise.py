@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
 
@@ -56,7 +57,7 @@ class Noise:
         """Whether it makes the key stream itself; if not, OpenSSL does."""
         return self.level != _FED
 
-    @property
+    @cached_property
     def block_values(self) -> int:
         """Values made of one stretch of key stream: part of the definition of the noise."""
         return SIZE.in_dll(self.library, "sordino_block_values").value
