@@ -22,7 +22,8 @@ import torch
 import sordino as sd
 from bench.engines import batch_of, ours
 from bench.models import PROBLEMS, Problem
-from bench.step import RESULTS, ratios, timed
+from bench.step import RESULTS
+from bench.turns import ratios, timed
 from sordino.gradients import Vmap
 
 STRENGTH = 0.01

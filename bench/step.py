@@ -2,10 +2,12 @@
 
 CPU time on one thread is the figure that counts, since other work on the machine disturbs a wall clock; ratios are medians
 over rounds of (engine / best non-private layout) within a round. Wall time on two threads is given for the main engines.
+Engines take turns, and a turn is a burst of steps where those are short (`bench.turns` says why); with `--single` it is one
+step, as in tables made before.
 
 Every engine takes its batch out of the data by index within its step, the same rows for all; ours draws them as well.
 
-    python -m bench.step [--real] [--quick] [--only NAME,NAME] [--out FILE]
+    python -m bench.step [--real] [--quick] [--single] [--only NAME,NAME] [--out FILE]
 
 Writes bench/results/step_KIND.json, .md, .png and .svg, KIND being the processor's (avx2, avx512), or the name given; with
 --real, models of transformers in place of our eight, step_real_KIND.
@@ -20,19 +22,17 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.engines import MODES, Step, engines, norm_engines
+from bench.engines import MODES, engines, norm_engines
 from bench.models import PROBLEMS, Problem
 from bench.real_models import REAL
+from bench.turns import BURST, enough, in_a_turn, ratios, timed
 
 RESULTS = Path(__file__).parent / "results"
-_SLOW = 4.0  # engines this many times slower than non-private are run less often
-_LONG = 0.5  # seconds of plain training that are measured at least: steps of a few ms take more rounds
 _NORMS = ("MLP", "MNIST CNN", "CIFAR net")
 
 
@@ -52,39 +52,12 @@ def kind() -> str:
     return torch.backends.cpu.get_cpu_capability().lower().replace(" ", "_")
 
 
-def timed(steps: dict[str, Step], rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
-    """Seconds per round; slow engines sit out later rounds."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(rounds):
-        for name, step in steps.items():
-            slow = turn and times[name][0] > _SLOW * min(t[0] for t in times.values())
-            if slow and turn >= 2:
-                continue
-            start = clock()
-            step()
-            times[name].append(clock() - start)
-    return times
-
-
-def enough(steps: dict[str, Step], rounds: int) -> int:
-    """Rounds, more of them where a plain step is short."""
-    start = time.process_time()
-    steps["non-private"]()
-    return max(rounds, min(15 * rounds, round(_LONG / (time.process_time() - start))))
-
-
-def ratios(times: dict[str, list[float]], best: str) -> dict[str, float]:
-    """Medians over rounds of the ratio within a round."""
-    return {
-        name: statistics.median(a / b for a, b in zip(each, times[best], strict=False)) for name, each in times.items()
-    }
-
-
-def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...]) -> dict[str, Any]:
+def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...], burst: float = BURST) -> dict[str, Any]:
     """One row of the table."""
     torch.set_num_threads(1)
     steps = engines(problem, b, peers=peers)
-    cpu = timed(steps, enough(steps, rounds), time.process_time)
+    turn = in_a_turn(steps["non-private"], burst)
+    cpu = timed(steps, enough(steps["non-private"], rounds, turn), time.process_time, turn)
     plain = [name for name in cpu if name.startswith("non-private")]
     best = min(plain, key=lambda name: statistics.median(cpu[name]))
     by_cpu = ratios(cpu, best)
@@ -94,7 +67,7 @@ def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...]) -> di
     few = {name: steps[name] for name in (*plain, "sordino", *([peer] if peer else [])) if name in steps}
     for step in few.values():
         step()
-    wall = timed(few, max(3, rounds // 2), time.perf_counter)
+    wall = timed(few, enough(steps["non-private"], max(3, rounds // 2), turn), time.perf_counter, turn)
     best_wall = min(plain, key=lambda name: statistics.median(wall[name]))
     del steps, few
     gc.collect()
@@ -108,6 +81,7 @@ def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...]) -> di
         "cpu ratio": {name: round(r, 3) for name, r in by_cpu.items()},
         "wall ratio, two threads": {name: round(r, 3) for name, r in ratios(wall, best_wall).items()},
         "rounds": {name: len(t) for name, t in cpu.items()},
+        "steps in a turn": turn,
     }
 
 
@@ -118,7 +92,9 @@ def measure_norms(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
     for step in steps.values():
         step()
         step()
-    times = timed(steps, rounds, time.process_time)
+    plain = steps["non-private forward and backward"]
+    turn = in_a_turn(plain)
+    times = timed(steps, enough(plain, rounds, turn), time.process_time, turn)
     return {
         "model": problem.name,
         "batch": b,
@@ -205,6 +181,7 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="models of transformers in place of our eight")
     parser.add_argument("--peers", default=",".join(MODES), help="which of Opacus's modes and vmap to run")
     parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--single", action="store_true", help="turns of one step")
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)  # the peers'
     rounds = options.rounds or (3 if options.quick else 11)
@@ -221,12 +198,13 @@ def main() -> None:
         "norms": [],
     }
     RESULTS.mkdir(exist_ok=True)
+    peers = tuple(filter(None, options.peers.split(",")))
     path = RESULTS / f"{options.out}.json"
     for problem in chosen:
         if problem.name in _NORMS:
             result["norms"].append(measure_norms(problem, problem.batches[-1], max(5, rounds)))
         for b in problem.batches[-1:] if options.quick else problem.batches:
-            row = measure(problem, b, rounds, tuple(filter(None, options.peers.split(","))))
+            row = measure(problem, b, rounds, peers, 0.0 if options.single else BURST)
             result["steps"].append(row)
             print(row["model"], b, json.dumps(row["cpu ratio"]), flush=True)  # noqa: T201
             path.write_text(json.dumps(result, indent=1) + "\n")

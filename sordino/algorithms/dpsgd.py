@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -23,7 +24,7 @@ from sordino.door.noise import Gaussian, Noise
 from sordino.door.release import Release, release
 from sordino.door.rounding import slack
 from sordino.door.sealed import Sealed
-from sordino.door.sensitivity import EXACT, Sensitivity, Unproven
+from sordino.door.sensitivity import EXACT, Estimate, Sensitivity, Unproven
 from sordino.door.vectors import Grads, Pair, Summed
 from sordino.events import compose
 from sordino.gradients.chunked import Chunked
@@ -62,7 +63,9 @@ def weighed(
     """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
     look = _Look(grads.norms)
     rule, watch = weigher.rule(state, look), Watched()
-    rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
+    weights, tally = watch(rule.weights), None if rule.tally is None else watch(rule.tally)
+    if watch.watching:
+        rule = replace(rule, weights=weights, tally=tally)
     if isinstance(grads, Chunked):
         found = weigh(grads.own(), rule, grads.estimate, grads.sizes, grads.most, grads.ranked)
         estimate, broken = grads.estimate, watch.found(grads.ranked)
@@ -72,8 +75,14 @@ def weighed(
     if broken and isinstance(sensitivity, Sensitivity):
         sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
     if isinstance(sensitivity, Sensitivity):
-        sensitivity = replace(sensitivity, estimate=estimate, rounding=slack(found.rows, found.dtype))
+        sensitivity = _rounded(sensitivity, estimate, found.rows, found.dtype)
     return found.total, None if found.tally is None else Sealed(found.tally), sensitivity
+
+
+@lru_cache(maxsize=64)
+def _rounded(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
+    """The promise with how the norms were obtained and what rounding adds to it: the same at nearly every lot."""
+    return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
 
 
 class Query(Protocol):

@@ -8,6 +8,7 @@ short. A level the processor does not have is lowered to one it has.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -31,6 +32,8 @@ SIZE, STEP = ctypes.c_uint64, ctypes.c_int64
 Functions: TypeAlias = Mapping[str, Sequence[type | None]]
 """By name, what a function returns, and after it the types of its arguments."""
 T = TypeVar("T")
+if TYPE_CHECKING:
+    Numbers: TypeAlias = array[int]
 
 
 def typed(library: ctypes.CDLL, functions: Functions) -> ctypes.CDLL:
@@ -52,13 +55,18 @@ def trusted(
     kernel: Callable[[ctypes.CDLL, int], T],
     agrees: Callable[[T], bool],
     least: int = 0,
+    *,
+    halved: bool = False,
 ) -> T | None:
-    """A kernel at this processor's level, or None: not compiled, below `least`, or wrong on a small case."""
+    """A kernel at this processor's level, or None: not compiled, below `least`, or wrong on a small case.
+
+    `halved`: sixteen lanes are faster even where the processor computes them in halves, by the stopwatch.
+    """
     try:
         library = typed(opened(made_of), functions)
     except Unavailable:
         return None
-    level = int(library.sordino_level(BEST if processor.one_piece() else _EIGHT_LANES))
+    level = int(library.sordino_level(BEST if halved or processor.one_piece() else _EIGHT_LANES))
     if level < least:
         return None
     found = kernel(library, level)
@@ -77,6 +85,12 @@ def check(problem: int, what: str) -> None:
     """Raise where a kernel says that memory is short."""
     if problem:
         raise MemoryError(f"there is no memory for {what}")
+
+
+def numbers(given: Sequence[int]) -> tuple[int, Numbers]:
+    """The address of these numbers as 64 bits each, and what must be held meanwhile; a fifth of the price of ctypes'."""
+    held = array("q", given)
+    return held.buffer_info()[0], held
 
 
 def address(x: Tensor | None) -> int | None:

@@ -1,4 +1,5 @@
-/* Squared norms of per-sample gradients of linear maps: sum over t, s of (a_t . a_s)(g_t . g_s), for each sample.
+/* Squared norms of per-sample gradients of linear maps: sum over t, s of (a_t . a_s)(g_t . g_s), for each sample; with it the
+ * part of it where t = s, and the sum of |a_t||g_t|, which are on the way.
  *
  * Both factors are symmetric, so only pairs t >= s are formed, in tiles of TALL x WIDE that stay in registers: half the
  * work of two matrix products, and no T x T matrix. Products are float32, the sum over pairs is float64. Several inputs a that
@@ -92,8 +93,16 @@ INLINE void counts(int ahead, count_t *found) {
     scalars((const v8(*)[WIDE])diagonal, &found->diagonal[0], &found->diagonal[1]);
 }
 
-/* Samples begin..end of `factors` (g, then `inputs` inputs), T rows each: out[sample - begin][input] = {sum, its diagonal part}. */
-INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, double *out) {
+/* |x_t| on the diagonal, of squares and how often they count, no less than `least`; what lies beside it may be negative. */
+INLINE v8 lengths(v8 squares, v8 count, float least) {
+    v8 found = squares * count + ALL8(least);
+    for (int i = 0; i < 8; i++) found[i] = __builtin_sqrtf(found[i]);
+    return found * count;
+}
+
+/* Samples begin..end of `factors` (g, then `inputs` inputs), T rows each: out[sample - begin][input] = {sum, its diagonal part,
+ * sum of lengths}; each element of a factor adds `floor` to the square of a length. */
+INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, float floor, double *out) {
     size_t floats = 0;
     copy_t copies[1 + inputs];
     for (size_t k = 0; k <= inputs; k++) floats += room(t, (size_t)factors[k].width);
@@ -109,8 +118,8 @@ INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint6
     size_t block = rounded(WARM / copies[0].stride + 1, WIDE);
     for (size_t sample = begin; sample < end; sample++) {
         for (size_t k = 0; k <= inputs; k++) copied(&factors[k], sample, t, &copies[k]);
-        d4 sums[inputs], diagonals[inputs];
-        memset(sums, 0, sizeof sums), memset(diagonals, 0, sizeof diagonals);
+        d4 sums[inputs], diagonals[inputs], long_by[inputs];
+        memset(sums, 0, sizeof sums), memset(diagonals, 0, sizeof diagonals), memset(long_by, 0, sizeof long_by);
         for (size_t from = 0; from < t; from += block) { /* columns that stay in the cache while the rows go by */
             size_t to = from + block < t ? from + block : t;
             for (size_t row = 0; row < to; row += TALL) {
@@ -122,8 +131,14 @@ INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint6
                     v8 g[2], a[2];
                     tile_of(&copies[0], row, column, &g[0], &g[1]);
                     int ahead = (int)(column - row), on = ahead < TALL;
+                    const float least = floor * (float)factors[0].width;
                     for (size_t k = 0; k < inputs; k++) {
                         tile_of(&copies[k + 1], row, column, &a[0], &a[1]);
+                        for (int half = 0; on && half < 2; half++) {
+                            v8 each = near[ahead + WIDE - 1].diagonal[half];
+                            long_by[k] += doubled8(lengths(a[half], each, floor * (float)factors[k + 1].width) *
+                                                   lengths(g[half], each, least));
+                        }
                         a[0] *= g[0], a[1] *= g[1];
                         if (on) {
                             const count_t *count = &near[ahead + WIDE - 1];
@@ -136,9 +151,10 @@ INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint6
                 }
             }
         }
-        for (size_t k = 0; k < inputs; k++, out += 2) {
+        for (size_t k = 0; k < inputs; k++, out += 3) {
             out[0] = total(sums[k]);
             out[1] = total(diagonals[k]);
+            out[2] = total(long_by[k]);
         }
     }
     freed(made);
@@ -147,5 +163,5 @@ INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint6
 
 /* 0, or 1 where memory is short. */
 BY_LEVEL(sordino_grams, grams,
-         (const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, double *out),
-         (factors, inputs, begin, end, t, out))
+         (const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, float floor, double *out),
+         (factors, inputs, begin, end, t, floor, out))

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, check, near, structure, trusted
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, check, near, structure, trusted
 from sordino.kernels.threads import in_parts
 
-FUNCTIONS = {"sordino_grams": (INT, INT, POINTER, SIZE, SIZE, SIZE, SIZE, POINTER)}
+FUNCTIONS = {"sordino_grams": (INT, INT, POINTER, SIZE, SIZE, SIZE, SIZE, FLOAT, POINTER)}
 _SPLIT = 1 << 21  # multiplications; fewer are not worth a second thread
 
 _Factor = structure("factor_t", at=POINTER, sample=STEP, row=STEP, width=STEP)
@@ -31,18 +31,21 @@ class Grams:
     library: ctypes.CDLL
     level: int
 
-    def __call__(self, g: Tensor, inputs: Sequence[Tensor], threads: int = 1) -> Tensor:
-        """Of g (B, T, p) with each input (B, T, d): the sum and its diagonal part, (B, inputs, 2) in float64."""
+    def __call__(self, g: Tensor, inputs: Sequence[Tensor], threads: int = 1, floor: float = 0.0) -> Tensor:
+        """Of g (B, T, p) with each input (B, T, d), (B, inputs, 3) in float64: the sum, its diagonal part, Σ_t ‖a_t‖‖g_t‖.
+
+        To the square of such a length `floor` is added for each element.
+        """
         (b, t, p), count = g.shape, len(inputs)
         given = [x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous() for x in (g, *inputs)]
-        out = torch.empty((b, count, 2), dtype=torch.float64)
+        out = torch.empty((b, count, 3), dtype=torch.float64)
         if not out.numel():
             return out
         factors = (_Factor * len(given))(*[_Factor(x.data_ptr(), x.stride(0), x.stride(1), x.shape[2]) for x in given])
 
         def part(begin: int, end: int) -> None:
             at = out.data_ptr() + begin * out.stride(0) * out.element_size()
-            problem = self.library.sordino_grams(self.level, ctypes.addressof(factors), count, begin, end, t, at)
+            problem = self.library.sordino_grams(self.level, ctypes.addressof(factors), count, begin, end, t, floor, at)
             check(problem, f"the rows of one sample, {t} × {p}")
 
         work = b * t * t * (p + sum(x.shape[2] for x in inputs))
@@ -61,7 +64,6 @@ def agrees(made: Grams) -> bool:
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 11, n, generator=rng) for n in (19, 5))
     product = torch.bmm(g, g.mT) * torch.bmm(a, a.mT)
-    found = made(g, [a])[:, 0]  # (B, 2)
-    return near(
-        (found[:, 0], product.sum((1, 2)).double()), (found[:, 1], product.diagonal(dim1=1, dim2=2).sum(1).double())
-    )
+    diagonal = product.diagonal(dim1=1, dim2=2)
+    wanted = product.sum((1, 2)), diagonal.sum(1), diagonal.sqrt().sum(1)
+    return near(*zip(made(g, [a])[:, 0].unbind(1), (each.double() for each in wanted), strict=True))

@@ -132,7 +132,7 @@ def usable(*tensors: Tensor) -> bool:
 @cache
 def recurrence() -> Recurrence | None:
     """What is used, or None: without vector instructions torch's products are faster."""
-    return trusted(build.LSTM, FUNCTIONS, Recurrence, agrees, least=1)
+    return trusted(build.LSTM, FUNCTIONS, Recurrence, agrees, least=1, halved=True)
 
 
 def agrees(made: Recurrence) -> bool:

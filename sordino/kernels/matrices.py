@@ -7,6 +7,7 @@ calls cost more than the work. Without the library torch does the same, call by 
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, DOUBLE, FLOAT, INT, POINTER, SIZE, near, trusted
+from sordino.kernels.abi import BEST, DOUBLE, FLOAT, INT, POINTER, SIZE, near, numbers, trusted
 
 FUNCTIONS = {
     "sordino_squared": (INT, INT, SIZE, SIZE, POINTER, SIZE, POINTER, POINTER, POINTER),
@@ -62,8 +63,10 @@ class Functions:
     def finite(self, tensors: Sequence[Tensor]) -> bool:
         """Whether every number of these contiguous tensors is finite."""
         n = len(tensors)
-        listed = (SIZE * (2 * n))(*[t.data_ptr() for t in tensors], *[t.numel() for t in tensors])
-        return bool(self.library.sordino_finite(self.level, n, listed, ctypes.addressof(listed) + 8 * n))
+        where, held = numbers([*map(Tensor.data_ptr, tensors), *map(Tensor.numel, tensors)])
+        found = bool(self.library.sordino_finite(self.level, n, where, where + 8 * n))
+        del held
+        return found
 
 
 class Matrices:
@@ -74,7 +77,7 @@ class Matrices:
         fields: list[int] = []
         for m in matrices:
             fields += (m.data_ptr(), m.shape[1], m.stride(0), 0, 0)
-        self._fields = (SIZE * len(fields))(*fields)
+        self._at, self._fields = numbers(fields)
 
     def squared(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
         """‖x_i‖²‖y_i‖² for pairs x, y of matrices, by their places one after the other, (B, pairs); y = −1 leaves it out.
@@ -83,9 +86,11 @@ class Matrices:
         """
         rows, columns = self._held[0].shape[0], len(pairs) // 2
         out, sums = torch.empty(rows, columns), torch.empty(rows)
-        listed = (ctypes.c_int32 * len(pairs))(*pairs)
-        size, lists = (rows, len(self._held)), (self._fields, columns, listed)
-        fine = self._library.sordino_squared(self._level, *size, *lists, out.data_ptr(), sums.data_ptr())
+        listed = array("i", pairs)
+        lists = (self._at, columns, listed.buffer_info()[0])
+        fine = self._library.sordino_squared(
+            self._level, rows, len(self._held), *lists, out.data_ptr(), sums.data_ptr()
+        )
         return out, sums, bool(fine)
 
     def weighted(self, weights: Tensor, to: Mapping[int, Tensor], sums: Mapping[int, Tensor], *, anew: bool) -> None:
@@ -95,12 +100,14 @@ class Matrices:
             fields[_FIELDS * k + 3] = to[k].data_ptr() if k in to else 0
             fields[_FIELDS * k + 4] = sums[k].data_ptr() if k in sums else 0
         where = (weights.shape[0], weights.data_ptr(), weights.stride(0))
-        self._library.sordino_weighted(self._level, *where, len(self._held), fields, anew)
+        self._library.sordino_weighted(self._level, *where, len(self._held), self._at, anew)
 
 
-def suits(m: Tensor, most: int) -> bool:
-    """Whether this is a matrix that can be read, of contiguous rows and no more elements than that."""
-    return m.dtype is torch.float32 and m.dim() == 2 and m.numel() <= most and m.is_cpu and (m.stride(1) == 1)
+def suits(m: Tensor, rows: int, most: int) -> bool:
+    """Whether this is a matrix of so many rows that can be read, contiguous each and with no more elements than that."""
+    if m.dtype is not torch.float32 or m.dim() != 2 or not m.is_cpu:
+        return False
+    return m.shape[0] == rows and m.stride(1) == 1 and m.numel() <= most
 
 
 @cache

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, numbers
 from sordino.kernels.threads import in_parts
 
 LEVELS = ("key stream of OpenSSL", "AES and AVX2", "VAES")
@@ -56,7 +57,7 @@ class Noise:
         """Whether it makes the key stream itself; if not, OpenSSL does."""
         return self.level != _FED
 
-    @property
+    @cached_property
     def block_values(self) -> int:
         """Values made of one stretch of key stream: part of the definition of the noise."""
         return SIZE.in_dll(self.library, "sordino_block_values").value
@@ -85,8 +86,7 @@ class Noise:
     ) -> None:
         """Add N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiply the sums by a factor."""
         ends, count = list(accumulate(sizes)), len(sizes)
-        listed = (ctypes.c_uint64 * (2 * count))(*addresses, *ends)
-        tensors = ctypes.addressof(listed)
+        tensors, held = numbers((*addresses, *ends))
         state, n, bounds = stream.state(), ends[-1], tensors + 8 * count
 
         def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
@@ -100,6 +100,7 @@ class Noise:
             part(0, _pairs(n, self.block_values))
         else:
             in_parts(part, _pairs(n, self.block_values), threads, _PAIRS)
+        del held
 
     def normals_at(
         self, stream: Stream, scale: float, total: int, start: int, count: int, threads: int = 1

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, check, near, structure, trusted
+from sordino.kernels.abi import INT, POINTER, SIZE, check, near, numbers, trusted
 from sordino.kernels.tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
@@ -32,16 +32,14 @@ _FEW_POSITIONS, _FEW_COLUMNS, _LITTLE_WORK = 32, 32, 1 << 17
 """Of one sample, the last in multiplications: from these on its row is made here."""
 _PACKED = "a few packed rows of a product"
 
-_Product = structure(
-    "product_t",
-    g=POINTER, a=POINTER, w=POINTER, g_row=STEP, a_row=STEP, rows=SIZE, p=SIZE, d=SIZE, out=POINTER, out_row=STEP,
-)  # fmt: skip
-_Apart = structure("apart_t", g=STEP, a=STEP, out=STEP)
-
 
 @dataclass(frozen=True)
 class Products:
-    """The library's function at one level of the processor's abilities."""
+    """The library's function at one level of the processor's abilities.
+
+    Fields of product_t: g, a, w, the steps from row to row of g and a, rows, p, d, out and its step; of apart_t the steps
+    from sample to sample of g, a and out.
+    """
 
     library: ctypes.CDLL
     level: int
@@ -50,18 +48,19 @@ class Products:
         """Whether it can do this product, and is likely to be faster."""
         rows, p, d = len(g), g.shape[1], a.shape[1]
         dense = g.stride(1) == a.stride(1) == out.stride(1) == 1
-        return min(rows, p, d) >= _LEAST and rows * p * d >= _SMALL and on_cpu(g, a, out) and dense
+        return min(rows, p, d) >= _LEAST and rows * p * d >= _SMALL and dense and on_cpu(g, a, out)
 
     def add(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
         """Out (p, d) = β out + Σ_k w_k g_k a_kᵀ for g (K, p), a (K, d) and w (K,), rows dense; β is 0 or 1."""
         w, (rows, p) = w.contiguous(), g.shape
         factors = (g.data_ptr(), a.data_ptr(), w.data_ptr(), g.stride(0), a.stride(0))
-        given = _Product(*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0))
+        given, held = numbers((*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0)))
 
         def part(begin: int, end: int) -> None:
-            check(self.library.sordino_product(self.level, ctypes.addressof(given), begin, end, beta), _PACKED)
+            check(self.library.sordino_product(self.level, given, begin, end, beta), _PACKED)
 
         in_parts(part, p, threads, _ROWS)
+        del held
 
     def takes_rows(self, g: Tensor, a: Tensor) -> bool:
         """Whether it can make the rows of g (B, T, p) and a (B, T, d), and is likely to be faster."""
@@ -73,15 +72,15 @@ class Products:
         """Out (B, p, d), dense, = g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; the squared norms, (B,)."""
         (b, t, p), d = g.shape, a.shape[2]
         squared = torch.empty(b, dtype=torch.float64)
-        factors = (g.data_ptr(), a.data_ptr(), None, g.stride(1), a.stride(1))
-        given = _Product(*factors, t, p, d, out.data_ptr(), out.stride(1))
-        apart = _Apart(g.stride(0), a.stride(0), out.stride(0))
+        factors = (g.data_ptr(), a.data_ptr(), 0, g.stride(1), a.stride(1))
+        given, held = numbers((*factors, t, p, d, out.data_ptr(), out.stride(1)))
+        apart, also_held = numbers((g.stride(0), a.stride(0), out.stride(0)))
 
         def part(begin: int, end: int) -> None:
-            where = (ctypes.addressof(given), ctypes.addressof(apart), begin, end, squared.data_ptr())
-            check(self.library.sordino_samples(self.level, *where), _PACKED)
+            check(self.library.sordino_samples(self.level, given, apart, begin, end, squared.data_ptr()), _PACKED)
 
         in_parts(part, b, 1 if b * t * p * d < _SMALL else min(threads, b))
+        del held, also_held
         return squared.to(out.dtype)
 
 

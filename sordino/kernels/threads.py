@@ -73,6 +73,10 @@ def in_parts(run: Callable[[int, int], None], end: int, threads: int, multiple: 
 
     One range runs in the calling thread, whose clock the choice of formulas reads.
     """
+    if threads == 1:
+        if end > 0:
+            run(0, end)
+        return
     cuts = [round(end * k / threads / multiple) * multiple for k in range(threads)] + [end]
     ranges = [(a, b) for a, b in pairwise(cuts) if a < b]
     if len(ranges) <= 1:

@@ -10,7 +10,7 @@ batch, and must not change anything for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter, is_
 from typing import Any
@@ -40,6 +40,7 @@ from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
 
 _version = attrgetter("_version")
+_AS_THEY_ARE = nullcontext()
 _AGREE = 1e-3  # relative, of squared norms: a layer may round otherwise
 
 
@@ -154,13 +155,17 @@ class LotGradients:
         """The elements of each trainable parameter."""
         return {name: p.numel() for name, p in self._names.trained.items()}
 
-    @contextmanager
-    def passing(self, stream: Rng) -> Iterator[None]:
+    def passing(self, stream: Rng) -> AbstractContextManager[None]:
         """Inside, the passes over a lot are made, with random numbers of the run.
 
         Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn.
         """
-        with Seeded(stream.seed(), self.device), self._inside():
+        seeded = Seeded(stream.seed(), self.device)
+        return seeded if self._sharded is None else self._passing_divided(seeded)
+
+    @contextmanager
+    def _passing_divided(self, seeded: Seeded) -> Iterator[None]:
+        with seeded, self._inside():
             yield
 
     def gradients(self, batch: Any) -> PerSample:
@@ -262,8 +267,9 @@ class LotGradients:
     def _part(self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
         """A batch's per-sample gradients, the penalty in them, and its losses."""
         before = list(map(_version, self._tensors))
-        with left_unmoved(self._vectors) if self._vectors else nullcontext():
-            part = backend.per_sample(self.model, self.loss_for(batch), batches.to(batch, self.device))
+        loss_fn, batch = self.loss_for(batch), batches.to(batch, self.device)
+        with left_unmoved(self._vectors) if self._vectors else _AS_THEY_ARE:
+            part = backend.per_sample(self.model, loss_fn, batch)
         after = list(map(_version, self._tensors))
         if before != after:
             named = zip(names_of(self._inventory.modules), before, after, strict=True)

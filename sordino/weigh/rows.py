@@ -73,13 +73,13 @@ class Watched:
 
     def __init__(self) -> None:
         self.broken, self.watching = False, False
-        self._rng = Rng.from_entropy()
 
     def __call__(self, function: Callable[[Norms], Tensor]) -> Callable[[Norms], Tensor]:
         """The function, watched; the library's own are proved and stay as they are."""
         if str(getattr(function, "__module__", "")).startswith("sordino."):
             return function
         self.watching = True
+        self._rng = Rng.from_entropy()
 
         def watched(norms: Norms) -> Tensor:
             found = function(norms)

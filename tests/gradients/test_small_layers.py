@@ -51,6 +51,32 @@ def test_they_are_those_of_the_loop() -> None:
     same(_net(), (torch.randn(9, 37),))
 
 
+def _mixed() -> nn.Module:
+    """A convolution between small layers, with a norm layer."""
+    torch.manual_seed(0)
+    head = nn.Sequential(nn.Flatten(), nn.Linear(4 * 9, 6), nn.Tanh(), nn.Linear(6, 3))
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), *head)
+
+
+def test_small_layers_of_other_models_are_taken_together_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, w = _mixed(), torch.randn(5, 2, 5, 5), torch.rand(5, 1)
+    fast = _grads(model, x)
+    together = fast._small_layers
+    assert together is not None
+    assert not together.everything
+    assert together.columns == [1, 2, 3, 4, 5, 6, 7]  # all but the convolution's weight
+    total = fast.weighted_sum(w)
+    in_turn = dict(fast.sums(w))
+    assert list(in_turn) == list(total)  # in the order of the parameters, which ranks have in common
+    monkeypatch.setattr(small_layers, "functions", lambda: None)
+    plain = _grads(model, x)
+    _close(fast.norms().squared, plain.norms().squared)
+    for name, wanted in plain.weighted_sum(w).items():
+        _close(total[name], wanted)
+        assert torch.equal(in_turn[name], total[name])
+    same(_mixed(), (x,))
+
+
 def test_weights_by_parameter_and_rows_that_are_not_contiguous() -> None:
     model, x = _net(), torch.randn(37, 8).t()
     w = torch.rand(8, 5)

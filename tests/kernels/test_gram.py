@@ -1,5 +1,7 @@
 """The compiled Gram sums: those of the definition in float64, for any shape, stride, number of inputs and threads."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -39,13 +41,15 @@ def by_definition(g: Tensor, inputs: list[Tensor]) -> Tensor:
         product = torch.einsum("btp,bsp->bts", g.double(), g.double()) * torch.einsum(
             "btd,bsd->bts", a.double(), a.double()
         )
-        found.append(torch.stack([product.sum((1, 2)), product.diagonal(dim1=1, dim2=2).sum(1)], 1))
+        diagonal = product.diagonal(dim1=1, dim2=2)
+        found.append(torch.stack([product.sum((1, 2)), diagonal.sum(1), diagonal.sqrt().sum(1)], 1))
     return torch.stack(found, 1)
 
 
 def close(found: Tensor, g: Tensor, inputs: list[Tensor]) -> bool:
     """Up to the rounding of float32 products: relative to the sum of absolute values, which bounds what may cancel."""
-    room = by_definition(g.abs(), [a.abs() for a in inputs])[:, :, :1]
+    whole = by_definition(g.abs(), [a.abs() for a in inputs])
+    room = torch.cat([whole[:, :, :1], whole[:, :, :1], whole[:, :, 2:]], 2)
     return bool(((found - by_definition(g, inputs)).abs() <= 8 * EPS * room).all())
 
 
@@ -83,16 +87,23 @@ def test_a_sample_does_not_touch_another(kernel):
     assert torch.equal(found[[0, 1, 4]], alone[[0, 1, 4]])
 
 
+def test_lengths_have_a_floor(kernel):
+    """What vanishes in float32 still counts, for every element, and rows beyond the last add next to nothing."""
+    g, a, floor = torch.full((2, 5, 8), 1e-30), torch.randn(2, 5, 3), 1e-20
+    wanted = (a.square().sum(2) + 3 * floor).sqrt().mul(math.sqrt(8 * floor)).sum(1).double()
+    assert torch.allclose(kernel(g, [a], floor=floor)[:, 0, 2], wanted, rtol=1e-5)
+
+
 def test_no_samples_and_shared_rows(kernel):
-    assert kernel(torch.randn(0, 4, 3), [torch.randn(0, 4, 2)]).shape == (0, 1, 2)
+    assert kernel(torch.randn(0, 4, 3), [torch.randn(0, 4, 2)]).shape == (0, 1, 3)
     g, a = torch.randn(1, 6, 5).expand(4, 6, 5), torch.randn(4, 1, 3).expand(4, 6, 3)
     assert close(kernel(g, [a]), g, [a])
 
 
 def test_a_wrong_kernel_is_not_trusted(kernel):
     class Wrong(Grams):
-        def __call__(self, g, inputs, threads=1):
-            return super().__call__(g, inputs, threads) * (1 + 1e-4)
+        def __call__(self, g, inputs, threads=1, floor=0.0):
+            return super().__call__(g, inputs, threads, floor) * (1 + 1e-4)
 
     assert agrees(kernel)
     assert not agrees(Wrong(kernel.library, kernel.level))

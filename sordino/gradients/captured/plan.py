@@ -163,7 +163,9 @@ def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None
     """The model with its layers run by their rules, put back as found whatever happens."""
     before: list[tuple[nn.Module, Any]] = []
     tape.rules = places = {}
-    tape.follower = loose = LooseParameters(tape)
+    # What follows operations is made where some are followed, and in a pass for shapes, which asks what it saw.
+    follows = plan.loose or plan.followed or tape.shapes_only
+    tape.follower = loose = LooseParameters(tape) if follows else None
     try:
         for position, name, rule in plan.rules:
             module = modules[position]
@@ -172,9 +174,9 @@ def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None
             original = module.forward
             if rule is not fallback or position in plan.mapped:
                 module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
-            elif plan.followed:
+            elif loose is not None and plan.followed:
                 module.__dict__["forward"] = partial(_followed, tape, loose, position, name, original)
-        if plan.loose:
+        if loose is not None and plan.loose:
             with loose.everywhere():
                 yield
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,21 +71,27 @@ class Result:
         """Squared norms, (B, P), each layer by its fastest formula."""
         if self._norms is None:
             with PlainArithmetic(self.losses.device):
-                if self._squares is None and self._small_layers is not None:
-                    self._norms = self._small_layers.norms(self._names)
+                small = self._small_layers
+                if small is not None and small.everything and self._squares is None:
+                    self._norms = small.norms(self._names)
                 else:
-                    self._norms = Norms(self._one_by_one(), self._names)
+                    self._norms = Norms(self._one_by_one(small), self._names)
         return self._norms
 
     @cached_property
     def _small_layers(self) -> SmallLayers | None:
-        return small_layers(self._parts)
+        """Of what was not measured on the way, as it is before anything is."""
+        parts = self._parts
+        if self._squares is not None:
+            parts = [part if known is None else None for part, known in zip(parts, self._squares, strict=True)]
+        return small_layers(parts, self.losses.shape[0])
 
-    def _one_by_one(self) -> Tensor:
+    def _one_by_one(self, small: SmallLayers | None) -> Tensor:
         columns, b = [], self.losses.shape[0]
-        for part, p, known in zip(
-            self._parts, self._parameters, self._squares or [None] * len(self._parts), strict=True
-        ):
+        squares = list(self._squares or [None] * len(self._parts))
+        for column, squared in () if small is None else small.squared():
+            squares[column] = squared
+        for part, p, known in zip(self._parts, self._parameters, squares, strict=True):
             if known is not None:
                 columns.append(known)
             elif part is None:
@@ -133,14 +138,17 @@ class Result:
         total = room_for_sum(self._names, self._parameters, self._pool) if into is None else into
         norms, beta = self.norms(), 0 if into is None else 1
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
-        together = self._small_layers if finite is None else None
+        together, done = self._small_layers if finite is None else None, set[int]()
         if together is not None:
             added = together.add_to([total[name] for name in self._names].__getitem__, weights, beta)
             if added is not None:
-                deque(added, maxlen=0)
-                return total
+                done.update([k for k, _ in added])
+                if together.everything:
+                    return total
         columns = weights.unbind(1)
         for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
+            if k in done:
+                continue
             if part is None:
                 if into is None:
                     total[name].zero_()
@@ -157,7 +165,8 @@ class Result:
         together = self._small_layers if finite is None else None
         with PlainArithmetic(weights.device):
             added = None if together is None else together.add_to(self._room, weights, 0)
-        made = self._sums(weights, finite) if added is None else added
+        small = frozenset[int]() if together is None or added is None else frozenset(together.columns)
+        made = self._sums(weights, finite, small, added or iter(()))
         while True:
             with PlainArithmetic(weights.device):  # not around a `yield`: it is the thread's, not the generator's
                 k, out = next(made, (-1, None))
@@ -166,9 +175,14 @@ class Result:
             yield self._names[k], out
             del out
 
-    def _sums(self, weights: Tensor, finite: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+    def _sums(
+        self, weights: Tensor, finite: Tensor | None, small: frozenset[int], added: Iterator[tuple[int, Tensor]]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """In the order of the parameters, whatever was added together."""
         for k, part in enumerate(self._parts):
-            if part is not None:
+            if k in small:
+                yield next(added)
+            elif part is not None:
                 w, out = weights[:, k if weights.shape[1] > 1 else 0], self._room(k)
                 kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
                 kept.add_to(out, w, 0)
@@ -176,8 +190,7 @@ class Result:
                 del out, kept
 
     def _room(self, k: int) -> Tensor:
-        p = self._parameters[k]
-        return torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
+        return _room_like(self._parameters[k])
 
 
 def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:
@@ -192,7 +205,11 @@ def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Poo
             return dict(
                 zip(names, pool.views([p.shape for p in parameters], accumulation_dtype(dtype), device), strict=True)
             )
-    return {
-        name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
-        for name, p in zip(names, parameters, strict=True)
-    }
+    return {name: _room_like(p) for name, p in zip(names, parameters, strict=True)}
+
+
+def _room_like(p: Tensor) -> Tensor:
+    """Room for the sum of one parameter's gradients, not cleared."""
+    if p.dtype is torch.float32 and p.is_contiguous():
+        return torch.empty_like(p)  # a third of the price
+    return torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)

@@ -1,8 +1,9 @@
-"""The norms of all small layers in one compiled call, and their weighted sums in another.
+"""The norms of a model's small layers in one compiled call, and their weighted sums in another.
 
 With one position per sample a layer's squared norms are ‖a_i‖²‖g_i‖² for the weight and ‖g_i‖² for the bias, and both
 sums are made of w_i g_i. In a network of small layers the calls cost more than the work, so all layers share them. Parts
-of other kinds, devices and types go the ordinary way, and so does everything where the library was not compiled.
+of other kinds, devices and types, such as convolutions, go the ordinary way beside them, and so does everything where the
+library was not compiled.
 """
 
 from __future__ import annotations
@@ -27,18 +28,25 @@ _AT_ONCE = 512
 
 
 class SmallLayers:
-    """The parts of all parameters, each a product of two matrices or the rows of one."""
+    """The parts of some parameters, or of all, each a product of two matrices or the rows of one."""
 
-    def __init__(self, parts: Sequence[Matmul | Rows], matrices: Matrices, pairs: list[int]) -> None:
-        """Take the places of each part's matrices, two numbers for each: that of g, and that of a or −1."""
-        self._parts, self._matrices, self._pairs = parts, matrices, pairs
+    def __init__(
+        self, columns: list[int], parts: Sequence[Matmul | Rows], matrices: Matrices, pairs: list[int], everything: bool
+    ) -> None:
+        """Take which parameters they are, and the places of each part's matrices: that of g, and that of a or −1."""
+        self.columns, self._parts, self._matrices, self._pairs = columns, parts, matrices, pairs
+        self.everything = everything
 
     def norms(self, names: tuple[str, ...]) -> Norms:
-        """The squared norms of all parts."""
+        """The squared norms, where these are the parts of all parameters."""
         return Norms.summed(*self._matrices.squared(self._pairs), names)
 
+    def squared(self) -> Iterator[tuple[int, Tensor]]:
+        """Which parameter, and its squared norms, (B,)."""
+        return zip(self.columns, self._matrices.squared(self._pairs)[0].unbind(1), strict=True)
+
     def add_to(self, room: Callable[[int], Tensor], weights: Tensor, beta: int) -> Iterator[tuple[int, Tensor]] | None:
-        """Add Σ w_i g_i to the room for each part, one after the other: its number, and the sum.
+        """Add Σ w_i g_i to the room for each parameter, one after the other: its number, and the sum.
 
         None, and nothing is done, where the weights differ by parameter or two parts share a matrix.
         """
@@ -49,7 +57,7 @@ class SmallLayers:
         products_of: dict[int, tuple[Tensor, Tensor] | None] = {}  # by part; None: from its matrices as they are
         kernel, pairs = products(), self._pairs
         for k, part in enumerate(self._parts):
-            out, g, a = room(k), pairs[2 * k], pairs[2 * k + 1]
+            out, g, a = room(self.columns[k]), pairs[2 * k], pairs[2 * k + 1]
             if out.dtype is not torch.float32 or not out.is_contiguous():
                 return None
             if isinstance(part, Rows):
@@ -79,46 +87,49 @@ class SmallLayers:
     ) -> Iterator[tuple[int, Tensor]]:
         kernel = products()
         for k, part in enumerate(self._parts):
+            column = self.columns[k]
             if isinstance(part, Rows):
-                yield k, sums[self._pairs[2 * k]]
+                yield column, sums[self._pairs[2 * k]]
                 continue
-            out, both = room(k), products_of[k]
+            out, both = room(column), products_of[k]
             if both is not None:
                 add_outer(out, *both, beta)
             else:
                 assert kernel is not None, "it was asked before"
                 kernel.add(part.g, part.a, weights[:, 0], out, beta, torch.get_num_threads())
-            yield k, out
+            yield column, out
             del out
 
 
-def small_layers(parts: Sequence[Part | None]) -> SmallLayers | None:
-    """The parts of all parameters, if one call can do for all of them; else None."""
+def small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
+    """The parts of b samples that one call can do, if there are several of them; else None."""
     compiled = functions()
     if compiled is None:
         return None
     places: dict[int, int] = {}  # by identity
     matrices: list[Tensor] = []
     pairs: list[int] = []
+    columns: list[int] = []
     simple: list[Matmul | Rows] = []
-    for part in parts:
+    for column, part in enumerate(parts):
         if type(part) is Matmul and part.kept is None:
             both: tuple[Tensor, ...] = (part.g, part.a)
         elif type(part) is Rows:
             both = (part.grads,)
         else:
-            return None
-        for matrix in both:
-            place = places.get(id(matrix))
-            if place is None:
-                if not suits(matrix, _SMALL):
-                    return None
-                place = places[id(matrix)] = len(matrices)
-                matrices.append(matrix)
-            pairs.append(place)
+            continue
+        known = [places.get(id(matrix)) for matrix in both]
+        new = [matrix for matrix, place in zip(both, known, strict=True) if place is None]
+        if len(matrices) + len(new) > compiled.most or not all([suits(m, b, _SMALL) for m in new]):  # noqa: C419
+            continue
+        for matrix in new:
+            places[id(matrix)] = len(matrices)
+            matrices.append(matrix)
+        pairs += [places[id(matrix)] for matrix in both]
         if len(both) == 1:
             pairs.append(-1)
+        columns.append(column)
         simple.append(part)
-    if len(matrices) > compiled.most:
+    if len(simple) < 2:
         return None
-    return SmallLayers(simple, Matrices(compiled, matrices), pairs)
+    return SmallLayers(columns, simple, Matrices(compiled, matrices), pairs, len(simple) == len(parts))

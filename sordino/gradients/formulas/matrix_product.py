@@ -104,7 +104,8 @@ class Matmul:
         assert self.output is not None, "there are positions"
         choice = self.output.formula(options, keep)
         if choice == "compiled":
-            return self._guarded(*self.output.compiled(self.number), options)
+            squared, diagonal, self.terms = self.output.compiled(self.number, vanishing(self.a.dtype))
+            return self._guarded(squared, diagonal, options)
         if choice == "gram":
             return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
         if keep:

@@ -84,14 +84,19 @@ class Output:
             self.gram = torch.bmm(self.g, self.g.transpose(1, 2))
         return self.gram
 
-    def compiled(self, number: int) -> tuple[Tensor, Tensor]:
-        """The Gram sums of one input and their diagonal parts, each (B,), by the compiled kernel."""
+    def compiled(self, number: int, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The Gram sums of one input, their diagonal parts and (Σ_t ‖a_t‖‖g_t‖)², each (B,), by the compiled kernel.
+
+        `floor`: what each element adds to the square of a length.
+        """
         if self.sums is None:
             kernel = grams()
             assert kernel is not None, "it was chosen"
-            self.sums = kernel(self.g, self.inputs, torch.get_num_threads()).to(self.g.dtype)
-        squared, diagonal = self.sums[:, number].unbind(1)
-        return squared.clone(), diagonal
+            found = kernel(self.g, self.inputs, torch.get_num_threads(), floor)
+            found[:, :, 2].square_()
+            self.sums = found.to(self.g.dtype)
+        squared, diagonal, terms = self.sums[:, number].unbind(1)
+        return squared.clone(), diagonal, terms
 
     def summed(self, w: Tensor) -> Tensor | None:
         """Σ_it w_i g_it readᵀ_it, (p, d), kept for the next weight that asks with the same w; None without `read`."""
