@@ -30,7 +30,7 @@ _AGREE = 1e-4
 _ONE = [1.0]
 
 
-@dataclass
+@dataclass(slots=True)
 class Written:
     """A gradient as it was written: the tensor, its version, and two of its numbers with their places in memory."""
 
@@ -76,12 +76,13 @@ def remember(p: nn.Parameter, owner: object) -> None:
 
 
 def _remember(p: nn.Parameter, own: Tensor, owner: ref[object]) -> None:
-    n = local(own).numel()
-    first = int(_coins.random() * n)
-    stride = int(_coins.random() * (n - first))
-    known = _written.get(id(p))
+    n, toss = local(own).numel(), _coins.random
+    first = int(toss() * n)
+    stride = int(toss() * (n - first))
+    key = id(p)
+    known = _written.get(key)
     whose = known[0] if known is not None and known[0]() is p else _until_gone(p)
-    _written[id(p)] = whose, Written(own, version(own), first, stride, _sample(own, first, stride), owner)
+    _written[key] = whose, Written(own, version(own), first, stride, _sample(own, first, stride), owner)
 
 
 def _until_gone(p: nn.Parameter) -> ref[nn.Parameter]:

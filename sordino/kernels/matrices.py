@@ -57,7 +57,7 @@ class Functions:
 
     def within(self, weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
         """Whether 0 ≤ w (√s + floor) ≤ limit for all weights (n, 1) and contiguous values s (n,)."""
-        where = (len(weights), weights.data_ptr(), weights.stride(0), squared.data_ptr())
+        where = (weights.shape[0], weights.data_ptr(), weights.stride(0), squared.data_ptr())
         return bool(self.library.sordino_within(*where, floor, limit))
 
     def finite(self, tensors: Sequence[Tensor]) -> bool:

@@ -40,7 +40,7 @@ def name() -> str:
 def one_piece(said: dict[str, str] | None = None) -> bool:
     """Whether sixteen floats, where the processor has such vectors at all, are computed in one piece.
 
-    In two pieces they are no faster than eight, and rows that are no multiple of sixteen waste more.
+    In two pieces they are no faster than eight in most kernels, and rows that are no multiple of sixteen waste more.
 
     >>> one_piece({"vendor_id": "GenuineIntel", "cpu family": "6"})
     True

@@ -46,9 +46,10 @@ class Products:
 
     def takes(self, g: Tensor, a: Tensor, out: Tensor) -> bool:
         """Whether it can do this product, and is likely to be faster."""
-        rows, p, d = len(g), g.shape[1], a.shape[1]
-        dense = g.stride(1) == a.stride(1) == out.stride(1) == 1
-        return min(rows, p, d) >= _LEAST and rows * p * d >= _SMALL and dense and on_cpu(g, a, out)
+        (rows, p), d = g.shape, a.shape[1]
+        if min(rows, p, d) < _LEAST or rows * p * d < _SMALL:
+            return False
+        return g.stride(1) == a.stride(1) == out.stride(1) == 1 and on_cpu(g, a, out)
 
     def add(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
         """Out (p, d) = β out + Σ_k w_k g_k a_kᵀ for g (K, p), a (K, d) and w (K,), rows dense; β is 0 or 1."""

@@ -10,25 +10,31 @@ import sys
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _HOME = "torch.distributed.tensor"
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Is it one of those? Where nobody imported their module there are none."""
+    """Is it one of those? Where nobody imported their module there are none; asked of every parameter, often."""
+    if type(tensor) is Tensor or type(tensor) is nn.Parameter:
+        return False
     home: Any = sys.modules.get(_HOME)
     return home is not None and isinstance(tensor, home.DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:
     """The rows that this rank holds, where they lie; a tensor that is not divided is all its own."""
-    own: Tensor = tensor._local_tensor if is_shard(tensor) else tensor  # type: ignore[attr-defined]
+    if type(tensor) is Tensor or not is_shard(tensor):
+        return tensor
+    own: Tensor = tensor._local_tensor  # type: ignore[attr-defined]
     return own
 
 
 def version(tensor: Tensor) -> int:
     """Moved by every write through torch, to the rows of this rank by themselves too."""
+    if type(tensor) is Tensor:
+        return tensor._version
     own = local(tensor)
     return tensor._version if own is tensor else tensor._version + own._version
 

@@ -151,7 +151,7 @@ def weigh(
                 total.take(one_by_one(part, weights))
             else:
                 total.take(part.weighted_sum(weights, into=total.room()))
-            rows = max(rows, len(weights))
+            rows = max(rows, weights.shape[0])
             if rule.tally is not None:
                 counts = rule.tally(norms)
                 tallies.append((counts if finite is None else torch.where(finite, counts, 0)).sum(dim=0))  # (K,)

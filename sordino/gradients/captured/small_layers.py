@@ -50,7 +50,7 @@ class SmallLayers:
 
         None, and nothing is done, where the weights differ by parameter or two parts share a matrix.
         """
-        if weights.shape[1] != 1 or weights.dtype is not torch.float32 or len(weights) > _AT_ONCE:
+        if weights.shape[1] != 1 or weights.dtype is not torch.float32 or weights.shape[0] > _AT_ONCE:
             return None
         weighted: dict[int, Tensor] = {}
         sums: dict[int, Tensor] = {}

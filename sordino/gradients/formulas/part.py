@@ -192,7 +192,7 @@ _TOGETHER = 320
 
 def add_rows(out: Tensor, rows: Tensor, weights: Tensor, beta: int) -> None:
     """Out (n,) = β out + Σ_i w_i rows_i for rows (B, n), 320 at a time, because torch's own runs through all in float32."""
-    if len(rows) <= _TOGETHER:
+    if rows.shape[0] <= _TOGETHER:
         out.addmv_(rows.t(), weights, beta=beta)
         return
     for some, w in zip(rows.split(_TOGETHER), weights.split(_TOGETHER), strict=True):
@@ -205,7 +205,7 @@ def add_outer(out: Tensor, left: Tensor, right: Tensor, beta: int) -> None:
 
     How long a run a library adds up in float32 differs by processor and by shape; here none is longer.
     """
-    if len(left) <= _TOGETHER:
+    if left.shape[0] <= _TOGETHER:
         out.addmm_(left.t(), right, beta=beta)
         return
     for x, y in zip(left.split(_TOGETHER), right.split(_TOGETHER), strict=True):
