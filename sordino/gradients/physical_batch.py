@@ -35,6 +35,9 @@ _CACHE = 20 << 20  # bytes of activations that a cache holds, more or less
 _BUSY = 32  # samples; fewer leave the processor waiting
 _MODEST = 1 << 24  # bytes of activations that are not worth a second pass
 _SUMS = 2  # times the parameters: a sum of several chunks is in float64, and takes so much more than that of one
+_HEAVY = 16  # times the parameters: with activations up to that, a chunk more costs more than a cache saves
+_BOTH = 2  # times the parameters: themselves and their gradient, which plain training has too
+_ROOM = 0.9  # of plain training's memory for what the backward pass leaves: more comes on top of it on the way there
 
 
 def free_bytes(device: torch.device) -> int:
@@ -76,19 +79,33 @@ def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: An
 
 
 def physical_batch(
-    sample_bytes: int, device: torch.device, lot: float = 0.0, activations: int = 0, parameters: int = 0
+    sample_bytes: int,
+    device: torch.device,
+    lot: float = 0.0,
+    activations: int = 0,
+    parameters: int = 0,
+    held: Callable[[], int] = lambda: 0,
 ) -> int:
     """The number of samples processed at once: as many as fit, and half a lot or less if activations fill the memory.
 
-    Norms and sums want inputs and output gradients of all layers, about twice what plain training keeps. Half the samples
+    Norms and sums want inputs and output gradients of all layers, up to twice what plain training keeps. Half the samples
     at a time take what plain training takes for all; fewer are faster still while what they take leaves the cache, down to
-    as many as keep the layers busy. `activations` is what plain training keeps of a sample, `parameters` the bytes of the
-    model, which a smaller batch does not change.
+    as many as keep the layers busy. But every chunk pays for the parameters once more: weights are copied for products,
+    sums are written and added up. Where the parameters are not small beside a lot's activations, a whole lot is faster, and
+    it stays whole if the backward pass leaves less of it than plain training keeps (rows in place of inputs and gradients).
+
+    `activations` is what plain training keeps of a sample, `parameters` the bytes of the model, which a smaller batch does
+    not change, and `held` gives what the backward pass leaves of a sample, or 0 if that is not known.
     """
     fits = int(min(MOST, max(1, SHARE * free_bytes(device) // max(1, sample_bytes))))
-    if lot * activations > max(_MODEST, _SUMS * parameters):
-        return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
-    return fits
+    plain = lot * activations
+    if plain <= max(_MODEST, _SUMS * parameters):
+        return fits
+    if plain <= _HEAVY * parameters and (wanted := held()) > 0:
+        both = _BOTH * parameters
+        if both + lot * wanted <= _ROOM * (both + plain):
+            return fits
+    return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
 
 
 def for_ranks(activations: int, lot: float) -> int:

@@ -14,13 +14,19 @@
 #define WARM (1 << 16)                 /* floats of one factor that are gone through at once */
 #define PAD 16                         /* floats between two rows of a copy */
 
-/* One factor: (samples, T, width), the last dimension dense, the others by strides in elements. */
+/* One factor: (samples, T, width), the last dimension dense, the others by strides in elements; or the rows of all samples, one after the
+ * other, with a stride of 0 between samples. */
 typedef struct {
     const float *at;
     int64_t sample, row, width;
 } factor_t;
 
-/* The same of one sample, copied; zeros up to a multiple of LANES, and rows of zeros after the last. */
+/* Rows first..first + count of one sample. */
+typedef struct {
+    size_t sample, first, count;
+} stretch_t;
+
+/* The rows of one factor, copied; zeros up to a multiple of LANES, and rows of zeros after the last. */
 typedef struct {
     float *at;
     size_t width, stride;
@@ -28,18 +34,25 @@ typedef struct {
 
 static size_t room(size_t t, size_t width) { return (t + TALL) * (rounded(width, LANES) + PAD); }
 
-INLINE void copied(const factor_t *from, size_t sample, size_t t, copy_t *to) {
-    const float *start = from->at + (int64_t)sample * from->sample;
-    for (size_t row = 0; row < t; row++)
-        memcpy(to->at + row * to->stride, start + (int64_t)row * from->row, (size_t)from->width * sizeof(float));
+INLINE const float *row_of(const factor_t *from, stretch_t at, size_t row) {
+    return from->at + (int64_t)at.sample * from->sample + (int64_t)(at.first + row) * from->row;
+}
+
+INLINE void copied(const factor_t *from, stretch_t at, copy_t *to) {
+    for (size_t row = 0; row < at.count; row++)
+        memcpy(to->at + row * to->stride, row_of(from, at, row), (size_t)from->width * sizeof(float));
+    memset(to->at + at.count * to->stride, 0, TALL * to->stride * sizeof(float)); /* a longer one may have been there */
 }
 
 /* Asks for rows of the next sample while this one is being worked on. */
-INLINE void awaited(const factor_t *from, size_t sample, size_t first, size_t last) {
-    for (size_t row = first; row < last; row++) {
-        const float *start = from->at + (int64_t)sample * from->sample + (int64_t)row * from->row;
-        for (int64_t k = 0; k < from->width; k += LINE) __builtin_prefetch(start + k, 0, 2);
-    }
+INLINE void awaited(const factor_t *from, stretch_t at, size_t first, size_t last) {
+    for (size_t row = first; row < last && row < at.count; row++)
+        for (int64_t k = 0; k < from->width; k += LINE) __builtin_prefetch(row_of(from, at, row) + k, 0, 2);
+}
+
+/* Sample k: t rows of its own, or as many as ranges[k][1] from ranges[k][0] on. */
+INLINE stretch_t stretch(size_t k, size_t t, const uint64_t (*ranges)[2]) {
+    return ranges ? (stretch_t){k, ranges[k][0], ranges[k][1]} : (stretch_t){k, 0, t};
 }
 
 /* The sums over the lanes of four vectors, two each in both halves. */
@@ -100,32 +113,35 @@ INLINE v8 lengths(v8 squares, v8 count, float least) {
     return found * count;
 }
 
-/* Samples begin..end of `factors` (g, then `inputs` inputs), T rows each: out[sample - begin][input] = {sum, its diagonal part,
- * sum of lengths}; each element of a factor adds `floor` to the square of a length. */
-INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, float floor, double *out) {
+/* Samples begin..end of `factors` (g, then `inputs` inputs), T rows each, or at most T by `ranges`: out[sample - begin][input] = {sum,
+ * its diagonal part, sum of lengths}; each element of a factor adds `floor` to the square of a length. */
+INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, const uint64_t (*ranges)[2],
+                 float floor, double *out) {
     size_t floats = 0;
     copy_t copies[1 + inputs];
     for (size_t k = 0; k <= inputs; k++) floats += room(t, (size_t)factors[k].width);
-    float *made = zeros(floats), *next = made;
+    float *made = zeros(floats), *room_left = made;
     if (!made) return 1;
     for (size_t k = 0; k <= inputs; k++) {
         size_t width = rounded((size_t)factors[k].width, LANES);
-        copies[k] = (copy_t){next, width, width + PAD};
-        next += room(t, (size_t)factors[k].width);
+        copies[k] = (copy_t){room_left, width, width + PAD};
+        room_left += room(t, (size_t)factors[k].width);
     }
     count_t near[NEAR];
     for (int k = 0; k < NEAR; k++) counts(k - WIDE + 1, &near[k]);
     size_t block = rounded(WARM / copies[0].stride + 1, WIDE);
     for (size_t sample = begin; sample < end; sample++) {
-        for (size_t k = 0; k <= inputs; k++) copied(&factors[k], sample, t, &copies[k]);
+        stretch_t here = stretch(sample, t, ranges), next = {0, 0, 0};
+        if (sample + 1 < end) next = stretch(sample + 1, t, ranges);
+        for (size_t k = 0; k <= inputs; k++) copied(&factors[k], here, &copies[k]);
         d4 sums[inputs], diagonals[inputs], long_by[inputs];
         memset(sums, 0, sizeof sums), memset(diagonals, 0, sizeof diagonals), memset(long_by, 0, sizeof long_by);
-        for (size_t from = 0; from < t; from += block) { /* columns that stay in the cache while the rows go by */
-            size_t to = from + block < t ? from + block : t;
+        for (size_t from = 0; from < here.count; from += block) { /* columns that stay in the cache while the rows go by */
+            size_t to = from + block < here.count ? from + block : here.count;
             for (size_t row = 0; row < to; row += TALL) {
-                if (row >= from && sample + 1 < end)
+                if (row >= from)
                     for (size_t k = 0; k <= inputs; k++)
-                        awaited(&factors[k], sample + 1, row, row + TALL < to ? row + TALL : to);
+                        awaited(&factors[k], next, row, row + TALL < to ? row + TALL : to);
                 size_t first = row / WIDE * WIDE;
                 for (size_t column = first > from ? first : from; column < to; column += WIDE) {
                     v8 g[2], a[2];
@@ -163,5 +179,6 @@ INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint6
 
 /* 0, or 1 where memory is short. */
 BY_LEVEL(sordino_grams, grams,
-         (const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, float floor, double *out),
-         (factors, inputs, begin, end, t, floor, out))
+         (const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, const uint64_t (*ranges)[2], float floor,
+          double *out),
+         (factors, inputs, begin, end, t, ranges, floor, out))

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from sordino.kernels import build
 from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, check, near, structure, trusted
 from sordino.kernels.threads import in_parts
 
-FUNCTIONS = {"sordino_grams": (INT, INT, POINTER, SIZE, SIZE, SIZE, SIZE, FLOAT, POINTER)}
+FUNCTIONS = {"sordino_grams": (INT, INT, POINTER, SIZE, SIZE, SIZE, SIZE, POINTER, FLOAT, POINTER)}
 _SPLIT = 1 << 21  # multiplications; fewer are not worth a second thread
 
 _Factor = structure("factor_t", at=POINTER, sample=STEP, row=STEP, width=STEP)
@@ -36,17 +37,36 @@ class Grams:
 
         To the square of such a length `floor` is added for each element.
         """
-        (b, t, p), count = g.shape, len(inputs)
+        return self._each(g, inputs, g.shape[1], None, threads, floor)
+
+    def stretches(self, g: Tensor, a: Tensor, ranges: Sequence[tuple[int, int]], threads: int = 1) -> Tensor:
+        """The same for stretches of the rows of g (R, p) and a (R, d), by first row and number of rows: (B, 3)."""
+        listed = (ctypes.c_uint64 * (2 * len(ranges)))(*chain.from_iterable(ranges))
+        rows = [x if x.stride(1) == 1 else x.contiguous() for x in (g, a)]
+        g, a = (x.expand(len(ranges), *x.shape) for x in rows)  # every stretch is one of the same rows
+        return self._each(g, [a], max([n for _, n in ranges], default=0), listed, threads, 0.0)[:, 0]
+
+    def _each(
+        self,
+        g: Tensor,
+        inputs: Sequence[Tensor],
+        t: int,
+        ranges: ctypes.Array[ctypes.c_uint64] | None,
+        threads: int,
+        floor: float,
+    ) -> Tensor:
+        (b, _, p), count = g.shape, len(inputs)
         given = [x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous() for x in (g, *inputs)]
         out = torch.empty((b, count, 3), dtype=torch.float64)
         if not out.numel():
             return out
         factors = (_Factor * len(given))(*[_Factor(x.data_ptr(), x.stride(0), x.stride(1), x.shape[2]) for x in given])
+        listed = None if ranges is None else ctypes.addressof(ranges)
 
         def part(begin: int, end: int) -> None:
             at = out.data_ptr() + begin * out.stride(0) * out.element_size()
-            problem = self.library.sordino_grams(self.level, ctypes.addressof(factors), count, begin, end, t, floor, at)
-            check(problem, f"the rows of one sample, {t} × {p}")
+            where = (ctypes.addressof(factors), count, begin, end, t, listed, floor, at)
+            check(self.library.sordino_grams(self.level, *where), f"the rows of one sample, {t} × {p}")
 
         work = b * t * t * (p + sum(x.shape[2] for x in inputs))
         in_parts(part, b, 1 if work < _SPLIT else min(threads, b))

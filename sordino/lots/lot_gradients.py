@@ -193,10 +193,17 @@ class LotGradients:
         """
         with self.whole():
             activations = activation_bytes(self.model, self.loss_for(few), few)
-        if by_shapes:
-            return for_ranks(activations, expected)
-        parameters = sum(p.nbytes for p in self.model.parameters())
-        return physical_batch(self.backend.sample_bytes(self.model), self.device, expected, activations, parameters)
+            if by_shapes:
+                return for_ranks(activations, expected)
+            parameters = sum(p.nbytes for p in self.model.parameters())
+            each = self.backend.sample_bytes(self.model)
+            return physical_batch(each, self.device, expected, activations, parameters, partial(self._held_bytes, few))
+
+    def _held_bytes(self, few: Any) -> int:
+        """What norms and sums want of a record; 0 for engines that do not say."""
+        if not isinstance(self.backend, Captured):
+            return 0
+        return self.backend.held_bytes(self.model, self.loss_for(few), few)
 
     def of(
         self,

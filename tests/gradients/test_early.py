@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients import Captured
+from sordino.gradients import Captured, PerformanceOptions
 from sordino.gradients.captured import backward
+from sordino.gradients.captured.keep_budget import KeepBudget
 from sordino.gradients.captured.result import Result
+from sordino.gradients.captured.use import Use
+from sordino.gradients.formulas.part import Rows
 from sordino.gradients.physical_batch import activation_bytes, physical_batch
 from sordino.lots.cutting import chunks
 from tests.gradients.oracle import same, square
@@ -106,6 +109,55 @@ def test_lots_that_fill_memory_go_in_two_parts_of_equal_size() -> None:
         assert len(sizes) == -(-n // 60)
         assert max(sizes, default=0) - min(sizes, default=0) <= 1
         assert np.array_equal(np.concatenate([*chunks(np.arange(n), 60), np.arange(0)]), np.arange(n))
+
+
+def test_lots_stay_whole_where_the_backward_pass_leaves_little_and_parameters_weigh() -> None:
+    cpu, asked = torch.device("cpu"), list[int]()
+
+    def chosen(held: int, parameters: int, activations: int = 1 << 20) -> int:
+        return physical_batch(1000, cpu, 100, activations, parameters, lambda: asked.append(held) or held)
+
+    assert chosen(held=1 << 19, parameters=25 << 20) > 100
+    assert chosen(held=1 << 20, parameters=25 << 20) == 32  # as much as plain training keeps, and more on the way
+    assert chosen(held=0, parameters=25 << 20) == 32  # not known
+    asked.clear()
+    assert chosen(held=1 << 19, parameters=5 << 20) == 32  # chunks that fit a cache cost little
+    assert chosen(held=1 << 24, parameters=60 << 20) > 100  # halves would take more than they save
+    assert not asked, "nobody is asked where it does not matter"
+
+
+def test_what_a_backward_pass_leaves_is_foreseen_without_a_trace() -> None:
+    """Inputs that several layers read are held once, and rows in place of both factors where they are smaller."""
+    model = _Branches()
+    backend, x, before = Captured(), torch.randn(3, 2, 4), torch.get_rng_state()
+    found = backend.held_bytes(model, square, (x,))
+    narrow, wide, wider = 4, 2 * (4 + 400), 2 * 500  # rows; input and gradient; a gradient, with the same input
+    assert found == 4 * (narrow + wide + wider)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not backend.state_dict()["choices"]
+    assert Captured(PerformanceOptions(two_pass=True)).held_bytes(model, square, (x,)) == 0
+    assert backend.held_bytes(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(2)), square, (x,)) == 0  # refused later
+
+
+class _Branches(nn.Module):
+    """Narrow and wide layers that read the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, n, bias=False) for n in (1, 400, 500))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([layer(x) for layer in self.layers], 2)
+
+
+def test_rows_that_are_kept_stay_within_what_memory_keeps_warm() -> None:
+    uses = [Use("", None, (torch.empty(1 << 20),), (0,), None, 1, bytes=1 << 22)]  # type: ignore[arg-type]
+    budget = KeepBudget.holding(PerformanceOptions(), uses)
+    budget.measure(Rows(torch.ones(2, 3)))
+    assert budget.options.keep_bytes == 1 << 23
+    few = KeepBudget.holding(PerformanceOptions(), [Use("", None, (), (), None, 1, bytes=800)])  # type: ignore[arg-type]
+    few.measure(Rows(torch.ones(2, 3)))
+    assert few.options.keep_bytes == 1000
 
 
 def test_activations_are_those_autograd_keeps() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients import Captured, PerformanceOptions
+from sordino.gradients.formulas import grouped_product
 from sordino.gradients.formulas.grouped_product import Grouped, Routes
 from sordino.gradients.layers import rule_for
 from sordino.gradients.layers.experts import experts
@@ -46,6 +47,27 @@ def test_norms_products_and_sums_are_those_of_the_rows() -> None:
         out = before.clone()
         part.add_to(out, w, beta)
         assert torch.allclose(out, torch.einsum("b,bepd->epd", w, true) + (before if beta else 0))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_norms_in_float32_are_those_of_the_rows(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel, stretches of few rows in one call, and by torch."""
+    if not compiled:
+        monkeypatch.setattr(grouped_product, "grams", lambda: None)
+    exact = grouped()
+    part = Grouped(exact.a.float(), exact.g.float(), exact.routes)
+    wanted = one_by_one(exact).flatten(1).square().sum(1)
+    assert torch.allclose(part.squared(PerformanceOptions()).double(), wanted, rtol=1e-5)
+
+
+def test_norms_of_a_sample_do_not_depend_on_the_others() -> None:
+    """Not by the choice of a formula either: how many rows the others have is their own affair."""
+    torch.manual_seed(0)
+    a, g, alone = torch.randn(40, 16), torch.randn(40, 16), torch.zeros(3, dtype=torch.long)
+    for others in (2, 37):
+        owners = torch.cat([alone, torch.ones(others, dtype=torch.long)])
+        both = Grouped(a[: len(owners)], g[: len(owners)], Routes([[3, others]], owners)).squared(PerformanceOptions())
+        assert torch.equal(both[:1], Grouped(a[:3], g[:3], Routes([[3]], alone)).squared(PerformanceOptions()))
 
 
 def test_terms_are_added_up_without_cancelling() -> None:

@@ -94,6 +94,30 @@ def test_lengths_have_a_floor(kernel):
     assert torch.allclose(kernel(g, [a], floor=floor)[:, 0, 2], wanted, rtol=1e-5)
 
 
+@quick
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 23)), max_size=7), st.integers(1, 40), st.integers(1, 40),
+    st.sampled_from(("plain", "columns of more", "every second")), st.integers(1, 3),
+)  # fmt: skip
+def test_stretches_of_rows_are_samples_of_their_own(kernel, ranges, p, d, layout, threads):
+    """Of any length, in any order, also a short one after a long one, and the same bits whatever others there are."""
+
+    def made(n: int) -> Tensor:
+        if layout == "every second":
+            return torch.randn(64, 2 * n)[:, ::2]
+        return torch.randn(64, n + 5)[:, 3 : n + 3] if layout == "columns of more" else torch.randn(64, n)
+
+    g, a = made(p), made(d)
+    found = kernel.stretches(g, a, ranges, threads)
+    assert found.shape == (len(ranges), 3)
+    for (first, count), one in zip(ranges, found, strict=True):
+        own = g[None, first : first + count], [a[None, first : first + count]]
+        assert close(one.view(1, 1, 3), *own)
+        assert torch.equal(one, kernel.stretches(g, a, [(first, count)])[0])
+        if count:
+            assert torch.equal(one, kernel(*own)[0, 0])
+
+
 def test_no_samples_and_shared_rows(kernel):
     assert kernel(torch.randn(0, 4, 3), [torch.randn(0, 4, 2)]).shape == (0, 1, 3)
     g, a = torch.randn(1, 6, 5).expand(4, 6, 5), torch.randn(4, 1, 3).expand(4, 6, 3)

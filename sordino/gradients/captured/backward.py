@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from sordino.gradients.captured.graph import gradients_at
+from sordino.gradients.captured.held import Held
 from sordino.gradients.captured.keep_budget import KeepBudget
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.captured.plan import Plan
@@ -27,7 +28,7 @@ from sordino.gradients.captured.use import Use
 from sordino.gradients.formulas.compound import joined
 from sordino.gradients.formulas.part import Part, PlainArithmetic
 
-_LARGE = 1 << 21
+_LARGE = 1 << 20
 """Bytes of a layer's output from which on its gradient does not wait."""
 
 
@@ -44,6 +45,7 @@ class PartsByColumn:
     parts: list[Part | None]
     squares: list[Tensor | None]
     inner: Inner | None  # ⟨g_i, θ⟩, if asked for
+    held: Held | None = None  # counts what the batch takes, if that is not known yet
     measured: bool = False  # some squares are known
     _again: dict[int, list[Part]] = field(default_factory=dict)
 
@@ -51,6 +53,8 @@ class PartsByColumn:
         """One use; `early`: measure it now, if its parameters are used once."""
         plan, columns = self.plan, self.plan.columns
         found = use.resolve(g)
+        if self.held is not None:
+            self.held.take(use, found)
         if self.inner is not None:
             self.inner.take(columns, found, use.inner(g, found))
         use.saved, use.output = (), None
@@ -89,7 +93,8 @@ def backward_pass(
 ) -> PartsByColumn:
     """Run the backward pass; `upstream` is the gradient at the losses."""
     columns = len(plan.parameters)
-    found = PartsByColumn(plan, KeepBudget.holding(options, uses), [None] * columns, [None] * columns, inner)
+    held = None if plan.held_bytes else Held(losses.numel())
+    found = PartsByColumn(plan, KeepBudget.holding(options, uses), [None] * columns, [None] * columns, inner, held)
     early = [use for use in uses if use.inside and use.bytes >= _LARGE] if plan.used_once and plan.early else []
     late = [use for use in uses if not (use.inside and use.bytes >= _LARGE)] if early else list(uses)
     if not late:
@@ -119,4 +124,6 @@ def backward_pass(
         for use, g in zip(late, grads, strict=True):
             found.take(use, g, early=False)
         found.finish()
+    if held is not None:
+        plan.held_bytes = held.of_a_sample()
     return found

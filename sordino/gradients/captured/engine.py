@@ -18,7 +18,7 @@ same (a, g), in float32 at least, and samples whose norm is not finite contribut
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ from sordino.gradients.first_batch.stopwatch import Stopwatch
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.inventory import Inventory
 from sordino.gradients.protocol import Backend, LossFn, Norms, PerSample, trainable
+from sordino.gradients.spectral import left_unmoved, vectors_of
 from sordino.random.global_state import TorchState
 from sordino.ranks.layer_by_layer import at_hand, coming_and_going
 from sordino.refusal import Refusal
@@ -143,6 +144,22 @@ class Captured:
         """What a sample took on the first batch; before that, a guess from the parameters."""
         guess = max(1 << 12, sum(p.numel() for p in trainable(model).values()) // 8)
         return self._plans.sample_bytes(model) or guess
+
+    def held_bytes(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> int:
+        """What is held of a sample until norms and sum are made, seen on a few; 0 where nothing is, or nothing is known.
+
+        Nothing is learned on the way: what the first lot measures, it measures itself.
+        """
+        if self.options.two_pass:
+            return 0
+        once = Captured(replace(self.options, measure=False, verify=False))
+        inventory = Inventory(model)
+        try:
+            with torch.random.fork_rng(), left_unmoved(vectors_of(inventory.modules)):
+                once._per_sample(inventory, loss_fn, batch)
+        except Refusal:  # of a model that cannot be trained as it is: the first lot says so
+            return 0
+        return once._plans.held_bytes(model)
 
     def state_dict(self) -> dict[str, Any]:
         """The formulas and memory formats that were measured to be fastest, as JSON; none where nothing is measured.

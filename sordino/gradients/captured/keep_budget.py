@@ -13,6 +13,8 @@ from sordino.gradients.formulas.part import Part, measured
 
 _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
+_MOST = 1 << 23
+"""Bytes of them: more are fresh memory every time, whose page faults cost what a second product does."""
 
 
 class KeepBudget:
@@ -26,7 +28,7 @@ class KeepBudget:
 
     @classmethod
     def holding(cls, options: PerformanceOptions, uses: Sequence[Use]) -> KeepBudget:
-        """The allowance given, or one in proportion to what the batch takes anyway, so that B does not decide."""
+        """The allowance given, or one in proportion to what the batch takes anyway, and no more than stays warm."""
         if options.keep_bytes is None:
             return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in uses]))
         return cls(options)
@@ -34,7 +36,7 @@ class KeepBudget:
     def measure(self, part: Part) -> Tensor:
         """‖g_i‖², (B,)."""
         if self._held is not None:
-            self.options, self._held = replace(self.options, keep_bytes=int(_ROWS * self._held)), None
+            self.options, self._held = replace(self.options, keep_bytes=min(_MOST, int(_ROWS * self._held))), None
         squared = measured(part, self.options)
         kept = getattr(part, "kept", None)
         if kept is not None:

@@ -61,6 +61,7 @@ class Plan:
     used_again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
     early: bool = True  # layers are measured during the backward pass
     sample_bytes: int = 0
+    held_bytes: int = 0  # of it, what is there at the end of a backward pass
     pool: Pool = field(default_factory=Pool)
     _ones: Tensor | None = None
 
@@ -99,6 +100,10 @@ class Plans:
     def sample_bytes(self, model: nn.Module) -> int:
         """The most a sample took in any way the model was used, 0 if it was not."""
         return max((plan.sample_bytes for plan in self._plans.get(model, {}).values()), default=0)
+
+    def held_bytes(self, model: nn.Module) -> int:
+        """What norms and sum want of it, or 0."""
+        return max((plan.held_bytes for plan in self._plans.get(model, {}).values()), default=0)
 
     def forget(self) -> None:
         """Look at every model again on its next batch."""

@@ -24,6 +24,8 @@ from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas.matrix_product import diagonal_guard, gram_rounding, vanishing
 from sordino.gradients.formulas.output_gradient import add_product
 from sordino.gradients.formulas.part import blank, pieces, rough_lengths, square_sum
+from sordino.kernels.gram import Grams, grams
+from sordino.kernels.tensors import on_cpu
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,12 @@ class Routes:
                 begin += count
 
 
+def _kernel(a: Tensor, g: Tensor) -> Grams | None:
+    """For stretches of few rows; without vector instructions torch's products are faster."""
+    found = grams() if on_cpu(a, g) else None
+    return found if found is not None and found.level else None
+
+
 @dataclass
 class Grouped:
     """The weights of E linear maps."""
@@ -64,17 +72,27 @@ class Grouped:
     _terms: Tensor | None = field(default=None, init=False)
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """Stretch by stretch."""
+        """Stretch by stretch, those with few rows in one call where there is a kernel for them."""
         found, parts, whose = self.a.new_zeros(2, self.routes.size), list[Tensor](), list[int]()
+        kernel = _kernel(self.a, self.g)
+        few: list[tuple[int, int, int]] = []  # whose, first, count
         d, p = self.a.shape[1], self.g.shape[1]
         for _, sample, rows in self.routes.stretches():
-            a, g = self.a[rows], self.g[rows]
-            if len(a) * (d + p) < d * p:
+            count = rows.stop - rows.start
+            if count * (d + p) >= d * p:
+                parts.append(square_sum(torch.mm(self.g[rows].t(), self.a[rows]).unsqueeze(0)).expand(2))
+            elif kernel is not None:
+                few.append((sample, rows.start, count))
+                continue
+            else:
+                a, g = self.a[rows], self.g[rows]
                 product = torch.mm(a, a.t()).mul_(torch.mm(g, g.t()))
                 parts.append(torch.stack((product.sum(1).sum(), product.diagonal().sum())))
-            else:
-                parts.append(square_sum(torch.mm(g.t(), a).unsqueeze(0)).expand(2))
             whose.append(sample)
+        if kernel is not None and few:
+            sums = kernel.stretches(self.g, self.a, [(first, n) for _, first, n in few], torch.get_num_threads())
+            parts += sums[:, :2].to(found.dtype).unbind()
+            whose += [sample for sample, _, _ in few]
         if not parts:
             return found[0]
         found.index_add_(1, torch.tensor(whose, device=found.device), torch.stack(parts, 1))

@@ -12,7 +12,7 @@ Tied with a head y_s = E a_s whose gradient is Q (S, V), the weight's gradient i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas.compound import Several, joiner
 from sordino.gradients.formulas.matrix_product import Matmul, diagonal_guard, gram_rounding
-from sordino.gradients.formulas.part import Part, blank, pieces, square_sum
+from sordino.gradients.formulas.part import NEVER, Part, blank, pieces, square_sum
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,12 +86,13 @@ class Lookup:
         return Lookup(self.ids, blank(self.g, gone), self.count)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tied:
     """An embedding and a head on one table."""
 
     embedding: Lookup
     head: Matmul
+    _terms: Tensor | None = field(default=None, init=False)
 
     def squared(self, options: PerformanceOptions) -> Tensor:
         """Both norms and the cross term, a sample at a time in memory; from rows where they cancel."""
@@ -99,7 +100,8 @@ class Tied:
         q = self.head.g if self.head.g.dim() == 3 else self.head.g.unsqueeze(1)  # (B, S, V)
         inner = torch.bmm(self.embedding.g, a.transpose(1, 2))  # (B, T, S)
         at = q.gather(2, self.embedding.ids[:, None, :].expand(-1, q.shape[1], -1))  # (B, S, T)
-        separate = self.embedding.squared(options) + Matmul(a, q, workspace=self.head.workspace).squared(options)
+        alone = replace(options, keep_bytes=NEVER)  # the sum wants input and gradient: rows would be made for nothing
+        separate = self.embedding.squared(options) + Matmul(a, q, workspace=self.head.workspace).squared(alone)
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
         again = diagonal_guard(squared, separate)
         squared += gram_rounding(squared.dtype) * self.uncancelled(options)
@@ -109,9 +111,11 @@ class Tied:
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor:
         """The lengths of both, added."""
-        head = Matmul(self.head.a, self.head.g).uncancelled(options)
-        head = Matmul(self.head.a, self.head.g).squared(options) if head is None else head
-        return (self.embedding.uncancelled(options).sqrt() + head.sqrt()).square_()
+        if self._terms is None:
+            head = self.head.uncancelled(options)
+            head = Matmul(self.head.a, self.head.g).squared(options) if head is None else head
+            self._terms = (self.embedding.uncancelled(options).sqrt() + head.sqrt()).square_()
+        return self._terms
 
     def dot(self, u: Tensor) -> Tensor:
         """A sum."""
