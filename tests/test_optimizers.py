@@ -156,3 +156,16 @@ def test_a_closure_that_writes_gradients_of_its_own_voids_the_claim():
     for _ in p.draws(linear(), sd.Poisson(0.3), steps=1):
         optimizer.step(closure)
     assert "by hand" in p.claim(1e-5).reason
+
+
+def test_a_gradient_of_less_memory_than_its_shape_voids_the_claim():
+    """Written by hand as one number, expanded: what is compared of it must not be read past its end."""
+    model = nn.Linear(30, 2)
+    private = sd.Private(model, lambda m, x: m(x).square().sum(1), sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 30))
+    for lot in private.draws(data, sd.Poisson(0.5), 2, expected_batch=20):
+        private.backward(lot)
+        model.weight.grad = torch.zeros(1).expand(2, 30)
+        optimizer.step()
+    assert "written or changed by hand" in private.claim(1e-5).reason

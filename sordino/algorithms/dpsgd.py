@@ -79,9 +79,16 @@ def weighed(
     return found.total, None if found.tally is None else Sealed(found.tally), sensitivity
 
 
-@lru_cache(maxsize=64)
 def _rounded(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
-    """The promise with how the norms were obtained and what rounding adds to it: the same at nearly every lot."""
+    """The promise with how the norms were obtained and what rounding adds to it."""
+    if promise.units is not None:  # anybody's function, which may not be hashable
+        return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
+    return _of_numbers(promise, estimate, rows, dtype)
+
+
+@lru_cache(maxsize=64)
+def _of_numbers(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
+    """The same of a promise that is numbers alone, as most are, and the same at nearly every lot."""
     return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
 
 

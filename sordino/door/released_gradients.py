@@ -45,6 +45,8 @@ class Written:
         """What its sampled numbers were multiplied by; None where it cannot have been a multiplication."""
         if grad.shape != self.grad.shape or grad.dtype != self.grad.dtype:
             return None
+        if local(self.grad).is_contiguous() and not local(grad).is_contiguous():  # it may have less memory: one number
+            return None
         found = []
         for before, after in zip(self.sample, _sample(grad, self.first, self.stride), strict=True):
             if before == 0:
@@ -141,7 +143,7 @@ def _sample(grad: Tensor, first: int, stride: int) -> list[float]:
     grad = local(grad)
     if not grad.numel():
         return []
-    if grad.dtype is torch.float32 and grad.is_cpu:  # as a rule, and for every parameter at every lot
+    if grad.dtype is torch.float32 and grad.is_cpu and grad.is_contiguous():  # as a rule; others may have less memory
         return floats_at(grad.data_ptr(), first, stride)
     found: list[float] = grad.as_strided((2,), (stride,), grad.storage_offset() + first).tolist()
     return found

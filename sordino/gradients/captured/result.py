@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino.door.vectors import Grads, accumulation_dtype
 from sordino.gradients.captured.buffers import Pool
@@ -210,6 +210,6 @@ def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Poo
 
 def _room_like(p: Tensor) -> Tensor:
     """Room for the sum of one parameter's gradients, not cleared."""
-    if p.dtype is torch.float32 and p.is_contiguous():
+    if type(p) is nn.Parameter and p.dtype is torch.float32 and p.is_contiguous():
         return torch.empty_like(p)  # a third of the price
     return torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)
