@@ -92,18 +92,19 @@ def physical_batch(
     at a time take what plain training takes for all; fewer are faster still while what they take leaves the cache, down to
     as many as keep the layers busy. But every chunk pays for the parameters once more: weights are copied for products,
     sums are written and added up. Where the parameters are not small beside a lot's activations, a whole lot is faster, and
-    it stays whole if the backward pass leaves less of it than plain training keeps (rows in place of inputs and gradients).
+    it stays whole if the backward pass leaves less of it than plain training keeps (rows in place of inputs and gradients),
+    or if halves would save less than their sums take.
 
-    `activations` is what plain training keeps of a sample, `parameters` the bytes of the model, which a smaller batch does
-    not change, and `held` gives what the backward pass leaves of a sample, or 0 if that is not known.
+    `activations` is what plain training keeps of a sample, `parameters` the bytes of a sum of gradients, which a smaller
+    batch does not change, and `held` gives what the backward pass leaves of a sample, or 0 if that is not known.
     """
     fits = int(min(MOST, max(1, SHARE * free_bytes(device) // max(1, sample_bytes))))
     plain = lot * activations
     if plain <= max(_MODEST, _SUMS * parameters):
         return fits
     if plain <= _HEAVY * parameters and (wanted := held()) > 0:
-        both = _BOTH * parameters
-        if both + lot * wanted <= _ROOM * (both + plain):
+        both, saved = _BOTH * parameters, lot * wanted / 2  # by halves
+        if saved <= _SUMS * parameters or both + lot * wanted <= _ROOM * (both + plain):
             return fits
     return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from sordino.gradients import batch as batches
 from sordino.gradients import probe
 from sordino.gradients.captured.engine import Captured
+from sordino.gradients.captured.held import lifted_bytes
 from sordino.gradients.chunked import Chunked, nothing
 from sordino.gradients.displaced import displaced
 from sordino.gradients.inventory import Inventory, Names, held_by, names_of
@@ -195,7 +196,7 @@ class LotGradients:
             activations = activation_bytes(self.model, self.loss_for(few), few)
             if by_shapes:
                 return for_ranks(activations, expected)
-            parameters = sum(p.nbytes for p in self.model.parameters())
+            parameters = sum(map(lifted_bytes, self.model.parameters()))
             each = self.backend.sample_bytes(self.model)
             return physical_batch(each, self.device, expected, activations, parameters, partial(self._held_bytes, few))
 

@@ -54,7 +54,7 @@ class PartsByColumn:
         plan, columns = self.plan, self.plan.columns
         found = use.resolve(g)
         if self.held is not None:
-            self.held.take(use, found)
+            self.held.take(use, g, found)
         if self.inner is not None:
             self.inner.take(columns, found, use.inner(g, found))
         use.saved, use.output = (), None
