@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 import sordino as sd
 from bench.minilm_settings import SETTINGS
-from bench.minilm_tail import Tail, directions, kept, last_layer
+from bench.minilm_kept import directions, kept
+from bench.minilm_layer import LastLayer, last_layer
 from sordino import events
 from sordino.accounting import PLD, calibrate
 from sordino.data.text import texts
@@ -33,8 +34,7 @@ from sordino.runs.environment import processor
 
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"
-RANK = 8
-MODES = ("head", "attention", "lora", "full")
+MODES = ("head", "lora", "full")
 NUMBERS: dict[str, type] = {
     "head_lot": float,
     "head_steps": int,
@@ -42,16 +42,18 @@ NUMBERS: dict[str, type] = {
     "head_noise": float,  # times the multiplier at which the head's lots take the whole budget; 0: one for all lots
     "lot": float,
     "steps": int,
-    "directions": int,  # that the attention looks along
-    "pool_rate": float,
     "rate": float,
+    "query_rate": float,
+    "with_rate": float,  # of the head in the same lots
     "last_steps": int,  # of the head, after the others
     "last_rate": float,
     "bound": float,
-    "tail_bound": float,
-    "scale": float,
+    "layer_bound": float,
+    "rank": int,
+    "scale": float,  # of A
 }
-ADAPTED = ["wider.dense", "output.dense"]
+WARMUP = 4
+ADAPTED = "query,value,mixed,narrower"
 
 
 def loss(model: nn.Module, *batch: Tensor) -> Tensor:
@@ -68,20 +70,17 @@ class Part:
     labels: Tensor
 
 
-def split(task: str, held_out: bool, block: bool) -> tuple[Part, Part]:
-    """Training and test texts; or, of the training texts, four fifths and the others. `block`: with what it needs."""
+def split(task: str, held_out: bool) -> tuple[Part, Part]:
+    """Training and test texts; or, of the training texts, four fifths and the others."""
     found, train = texts(task), kept(task, "train")
     labels = torch.tensor(found.train_labels)
     if not held_out:
         test = kept(task, "test")
-        return (
-            Part(train.columns(block), train.vectors, labels),
-            Part(test.columns(block), test.vectors, torch.tensor(found.test_labels)),
-        )
+        return Part(train.columns, train.vectors, labels), Part(test.columns, test.vectors, torch.tensor(found.test_labels))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     cut = len(order) * 4 // 5
     first, others = (
-        Part(tuple(one[rows] for one in train.columns(block)), train.vectors[rows], labels[rows])
+        Part(tuple(one[rows] for one in train.columns), train.vectors[rows], labels[rows])
         for rows in (order[:cut], order[cut:])
     )
     return first, others
@@ -110,11 +109,10 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     began = time.process_time()
     train, test = parts
     torch.manual_seed(a.seed)
-    model = Tail(last_layer(), len(texts(a.task).classes), directions(a.directions)).eval()
-    if a.mode == "lora":
-        import peft
-
-        peft.inject_adapter_in_model(peft.LoraConfig(r=RANK, lora_alpha=a.scale * RANK, target_modules=ADAPTED), model)
+    found = directions(a.rank)
+    downs = {name: a.scale * found[name] for name in a.adapted.split(",")} if a.mode == "lora" else {}
+    model = LastLayer(last_layer(), len(texts(a.task).classes), downs).eval()
+    words = {"head": a.with_rate} | ({"": a.rate} if a.mode == "full" else {"query.up.": a.query_rate, "up.": a.rate})
     ledger, (in_head, in_tail) = sd.Ledger(), multipliers(a)
 
     def fit(
@@ -132,7 +130,7 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
             p.requires_grad_(rate > 0)
             groups.setdefault(rate, []).append(p)
         optimizer = torch.optim.Adam([{"params": ps, "lr": rate} for rate, ps in groups.items() if rate > 0])
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: min(1.0, (k + 1) / (1 + WARMUP)) * (1 - k / steps))
         bound, sigma = noise
         weigher = sd.Flat(bound) if a.epsilon else sd.Flat(1e3)
         private = sd.Private(part, loss, sd.NoisySum(weigher, sd.Gaussian(sigma)), ledger=ledger)
@@ -159,18 +157,17 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
 
     head = sum(p.numel() for p in model.head.parameters())
     result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical", "seeds")}
-    result |= {"sigma": round(in_head, 3), "tail_sigma": round(in_tail, 3), "trained": head}
+    result |= {"sigma": round(in_head, 3), "layer_sigma": round(in_tail, 3), "trained": head}
     private = fit(
         model.head, (train.vectors, train.labels), {"": a.head_rate}, a.head_lot, a.head_steps, (a.bound, in_head)
     )
     result["head_accuracy"] = accuracy(test.vectors)
     made = test.vectors
     if a.steps:
-        rates = {"head": 0.0, "pool": a.pool_rate, {"attention": "none", "lora": "lora", "full": ""}[a.mode]: a.rate}
-        private = fit(model, (*train.columns, train.labels), rates, a.lot, a.steps, (a.tail_bound, in_tail))
-        result["trained"] += sum(p.numel() for p in model.parameters() if p.requires_grad)
+        private = fit(model, (*train.columns, train.labels), words, a.lot, a.steps, (a.layer_bound, in_tail))
+        result["trained"] = sum(p.numel() for n, p in model.named_parameters() if p.requires_grad or "head" in n)
         made = vectors(test)
-        result["tail_accuracy"] = accuracy(made)
+        result["layer_accuracy"] = accuracy(made)
     if a.last_steps:
         columns = vectors(train), train.labels
         private = fit(model.head, columns, {"": a.last_rate}, a.head_lot, a.last_steps, (a.bound, in_head))
@@ -217,7 +214,8 @@ def main() -> None:
     p.add_argument(
         "--seeds", type=int, default=1, help="0, 1, … of initial adapters; lots and noise are fresh in every run"
     )
-    p.add_argument("--physical", type=int, default=256)
+    p.add_argument("--physical", type=int, default=128)
+    p.add_argument("--adapted", default=ADAPTED)
     p.add_argument("--held-out", action="store_true")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--table", action="store_true")
@@ -227,7 +225,7 @@ def main() -> None:
     if a.table:
         print(table())
         return
-    parts = split(a.task, a.held_out, block=a.mode in ("lora", "full"))
+    parts = split(a.task, a.held_out)
     for epsilon, seed in ((epsilon, seed) for epsilon in a.epsilon for seed in range(a.seeds)):
         chosen = SETTINGS[a.task, a.mode, epsilon]
         numbers = {name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS}
