@@ -34,7 +34,7 @@ from sordino.runs.environment import processor
 
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"
-MODES = ("head", "lora", "full")
+MODES = ("head", "attention", "lora", "full")
 NUMBERS: dict[str, type] = {
     "head_lot": float,
     "head_steps": int,
@@ -44,6 +44,7 @@ NUMBERS: dict[str, type] = {
     "steps": int,
     "rate": float,
     "query_rate": float,
+    "pool_rate": float,
     "with_rate": float,  # of the head in the same lots
     "last_steps": int,  # of the head, after the others
     "last_rate": float,
@@ -53,7 +54,6 @@ NUMBERS: dict[str, type] = {
     "scale": float,  # of A
 }
 WARMUP = 4
-ADAPTED = "query,value,mixed,narrower"
 
 
 def loss(model: nn.Module, *batch: Tensor) -> Tensor:
@@ -70,12 +70,12 @@ class Part:
     labels: Tensor
 
 
-def split(task: str, held_out: bool) -> tuple[Part, Part]:
+def split(task: str, held_out: bool, pooled: bool) -> tuple[Part, Part]:
     """Training and test texts; or, of the training texts, four fifths and the others."""
-    found, train = texts(task), kept(task, "train")
+    found, train = texts(task), kept(task, "train", pooled)
     labels = torch.tensor(found.train_labels)
     if not held_out:
-        test = kept(task, "test")
+        test = kept(task, "test", pooled)
         return Part(train.columns, train.vectors, labels), Part(test.columns, test.vectors, torch.tensor(found.test_labels))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     cut = len(order) * 4 // 5
@@ -112,7 +112,7 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     found = directions(a.rank)
     downs = {name: a.scale * found[name] for name in a.adapted.split(",")} if a.mode == "lora" else {}
     model = LastLayer(last_layer(), len(texts(a.task).classes), downs).eval()
-    words = {"head": a.with_rate} | ({"": a.rate} if a.mode == "full" else {"query.up.": a.query_rate, "up.": a.rate})
+    words = {"pool": a.pool_rate, "head": a.with_rate} | ({"": a.rate} if a.mode == "full" else {"query.up.": a.query_rate, "up.": a.rate})
     ledger, (in_head, in_tail) = sd.Ledger(), multipliers(a)
 
     def fit(
@@ -156,7 +156,7 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
         return _percent(model.head(made), test.labels)
 
     head = sum(p.numel() for p in model.head.parameters())
-    result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical", "seeds")}
+    result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical", "seeds", "first")}
     result |= {"sigma": round(in_head, 3), "layer_sigma": round(in_tail, 3), "trained": head}
     private = fit(
         model.head, (train.vectors, train.labels), {"": a.head_rate}, a.head_lot, a.head_steps, (a.bound, in_head)
@@ -211,11 +211,10 @@ def main() -> None:
     p.add_argument("--task", choices=("r8", "20news"), default="r8")
     p.add_argument("--mode", choices=MODES, default="head")
     p.add_argument("--epsilon", type=float, nargs="+", default=[0.0], help="0: no noise and no clipping to speak of")
-    p.add_argument(
-        "--seeds", type=int, default=1, help="0, 1, … of initial adapters; lots and noise are fresh in every run"
-    )
-    p.add_argument("--physical", type=int, default=128)
-    p.add_argument("--adapted", default=ADAPTED)
+    p.add_argument("--seeds", type=int, default=1, help="how many runs; lots and noise are fresh in every one")
+    p.add_argument("--first", type=int, default=0, help="number of the first")
+    p.add_argument("--physical", type=int, default=64)
+    p.add_argument("--adapted", default=None)
     p.add_argument("--held-out", action="store_true")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--table", action="store_true")
@@ -225,10 +224,11 @@ def main() -> None:
     if a.table:
         print(table())
         return
-    parts = split(a.task, a.held_out)
-    for epsilon, seed in ((epsilon, seed) for epsilon in a.epsilon for seed in range(a.seeds)):
+    for epsilon, seed in ((epsilon, a.first + i) for epsilon in a.epsilon for i in range(a.seeds)):
         chosen = SETTINGS[a.task, a.mode, epsilon]
-        numbers = {name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS}
+        adapted = chosen["adapted"] if a.adapted is None else a.adapted
+        numbers = {"adapted": adapted} | {name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS}
+        parts = split(a.task, a.held_out, numbers["pool_rate"] > 0)
         result = trial(argparse.Namespace(**vars(a) | numbers | {"epsilon": epsilon, "seed": seed}), parts)
         print(json.dumps(result), flush=True)
         if a.keep:

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.minilm_layer import ADAPTED, LastLayer, last_layer, scaled
+from bench.minilm_layer import LastLayer, last_layer, scaled
 from sordino.data import cache
 from sordino.data.text import texts
 from sordino.nn import minilm
 
 LENGTH = 128
+ADAPTED = ("query", "value", "mixed", "wider", "narrower")
 TIMES = 2
 """How often each word is in the random texts."""
 MOST = 64
@@ -33,13 +34,13 @@ class Kept:
 
 
 @cache_in_memory
-def kept(task: str, part: str) -> Kept:
-    """The texts of a part of a task."""
-    given, mask, whole = encoded(getattr(texts(task), part))
+def kept(task: str, part: str, pooled: bool) -> Kept:
+    """The texts of a part of a task; `pooled`: with all tokens' last vectors."""
+    given, tokens, mask, whole = encoded(getattr(texts(task), part))
     frozen = LastLayer(last_layer(), 1, {}).eval()
     with torch.no_grad():
         first = torch.cat([frozen.first(*some) for some in zip(given.split(256), mask.split(256), strict=True)])
-    return Kept((given, mask, whole - first), scaled(whole))
+    return Kept((given, mask, -first, tokens) if pooled else (given, mask, whole - first), scaled(whole))
 
 
 @cache_in_memory
@@ -49,7 +50,7 @@ def directions(rank: int) -> dict[str, Tensor]:
     The directions along which its inputs differ most; for the queries, which are all of one token that is much the same
     in every text, the direction of their mean, and rank 1.
     """
-    path = cache.root() / "features" / "minilm-layer-directions.npz"
+    path = cache.root() / "features" / "minilm-directions-of-inputs.npz"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **{name: along.numpy() for name, along in _directions().items()})
@@ -62,7 +63,7 @@ def _directions() -> dict[str, Tensor]:
     words = [word for word in minilm.vocabulary() if word.isascii() and word.isalpha() and len(word) > 2]
     generator = torch.Generator().manual_seed(0)
     order = torch.cat([torch.randperm(len(words), generator=generator) for _ in range(TIMES)]).split(32)
-    given, mask, _ = _encode(*minilm.tokens([" ".join(words[i] for i in some) for some in order], 48))
+    given, _, mask, _ = _encode(*minilm.tokens([" ".join(words[i] for i in some) for some in order], 48))
     layer = LastLayer(last_layer(), 1, {}).eval()
     inputs: dict[str, list[Tensor]] = {name: [] for name in ADAPTED}
     for name in ADAPTED:
@@ -74,20 +75,19 @@ def _directions() -> dict[str, Tensor]:
         mean, rows = rows.mean(0), rows - rows.mean(0)
         along = torch.linalg.eigh(rows.T @ rows).eigenvectors.T.flip(0)[:MOST]
         found[name] = torch.cat([nn.functional.normalize(mean, dim=0)[None], along])
-        print(name, "mean", mean.norm(), "std along", (rows @ along.T).std(0)[:16])
     return found
 
 
 def encoded(some: list[str]) -> tuple[Tensor, ...]:
     """What the last layer is given, in half precision, the mask, and plain means of what it makes of all tokens."""
     name = hashlib.sha256("\n".join(some).encode()).hexdigest()[:24]
-    kinds = f"given-{LENGTH}", f"mask-{LENGTH}", f"mean-{LENGTH}"
+    kinds = f"given-{LENGTH}", f"tokens-{LENGTH}", f"mask-{LENGTH}", f"mean-{LENGTH}"
     paths = [cache.root() / "features" / f"minilm-{kind}-{name}.npy" for kind in kinds]
     if not all(path.is_file() for path in paths):
         paths[0].parent.mkdir(parents=True, exist_ok=True)
         for path, made in zip(paths, _encode(*minilm.tokens(some, LENGTH)), strict=True):
             np.save(path, made.numpy())
-    return tuple(torch.from_numpy(np.load(path)) for path in paths)
+    return tuple(torch.from_numpy(np.load(path, mmap_mode="c")) for path in paths)
 
 
 @torch.no_grad()
@@ -95,12 +95,12 @@ def _encode(ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     encoder: Any = minilm.classifier(1).encoder.eval()
     before: list[Tensor] = []
     encoder.encoder.layer[5].register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]))
-    given = torch.zeros(*ids.shape, minilm.WIDTH, dtype=torch.half)
+    given, tokens = (torch.zeros(*ids.shape, minilm.WIDTH, dtype=torch.half) for _ in range(2))
     means = torch.zeros(len(ids), minilm.WIDTH)
     for rows in mask.sum(1).argsort().split(64):  # by length: less padding
         its = mask[rows, : int(mask[rows].sum(1).max())]
         with torch.autocast("cpu", torch.bfloat16):
             made = encoder(ids[rows, : its.shape[1]], its).last_hidden_state.float()
-        given[rows, : its.shape[1]] = before.pop().half()
+        given[rows, : its.shape[1]], tokens[rows, : its.shape[1]] = before.pop().half(), made.half()
         means[rows] = (made * its.unsqueeze(2)).sum(1) / its.sum(1, keepdim=True)
-    return given, mask.bool(), means
+    return given, tokens, mask.bool(), means

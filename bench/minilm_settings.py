@@ -13,23 +13,30 @@ _HEAD: dict[str, Any] = {
     "steps": 0,
     "rate": 0.0,
     "query_rate": 0.0,
+    "pool_rate": 0.0,
     "with_rate": 0.0,
     "last_steps": 0,
     "last_rate": 0.0,
     "bound": 1.0,
     "layer_bound": 0.5,
-    "rank": 16,
+    "rank": 4,
     "scale": 1.0,
+    "adapted": "",
 }
 _LONGER = {"head_lot": 0.2, "head_steps": 300, "head_rate": 0.005}
-_LORA, _FULL = {"steps": 12, "rate": 1e-3}, {"steps": 12, "rate": 1e-4}
 _NO_NOISE = {"head_lot": 0.2, "head_steps": 300, "head_rate": 0.002}
+_ON_R8 = {"head_steps": 60, "head_noise": 2.0, "steps": 60, "rate": 2e-3, "query_rate": 2e-3, "with_rate": 4e-3}
+_ON_R8 |= {"adapted": "query,value,mixed,narrower"}
+_ON_NEWS = {"head_lot": 0.4, "head_steps": 100, "last_steps": 100, "with_rate": 8e-3, "rate": 3e-3, "query_rate": 1e-2}
+_ON_NEWS |= {"pool_rate": 0.03, "scale": 0.3, "layer_bound": 1.0, "adapted": "query,value,narrower"}
+_AT_3 = _ON_NEWS | {"head_noise": 1.4, "lot": 0.8, "steps": 20, "last_rate": 6e-3, "rank": 2}
+_AT_8 = _ON_NEWS | {"head_noise": 1.5, "lot": 0.6, "steps": 30, "last_rate": 5e-3}
+
 SETTINGS: dict[tuple[str, str, float], dict[str, Any]] = {}
 for _epsilon in (1.0, 3.0, 8.0):
-    _r8, _news = _HEAD, _HEAD | (_LONGER if _epsilon > 1 else {"head_rate": 0.005})
-    for _task, _head, _before in (("r8", _r8, 160), ("20news", _news, 280 if _epsilon > 1 else 160)):
-        SETTINGS[_task, "head", _epsilon] = _head
-        SETTINGS[_task, "lora", _epsilon] = _head | _LORA | {"head_steps": _before}
-        SETTINGS[_task, "full", _epsilon] = _head | _FULL | {"head_steps": _before}
+    SETTINGS["r8", "head", _epsilon] = _HEAD
+    SETTINGS["r8", "lora", _epsilon] = _HEAD | _ON_R8
+    SETTINGS["20news", "head", _epsilon] = _HEAD | (_LONGER if _epsilon > 1 else {"head_rate": 0.005})
+    SETTINGS["20news", "lora", _epsilon] = _HEAD | (_AT_8 if _epsilon > 3 else _AT_3)
 for _task in ("r8", "20news"):
     SETTINGS[_task, "head", 0.0] = _HEAD | _NO_NOISE
