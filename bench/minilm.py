@@ -1,12 +1,12 @@
-"""MiniLM-L6 on texts: a head alone, or attention, LoRA or all of its last block too, at several ε. One JSON line per run.
+"""MiniLM-L6 on texts: a head alone, or attention, adapters (LoRA) or all of its last layer too, at several ε.
 
     python -m bench.minilm --task r8 --mode lora --epsilon 3 --held-out         a trial, on held-out training data
     python -m bench.minilm --task r8 --mode lora --epsilon 3 8 --seeds 3 --keep on the test set, into results/minilm.json
     python -m bench.minilm --table                                              the table of docs/recipes.md
 
-What is reduced is said in minilm_tail.py. Three phases in one ledger: the head on the frozen encoder's vectors, in many
-cheap lots; attention, adapters or the block, the head as it is, in a few lots with noise of their own; and, where it has
-lots left, the head on the vectors then made.
+One JSON line per run. What is reduced is said in minilm_layer.py. Three phases in one ledger: the head on the frozen
+encoder's vectors, in many cheap lots; the layer, by adapters or as a whole, attention, or both, and the head with them,
+in lots with noise of their own; and, where it has lots left, the head on the vectors then made.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 import sordino as sd
-from bench.minilm_settings import SETTINGS
 from bench.minilm_kept import directions, kept
 from bench.minilm_layer import LastLayer, last_layer
+from bench.minilm_settings import SETTINGS
 from sordino import events
 from sordino.accounting import PLD, calibrate
 from sordino.data.text import texts
@@ -54,6 +54,7 @@ NUMBERS: dict[str, type] = {
     "scale": float,  # of A
 }
 WARMUP = 4
+"""Lots in which the rate rises, where adapters or the layer are trained."""
 
 
 def loss(model: nn.Module, *batch: Tensor) -> Tensor:
@@ -76,14 +77,15 @@ def split(task: str, held_out: bool, pooled: bool) -> tuple[Part, Part]:
     labels = torch.tensor(found.train_labels)
     if not held_out:
         test = kept(task, "test", pooled)
-        return Part(train.columns, train.vectors, labels), Part(test.columns, test.vectors, torch.tensor(found.test_labels))
+        others = torch.tensor(found.test_labels)
+        return Part(train.columns, train.vectors, labels), Part(test.columns, test.vectors, others)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     cut = len(order) * 4 // 5
-    first, others = (
+    most, rest = (
         Part(tuple(one[rows] for one in train.columns), train.vectors[rows], labels[rows])
         for rows in (order[:cut], order[cut:])
     )
-    return first, others
+    return most, rest
 
 
 def multipliers(a: argparse.Namespace) -> tuple[float, float]:
@@ -112,7 +114,13 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     found = directions(a.rank)
     downs = {name: a.scale * found[name] for name in a.adapted.split(",")} if a.mode == "lora" else {}
     model = LastLayer(last_layer(), len(texts(a.task).classes), downs).eval()
-    words = {"pool": a.pool_rate, "head": a.with_rate} | ({"": a.rate} if a.mode == "full" else {"query.up.": a.query_rate, "up.": a.rate})
+    words = {
+        "pool": a.pool_rate,
+        "head": a.with_rate,
+        "query.up.": a.query_rate,
+        "" if a.mode == "full" else "up.": a.rate,
+    }
+    warmup = WARMUP if a.mode in ("lora", "full") else 0
     ledger, (in_head, in_tail) = sd.Ledger(), multipliers(a)
 
     def fit(
@@ -123,14 +131,16 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
         steps: int,
         noise: tuple[float, float],
     ) -> Any:
-        """`steps` lots with a falling rate; `rates` by a word in a parameter's name, the first that fits."""
+        """`steps` lots, the rate falling to 0; `rates` by a word in a parameter's name, the first that fits."""
         groups: dict[float, list[Tensor]] = {}
         for name, p in part.named_parameters():
             rate = next((rate for word, rate in rates.items() if word in name), 0.0)
             p.requires_grad_(rate > 0)
             groups.setdefault(rate, []).append(p)
         optimizer = torch.optim.Adam([{"params": ps, "lr": rate} for rate, ps in groups.items() if rate > 0])
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: min(1.0, (k + 1) / (1 + WARMUP)) * (1 - k / steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda k: min(1.0, (k + 1) / (1 + warmup)) * (1 - k / steps)
+        )
         bound, sigma = noise
         weigher = sd.Flat(bound) if a.epsilon else sd.Flat(1e3)
         private = sd.Private(part, loss, sd.NoisySum(weigher, sd.Gaussian(sigma)), ledger=ledger)
@@ -191,7 +201,7 @@ def table() -> str:
     lines = ["| task | trained | " + " | ".join(f"ε = {e:g}" if e else "no privacy" for e in at) + " | CPU-s a run |"]
     lines += ["|---" * (len(at) + 3) + "|"]
     for (task, mode), row in sorted(rows.items(), key=lambda pair: (pair[0][0] != "r8", MODES.index(pair[0][1]))):
-        numbers = next(iter(row.values()))[0]["trained"]
+        numbers = max(one["trained"] for runs in row.values() for one in runs)
         cells = [_cell(row.get(epsilon, [])) for epsilon in at]
         seconds = max(one["cpu_seconds"] for runs in row.values() for one in runs)
         lines.append(f"| {task} | {mode}, {numbers:,} numbers | " + " | ".join(cells) + f" | {seconds} |")
@@ -227,7 +237,9 @@ def main() -> None:
     for epsilon, seed in ((epsilon, a.first + i) for epsilon in a.epsilon for i in range(a.seeds)):
         chosen = SETTINGS[a.task, a.mode, epsilon]
         adapted = chosen["adapted"] if a.adapted is None else a.adapted
-        numbers = {"adapted": adapted} | {name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS}
+        numbers = {"adapted": adapted} | {
+            name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS
+        }
         parts = split(a.task, a.held_out, numbers["pool_rate"] > 0)
         result = trial(argparse.Namespace(**vars(a) | numbers | {"epsilon": epsilon, "seed": seed}), parts)
         print(json.dumps(result), flush=True)

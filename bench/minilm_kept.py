@@ -1,5 +1,4 @@
-"""What MiniLM makes of texts before anything is trained: computed once, in bfloat16, and kept.
-"""
+"""What MiniLM makes of texts before anything is trained: computed once, in bfloat16, and kept."""
 
 from __future__ import annotations
 
@@ -50,11 +49,11 @@ def directions(rank: int) -> dict[str, Tensor]:
     The directions along which its inputs differ most; for the queries, which are all of one token that is much the same
     in every text, the direction of their mean, and rank 1.
     """
-    path = cache.root() / "features" / "minilm-directions-of-inputs.npz"
+    path = cache.root() / "features" / "minilm-directions-of-inputs.pt"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **{name: along.numpy() for name, along in _directions().items()})
-    along = {name: torch.from_numpy(rows) for name, rows in np.load(path).items()}
+        torch.save(_directions(), path)
+    along: dict[str, Tensor] = torch.load(path)
     return {name: rows[:1] if name == "query" else rows[1 : rank + 1].contiguous() for name, rows in along.items()}
 
 
@@ -67,7 +66,9 @@ def _directions() -> dict[str, Tensor]:
     layer = LastLayer(last_layer(), 1, {}).eval()
     inputs: dict[str, list[Tensor]] = {name: [] for name in ADAPTED}
     for name in ADAPTED:
-        layer.get_submodule(name).register_forward_pre_hook(lambda _, x, name=name: inputs[name].append(x[0].flatten(0, -2)))
+        layer.get_submodule(name).register_forward_pre_hook(
+            lambda _, x, name=name: inputs[name].append(x[0].flatten(0, -2))
+        )
     layer.first(given, mask)
     found = {}
     for name, some in inputs.items():

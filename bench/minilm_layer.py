@@ -107,7 +107,9 @@ class LastLayer(nn.Module):
         given = given.to(self.norm.weight.dtype)
         with torch.autocast("cpu", torch.bfloat16):  # products; float64, in which the engine may look again, it lets be
             at = given[:, 0]
-            toward = self.key(self.query(at).unflatten(1, (HEADS, SIZE)))  # query · key = this · what the key is made of
+            toward = self.key(
+                self.query(at).unflatten(1, (HEADS, SIZE))
+            )  # query · key = this · what the key is made of
             scores = toward @ given.transpose(1, 2) / SIZE**0.5  # (B, HEADS, T)
             looked = scores.masked_fill(~mask.unsqueeze(1), -1e9).softmax(2) @ given  # (B, HEADS, width)
             values = self.value(looked)

@@ -1,4 +1,4 @@
-"""MiniLM's last layer at the first token, its adapters, and attention over all tokens: at first all are the frozen encoder."""
+"""MiniLM's last layer at the first token, its adapters, and attention over all tokens: at first the frozen encoder."""
 
 import copy
 
@@ -32,7 +32,7 @@ def texts():
 
 @pytest.fixture
 def downs():
-    inputs = {name: WIDTH for name in ("query", "value", "mixed", "wider")} | {"narrower": 4 * WIDTH}
+    inputs = dict.fromkeys(("query", "value", "mixed", "wider"), WIDTH) | {"narrower": 4 * WIDTH}
     return {name: torch.randn(RANK, n, dtype=torch.float64) for name, n in inputs.items()}
 
 
@@ -81,6 +81,6 @@ def test_attention_is_softmax_of_the_scores_over_a_texts_own_tokens(layer, texts
     assert pool.by_place.weight.shape == (1, PLACES)
     for row, on, vector in zip(tokens, mask, pool(tokens, mask), strict=True):
         own = row[on]
-        places = [[2.718281828**(-t / 8), 2.718281828**(-t / 32), t / 64 - 1] for t in range(len(own))]
+        places = [[2.718281828 ** (-t / 8), 2.718281828 ** (-t / 32), t / 64 - 1] for t in range(len(own))]
         scores = torch.tensor(places).double() @ pool.by_place.weight[0] + own @ pool.by_vector.weight[0]
         assert_close(vector, scores.softmax(0) @ own, atol=1e-5, rtol=1e-5)
