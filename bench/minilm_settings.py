@@ -25,9 +25,23 @@ _HEAD: dict[str, Any] = {
 }
 _LONGER = {"head_lot": 0.2, "head_steps": 300, "head_rate": 0.005}
 _NO_NOISE = {"head_lot": 0.2, "head_steps": 300, "head_rate": 0.002}
-_ON_R8 = {"head_steps": 60, "head_noise": 2.0, "steps": 60, "rate": 2e-3, "query_rate": 2e-3, "with_rate": 4e-3}
+_ON_R8: dict[str, Any] = {
+    "head_steps": 60,
+    "head_noise": 2.0,
+    "steps": 60,
+    "rate": 2e-3,
+    "query_rate": 2e-3,
+    "with_rate": 4e-3,
+}
 _ON_R8 |= {"adapted": "query,value,mixed,narrower"}
-_ON_NEWS = {"head_lot": 0.4, "head_steps": 100, "last_steps": 100, "with_rate": 8e-3, "rate": 3e-3, "query_rate": 1e-2}
+_ON_NEWS: dict[str, Any] = {
+    "head_lot": 0.4,
+    "head_steps": 100,
+    "last_steps": 100,
+    "with_rate": 8e-3,
+    "rate": 3e-3,
+    "query_rate": 1e-2,
+}
 _ON_NEWS |= {"pool_rate": 0.03, "scale": 0.3, "layer_bound": 1.0, "adapted": "query,value,narrower"}
 _AT_3 = _ON_NEWS | {"head_noise": 1.4, "lot": 0.8, "steps": 20, "last_rate": 6e-3, "rank": 2}
 _AT_8 = _ON_NEWS | {"head_noise": 1.5, "lot": 0.6, "steps": 30, "last_rate": 5e-3}
@@ -35,7 +49,7 @@ _AT_8 = _ON_NEWS | {"head_noise": 1.5, "lot": 0.6, "steps": 30, "last_rate": 5e-
 _ATTENTION = {"head_noise": 1.07, "steps": 12, "pool_rate": 0.06, "layer_bound": 0.3}
 _ON_R8_POOL = _ATTENTION | {"head_steps": 120, "last_steps": 100, "last_rate": 8e-3}
 _AT_3_POOL = _ATTENTION | {"lot": 0.4, "steps": 10, "head_steps": 200, "last_steps": 100, "last_rate": 5e-3}
-_AT_8_POOL = {"head_noise": 1.1, "steps": 16, "pool_rate": 0.06, "layer_bound": 1.0, "head_steps": 240}
+_AT_8_POOL: dict[str, Any] = {"head_noise": 1.1, "steps": 16, "pool_rate": 0.06, "layer_bound": 1.0, "head_steps": 240}
 _AT_8_POOL |= {"last_steps": 60, "last_rate": 3e-3}
 _FREE = {
     "head_noise": 0.0,
