@@ -1,12 +1,12 @@
-"""MiniLM-L6 on texts: a head alone, or attention, LoRA or all of its last block too, at several ε. One JSON line per run.
+"""MiniLM-L6 on texts: a head alone, or attention, adapters (LoRA) or all of its last layer too, at several ε.
 
     python -m bench.minilm --task r8 --mode lora --epsilon 3 --held-out         a trial, on held-out training data
     python -m bench.minilm --task r8 --mode lora --epsilon 3 8 --seeds 3 --keep on the test set, into results/minilm.json
     python -m bench.minilm --table                                              the table of docs/recipes.md
 
-What is reduced is said in minilm_tail.py. Three phases in one ledger: the head on the frozen encoder's vectors, in many
-cheap lots; attention, adapters or the block, the head as it is, in a few lots with noise of their own; and, where it has
-lots left, the head on the vectors then made.
+One JSON line per run. What is reduced is said in minilm_layer.py. Three phases in one ledger: the head on the frozen
+encoder's vectors, in many cheap lots; the layer, by adapters or as a whole, attention, or both, and the head with them,
+in lots with noise of their own; and, where it has lots left, the head on the vectors then made.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 import sordino as sd
+from bench.minilm_kept import directions, kept
+from bench.minilm_layer import LastLayer, last_layer
 from bench.minilm_settings import SETTINGS
-from bench.minilm_tail import Tail, directions, kept, last_layer
 from sordino import events
 from sordino.accounting import PLD, calibrate
 from sordino.data.text import texts
@@ -33,7 +34,6 @@ from sordino.runs.environment import processor
 
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"
-RANK = 8
 MODES = ("head", "attention", "lora", "full")
 NUMBERS: dict[str, type] = {
     "head_lot": float,
@@ -42,16 +42,19 @@ NUMBERS: dict[str, type] = {
     "head_noise": float,  # times the multiplier at which the head's lots take the whole budget; 0: one for all lots
     "lot": float,
     "steps": int,
-    "directions": int,  # that the attention looks along
-    "pool_rate": float,
     "rate": float,
+    "query_rate": float,
+    "pool_rate": float,
+    "with_rate": float,  # of the head in the same lots
     "last_steps": int,  # of the head, after the others
     "last_rate": float,
     "bound": float,
-    "tail_bound": float,
-    "scale": float,
+    "layer_bound": float,
+    "rank": int,
+    "scale": float,  # of A
 }
-ADAPTED = ["wider.dense", "output.dense"]
+WARMUP = 4
+"""Lots in which the rate rises, where adapters or the layer are trained."""
 
 
 def loss(model: nn.Module, *batch: Tensor) -> Tensor:
@@ -68,23 +71,21 @@ class Part:
     labels: Tensor
 
 
-def split(task: str, held_out: bool, block: bool) -> tuple[Part, Part]:
-    """Training and test texts; or, of the training texts, four fifths and the others. `block`: with what it needs."""
-    found, train = texts(task), kept(task, "train")
+def split(task: str, held_out: bool, pooled: bool) -> tuple[Part, Part]:
+    """Training and test texts; or, of the training texts, four fifths and the others."""
+    found, train = texts(task), kept(task, "train", pooled)
     labels = torch.tensor(found.train_labels)
     if not held_out:
-        test = kept(task, "test")
-        return (
-            Part(train.columns(block), train.vectors, labels),
-            Part(test.columns(block), test.vectors, torch.tensor(found.test_labels)),
-        )
+        test = kept(task, "test", pooled)
+        others = torch.tensor(found.test_labels)
+        return Part(train.columns, train.vectors, labels), Part(test.columns, test.vectors, others)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     cut = len(order) * 4 // 5
-    first, others = (
-        Part(tuple(one[rows] for one in train.columns(block)), train.vectors[rows], labels[rows])
+    most, rest = (
+        Part(tuple(one[rows] for one in train.columns), train.vectors[rows], labels[rows])
         for rows in (order[:cut], order[cut:])
     )
-    return first, others
+    return most, rest
 
 
 def multipliers(a: argparse.Namespace) -> tuple[float, float]:
@@ -110,11 +111,16 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     began = time.process_time()
     train, test = parts
     torch.manual_seed(a.seed)
-    model = Tail(last_layer(), len(texts(a.task).classes), directions(a.directions)).eval()
-    if a.mode == "lora":
-        import peft
-
-        peft.inject_adapter_in_model(peft.LoraConfig(r=RANK, lora_alpha=a.scale * RANK, target_modules=ADAPTED), model)
+    found = directions(a.rank)
+    downs = {name: a.scale * found[name] for name in a.adapted.split(",")} if a.mode == "lora" else {}
+    model = LastLayer(last_layer(), len(texts(a.task).classes), downs).eval()
+    words = {
+        "pool": a.pool_rate,
+        "head": a.with_rate,
+        "query.up.": a.query_rate,
+        "" if a.mode == "full" else "up.": a.rate,
+    }
+    warmup = WARMUP if a.mode in ("lora", "full") else 0
     ledger, (in_head, in_tail) = sd.Ledger(), multipliers(a)
 
     def fit(
@@ -125,14 +131,16 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
         steps: int,
         noise: tuple[float, float],
     ) -> Any:
-        """`steps` lots with a falling rate; `rates` by a word in a parameter's name, the first that fits."""
+        """`steps` lots, the rate falling to 0; `rates` by a word in a parameter's name, the first that fits."""
         groups: dict[float, list[Tensor]] = {}
         for name, p in part.named_parameters():
             rate = next((rate for word, rate in rates.items() if word in name), 0.0)
             p.requires_grad_(rate > 0)
             groups.setdefault(rate, []).append(p)
         optimizer = torch.optim.Adam([{"params": ps, "lr": rate} for rate, ps in groups.items() if rate > 0])
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda k: min(1.0, (k + 1) / (1 + warmup)) * (1 - k / steps)
+        )
         bound, sigma = noise
         weigher = sd.Flat(bound) if a.epsilon else sd.Flat(1e3)
         private = sd.Private(part, loss, sd.NoisySum(weigher, sd.Gaussian(sigma)), ledger=ledger)
@@ -158,19 +166,18 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
         return _percent(model.head(made), test.labels)
 
     head = sum(p.numel() for p in model.head.parameters())
-    result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical", "seeds")}
-    result |= {"sigma": round(in_head, 3), "tail_sigma": round(in_tail, 3), "trained": head}
+    result = {k: v for k, v in vars(a).items() if k not in ("keep", "table", "physical", "seeds", "first")}
+    result |= {"sigma": round(in_head, 3), "layer_sigma": round(in_tail, 3), "trained": head}
     private = fit(
         model.head, (train.vectors, train.labels), {"": a.head_rate}, a.head_lot, a.head_steps, (a.bound, in_head)
     )
     result["head_accuracy"] = accuracy(test.vectors)
     made = test.vectors
     if a.steps:
-        rates = {"head": 0.0, "pool": a.pool_rate, {"attention": "none", "lora": "lora", "full": ""}[a.mode]: a.rate}
-        private = fit(model, (*train.columns, train.labels), rates, a.lot, a.steps, (a.tail_bound, in_tail))
-        result["trained"] += sum(p.numel() for p in model.parameters() if p.requires_grad)
+        private = fit(model, (*train.columns, train.labels), words, a.lot, a.steps, (a.layer_bound, in_tail))
+        result["trained"] = sum(p.numel() for n, p in model.named_parameters() if p.requires_grad or "head" in n)
         made = vectors(test)
-        result["tail_accuracy"] = accuracy(made)
+        result["layer_accuracy"] = accuracy(made)
     if a.last_steps:
         columns = vectors(train), train.labels
         private = fit(model.head, columns, {"": a.last_rate}, a.head_lot, a.last_steps, (a.bound, in_head))
@@ -194,7 +201,7 @@ def table() -> str:
     lines = ["| task | trained | " + " | ".join(f"ε = {e:g}" if e else "no privacy" for e in at) + " | CPU-s a run |"]
     lines += ["|---" * (len(at) + 3) + "|"]
     for (task, mode), row in sorted(rows.items(), key=lambda pair: (pair[0][0] != "r8", MODES.index(pair[0][1]))):
-        numbers = next(iter(row.values()))[0]["trained"]
+        numbers = max(one["trained"] for runs in row.values() for one in runs)
         cells = [_cell(row.get(epsilon, [])) for epsilon in at]
         seconds = max(one["cpu_seconds"] for runs in row.values() for one in runs)
         lines.append(f"| {task} | {mode}, {numbers:,} numbers | " + " | ".join(cells) + f" | {seconds} |")
@@ -214,10 +221,10 @@ def main() -> None:
     p.add_argument("--task", choices=("r8", "20news"), default="r8")
     p.add_argument("--mode", choices=MODES, default="head")
     p.add_argument("--epsilon", type=float, nargs="+", default=[0.0], help="0: no noise and no clipping to speak of")
-    p.add_argument(
-        "--seeds", type=int, default=1, help="0, 1, … of initial adapters; lots and noise are fresh in every run"
-    )
-    p.add_argument("--physical", type=int, default=256)
+    p.add_argument("--seeds", type=int, default=1, help="how many runs; lots and noise are fresh in every one")
+    p.add_argument("--first", type=int, default=0, help="number of the first")
+    p.add_argument("--physical", type=int, default=64)
+    p.add_argument("--adapted", default=None)
     p.add_argument("--held-out", action="store_true")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--table", action="store_true")
@@ -227,10 +234,13 @@ def main() -> None:
     if a.table:
         print(table())
         return
-    parts = split(a.task, a.held_out, block=a.mode in ("lora", "full"))
-    for epsilon, seed in ((epsilon, seed) for epsilon in a.epsilon for seed in range(a.seeds)):
+    for epsilon, seed in ((epsilon, a.first + i) for epsilon in a.epsilon for i in range(a.seeds)):
         chosen = SETTINGS[a.task, a.mode, epsilon]
-        numbers = {name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS}
+        adapted = chosen["adapted"] if a.adapted is None else a.adapted
+        numbers = {"adapted": adapted} | {
+            name: chosen[name] if getattr(a, name) is None else getattr(a, name) for name in NUMBERS
+        }
+        parts = split(a.task, a.held_out, numbers["pool_rate"] > 0)
         result = trial(argparse.Namespace(**vars(a) | numbers | {"epsilon": epsilon, "seed": seed}), parts)
         print(json.dumps(result), flush=True)
         if a.keep:
