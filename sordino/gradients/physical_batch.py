@@ -67,7 +67,7 @@ def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: An
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own and tensor.dtype != torch.uint8:
             held[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output that holds the graph which holds it would never be freed
 
     with (
         torch.random.fork_rng(),

@@ -202,9 +202,7 @@ class LotGradients:
 
     def _held_bytes(self, few: Any) -> int:
         """What norms and sums want of a record; 0 for engines that do not say."""
-        if not isinstance(self.backend, Captured):
-            return 0
-        return self.backend.held_bytes(self.model, self.loss_for(few), few)
+        return self.backend.held_bytes(self.model, self.loss_for(few), few) if isinstance(self.backend, Captured) else 0
 
     def of(
         self,

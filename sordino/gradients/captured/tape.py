@@ -126,6 +126,11 @@ class Tape:
         finally:
             self.index, self.name, self._layout, self.original = outer
 
+    def forget(self) -> None:
+        """Let go of the pass: the graph holds the tape, and what the tape holds of the graph would keep both alive."""
+        self.uses.clear()
+        self.follower = self._path = None
+
     def _shared(self, original: Rule, args: Any, kwargs: Any) -> Any:
         outer, self.sharing = self.sharing, True
         try:

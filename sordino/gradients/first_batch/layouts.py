@@ -84,6 +84,7 @@ def _left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]:
         with session.recording(tape):
             nodes = reachable(session.losses(more, MORE))
     kept = still_there(nodes, plan.columns)
+    tape.forget()  # no backward pass follows, which would
     return {
         position
         for position, _, rule in plan.rules
