@@ -1,4 +1,4 @@
-"""What looks at a first batch lets go of it: graphs that no backward pass goes through are not kept alive by what they hold."""
+"""What looks at a first batch lets go of it: graphs that no backward pass goes through are not kept alive by themselves."""
 
 import gc
 
