@@ -13,7 +13,7 @@ from sordino.gradients.formulas.part import Part, measured
 
 _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
-_MOST = 1 << 23
+_MOST = 1 << 26
 """Bytes of them: more are fresh memory every time, whose page faults cost what a second product does."""
 
 
