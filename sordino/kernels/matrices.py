@@ -40,9 +40,9 @@ class Functions:
     def readable(tensors: Sequence[Tensor], most: int) -> bool:
         """Whether these can be read as they lie in memory, and none is larger than that."""
         for t in tensors:
-            if t.dtype is not torch.float32 or t.numel() > most or not (t.is_cpu and t.is_contiguous()):
+            if t.dtype is not torch.float32 or not t.is_cpu:
                 return False
-        return True
+        return max(map(Tensor.numel, tensors), default=0) <= most and all(map(Tensor.is_contiguous, tensors))
 
     def joined(self, x: Tensor, y: Tensor, z: Tensor, factor: float) -> None:
         """Z = (x + y + z) · factor in double precision, rounded once, to the last bit as torch computes it."""

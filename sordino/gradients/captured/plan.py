@@ -6,8 +6,8 @@ the modules below the model, so that their identities are not given out again, a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -163,31 +163,53 @@ def new_plan(inventory: Inventory) -> Plan:
     )
 
 
-@contextmanager
-def installed(plan: Plan, modules: list[nn.Module], tape: Tape) -> Iterator[None]:
-    """The model with its layers run by their rules, put back as found whatever happens."""
-    before: list[tuple[nn.Module, Any]] = []
-    tape.rules = places = {}
-    # What follows operations is made where some are followed, and in a pass for shapes, which asks what it saw.
-    follows = plan.loose or plan.followed or tape.shapes_only
-    tape.follower = loose = LooseParameters(tape) if follows else None
-    try:
+class Installed:
+    """Inside, a model's layers are run by their rules; they are put back as found whatever happens."""
+
+    __slots__ = ("_before", "_everywhere", "_modules", "_plan", "_tape")
+
+    def __init__(self, plan: Plan, modules: list[nn.Module], tape: Tape) -> None:
+        self._plan, self._modules, self._tape = plan, modules, tape
+        self._before: list[tuple[nn.Module, Any]] = []
+        self._everywhere: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> None:
+        plan, tape = self._plan, self._tape
+        # What follows operations is made where some are followed, and in a pass for shapes, which asks what it saw.
+        follows = plan.loose or plan.followed or tape.shapes_only
+        tape.follower = loose = LooseParameters(tape) if follows else None
+        try:
+            self._install(loose)
+            if loose is not None and plan.loose:
+                self._everywhere = loose.everywhere()
+                self._everywhere.__enter__()
+        except BaseException:
+            self._put_back()
+            raise
+
+    def _install(self, loose: LooseParameters | None) -> None:
+        plan, tape, places = self._plan, self._tape, dict[int, tuple[int, Rule]]()
+        tape.rules = places
         for position, name, rule in plan.rules:
-            module = modules[position]
+            module = self._modules[position]
             places[id(module)] = position, rule
-            before.append((module, module.__dict__.get("forward")))
+            own = module.__dict__
+            self._before.append((module, own.get("forward")))
             original = module.forward
             if rule is not fallback or position in plan.mapped:
-                module.__dict__["forward"] = partial(_forward, tape, position, name, module, rule, original)
+                own["forward"] = partial(_forward, tape, position, name, module, rule, original)
             elif loose is not None and plan.followed:
-                module.__dict__["forward"] = partial(_followed, tape, loose, position, name, original)
-        if loose is not None and plan.loose:
-            with loose.everywhere():
-                yield
-        else:
-            yield
-    finally:
-        for module, forward in before:
+                own["forward"] = partial(_followed, tape, loose, position, name, original)
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            if self._everywhere is not None:
+                self._everywhere.__exit__(*error)
+        finally:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        for module, forward in self._before:
             if forward is None:
                 module.__dict__.pop("forward", None)
             else:

@@ -198,7 +198,7 @@ def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Poo
 
     Small models have a tensor for each: the allocator hands the same memory out again, at half the price of a view.
     """
-    if sum([p.numel() for p in parameters]) > _SMALL:
+    if sum(map(Tensor.numel, parameters)) > _SMALL:
         kinds = {(p.dtype, p.device) for p in parameters}
         if len(kinds) == 1:
             dtype, device = kinds.pop()

@@ -17,7 +17,7 @@ from sordino.gradients.batch import losses, size
 from sordino.gradients.captured.backward import UsedDifferently, backward_pass
 from sordino.gradients.captured.graph import one_loss_each, recorded_only
 from sordino.gradients.captured.keep_budget import KeepBudget
-from sordino.gradients.captured.plan import installed, new_plan
+from sordino.gradients.captured.plan import Installed, new_plan
 from sordino.gradients.captured.result import Inner, Result
 from sordino.gradients.captured.tape import Mode, Tape
 from sordino.gradients.inventory import Inventory
@@ -71,7 +71,7 @@ class Session:
 
     def recording(self, tape: Tape) -> AbstractContextManager[None]:
         """Inside, the layers run by their rules, which record every use of a parameter on the tape."""
-        return installed(self.plan, self.modules, tape)
+        return Installed(self.plan, self.modules, tape)
 
     def tape(
         self,
@@ -109,8 +109,13 @@ class Session:
         b = size(batch) if b is None else b
         began = began or self.generators()
         tape = self.tape(b, Mode.KEEP, outputs=products)
-        with torch.enable_grad(), self.recording(tape):
-            losses = self.losses(batch, b)
+        recorded = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(True)  # `torch.enable_grad`, at a third of the price
+        try:
+            with Installed(plan, self.modules, tape):
+                losses = self.losses(batch, b)
+        finally:
+            torch._C._set_grad_enabled(recorded)
         inner = Inner([None] * len(plan.parameters)) if products else None
         if not losses.requires_grad:
             return self.nothing(losses.detach(), inner)

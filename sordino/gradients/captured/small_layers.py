@@ -111,23 +111,26 @@ def small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
     pairs: list[int] = []
     columns: list[int] = []
     simple: list[Matmul | Rows] = []
+    most = compiled.most
     for column, part in enumerate(parts):
         if type(part) is Matmul and part.kept is None:
-            both: tuple[Tensor, ...] = (part.g, part.a)
+            g, a = part.g, part.a
         elif type(part) is Rows:
-            both = (part.grads,)
+            g, a = part.grads, None
         else:
             continue
-        known = [places.get(id(matrix)) for matrix in both]
-        new = [matrix for matrix, place in zip(both, known, strict=True) if place is None]
-        if len(matrices) + len(new) > compiled.most or not all([suits(m, b, _SMALL) for m in new]):  # noqa: C419
+        new_g, new_a = id(g) not in places, a is not None and id(a) not in places
+        if len(matrices) + new_g + new_a > most or (new_g and not suits(g, b, _SMALL)):
             continue
-        for matrix in new:
-            places[id(matrix)] = len(matrices)
-            matrices.append(matrix)
-        pairs += [places[id(matrix)] for matrix in both]
-        if len(both) == 1:
-            pairs.append(-1)
+        if new_a and a is not None and not suits(a, b, _SMALL):
+            continue
+        if new_g:
+            places[id(g)] = len(matrices)
+            matrices.append(g)
+        if new_a and a is not None and a is not g:
+            places[id(a)] = len(matrices)
+            matrices.append(a)
+        pairs += (places[id(g)], -1 if a is None else places[id(a)])
         columns.append(column)
         simple.append(part)
     if len(simple) < 2:

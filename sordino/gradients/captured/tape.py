@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sordino.gradients.captured.layout import Layout, Layouts, Meeting, other_length, unseen
 from sordino.gradients.captured.use import Parts, Use
@@ -259,7 +259,10 @@ class Tape:
             held = tuple([t.detach() for t in saved])
             versions = tuple([t._version for t in held])
             inside = any([t.requires_grad for t in saved])  # noqa: C419 — a generator costs more
-            use = Use(self.name, get_gradient_edge(y), held, versions, parts, each, y.nbytes + more, inside)
+            node = y.grad_fn  # nodes of torch's own are theirs to keep; others take more
+            own = node is None or isinstance(node, torch._C._FunctionBase)
+            edge = get_gradient_edge(y) if node is None or own else GradientEdge(node, y.output_nr)
+            use = Use(self.name, edge, held, versions, parts, each, y.nbytes + more, inside)
             if self.outputs and product is not None and y.dtype in _EXACT and product.pays(y.numel() // self.size):
                 use.output, use.version, use.product = y.detach(), y._version, product
             self.uses.append(use)

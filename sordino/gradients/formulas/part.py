@@ -94,12 +94,15 @@ class PlainArithmetic:
     def __enter__(self) -> None:
         self._recording = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
-        self._precision = full_precision(self._device)
-        self._precision.__enter__()
+        self._precision: AbstractContextManager[Any] | None = None
+        if _any_autocast():
+            self._precision = full_precision(self._device)
+            self._precision.__enter__()
 
     def __exit__(self, *error: object) -> None:
         try:
-            self._precision.__exit__(None, None, None)
+            if self._precision is not None:
+                self._precision.__exit__(None, None, None)
         finally:
             torch._C._set_grad_enabled(self._recording)
 

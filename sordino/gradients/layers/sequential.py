@@ -32,9 +32,16 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 20
 """Elements of a weight up to which a call costs more than its work."""
-_threshold_backward = torch.ops.aten.threshold_backward.default
-_tanh_backward = torch.ops.aten.tanh_backward.default
-_sigmoid_backward = torch.ops.aten.sigmoid_backward.default
+
+
+def _bare(operation: Any) -> Any:
+    """What an operator calls, without the call around it."""
+    return getattr(operation, "_op", operation)
+
+
+_threshold_backward = _bare(torch.ops.aten.threshold_backward.default)
+_tanh_backward = _bare(torch.ops.aten.tanh_backward.default)
+_sigmoid_backward = _bare(torch.ops.aten.sigmoid_backward.default)
 
 _Between = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 """φ, in place, and g · φ' by the value of φ."""
@@ -61,27 +68,24 @@ class _Link:
         self.between = _NOTHING
 
 
-def _plain(module: nn.Module) -> bool:
-    """Whether calling a module does nothing but run its forward."""
-    return not (
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
-
-
 def _links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
     """The layers, and whether a Flatten is before them; None where something is unusual."""
     links: list[_Link] = []
     flat, seen = False, set[int]()
     for child in module._modules.values():
         kind = type(child)
-        if child is None or not _plain(child):
+        if child is None or child._forward_hooks or child._forward_pre_hooks:
+            return None
+        if child._backward_hooks or child._backward_pre_hooks:
             return None
         if kind is nn.Linear:
             weight, bias = child._parameters["weight"], child._parameters["bias"]
             if weight is None or weight.numel() > _SMALL or not tape.one_row_each(child, linear):
                 return None
-            links.append(_Link(weight, bias))
-            seen.update((id(weight), id(bias if bias is not None else links[-1])))
+            link = _Link(weight, bias)
+            links.append(link)
+            seen.add(id(weight))
+            seen.add(id(link if bias is None else bias))
         elif "forward" in child.__dict__:
             return None
         elif kind in _BETWEEN:
@@ -153,13 +157,13 @@ def _parts(
 ) -> dict[Tensor, Part | Tensor]:
     """Back through the layers."""
     found: dict[Tensor, Part | Tensor] = {}
+    wanted = tape.trainable
     for k in range(len(links) - 1, -1, -1):
         link, a = links[k], inputs[k]
         squares = Squares(g)
-        if tape.wants(link.weight):
+        if id(link.weight) in wanted:
             found[link.weight] = Matmul(a, g, None, squares, workspace=tape.workspace)
-        if tape.wants(link.bias):
-            assert link.bias is not None, "it is wanted"
+        if link.bias is not None and id(link.bias) in wanted:
             found[link.bias] = Rows(g, squares)
         if k:
             if link.weight._version != link.version:
