@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, check, near, structure, trusted
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, near, structure, trusted
 from sordino.kernels.tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
@@ -55,11 +55,9 @@ class Affines:
             x.data_ptr(), m.data_ptr(), address(bias), x.stride(0), *m.stride(), *x.shape, n, out.data_ptr(), n
         )
 
-        def part(begin: int, end: int) -> None:
-            problem = self.library.sordino_affine(self.level, ctypes.addressof(given), begin, end)
-            check(problem, "the packed columns of a product")
-
-        in_parts(part, n, threads if x.numel() * n >= _SPLIT else 1, _COLUMNS)
+        several = threads if x.numel() * n >= _SPLIT else 1
+        of = (self.level, ctypes.addressof(given))
+        in_parts(self.library.sordino_affine, of, (), n, several, _COLUMNS, "the packed columns of a product")
         return out
 
 

@@ -81,8 +81,9 @@ WINOGRAD = Library("winograd", ("winograd.c", "winograd_tiles.h", *_IMAGES), wid
 WINOGRAD_ROWS = Library(
     "winograd_rows", ("winograd_rows.c", "winograd_tiles.h", "sample_gradients.h", *_IMAGES), wide=True
 )
+THREADS = Library("threads", ("threads.c", "export.h"))
 LIBRARIES = (
-    *(NOISE, MATRICES, AFFINE, PRODUCT, GRAM, LSTM),
+    *(THREADS, NOISE, MATRICES, AFFINE, PRODUCT, GRAM, LSTM),
     *(CORRELATION, CONVOLUTION, DEPTHWISE, WINOGRAD, WINOGRAD_ROWS),
 )
 

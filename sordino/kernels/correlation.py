@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, Window, address, check, near, shape_of, trusted
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, Window, address, near, shape_of, trusted
 from sordino.kernels.tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
@@ -51,12 +51,8 @@ class Correlations:
         return a
 
     def _run(self, name: str, shape: object, samples: int, where: tuple[int | None, ...]) -> None:
-        function = getattr(self.library, name)
-
-        def part(begin: int, end: int) -> None:
-            check(function(self.level, shape, begin, end, *where), _PACKED)
-
-        in_parts(part, samples, torch.get_num_threads())
+        of, threads = (self.level, shape), torch.get_num_threads()
+        in_parts(getattr(self.library, name), of, where, samples, threads, short=_PACKED)
 
 
 def takes(x: Tensor, weight: Tensor, geometry: Geometry) -> bool:

@@ -113,11 +113,12 @@ INLINE v8 lengths(v8 squares, v8 count, float least) {
     return found * count;
 }
 
-/* Samples begin..end of `factors` (g, then `inputs` inputs), T rows each, or at most T by `ranges`: out[sample - begin][input] = {sum,
+/* Samples begin..end of `factors` (g, then `inputs` inputs), T rows each, or at most T by `ranges`: out[sample][input] = {sum,
  * its diagonal part, sum of lengths}; each element of a factor adds `floor` to the square of a length. */
 INLINE int grams(const factor_t *factors, uint64_t inputs, uint64_t begin, uint64_t end, uint64_t t, const uint64_t (*ranges)[2],
                  float floor, double *out) {
     size_t floats = 0;
+    out += 3 * inputs * begin;
     copy_t copies[1 + inputs];
     for (size_t k = 0; k <= inputs; k++) floats += room(t, (size_t)factors[k].width);
     float *made = zeros(floats), *room_left = made;

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, check, near, structure, trusted
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, near, structure, trusted
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = {"sordino_grams": (INT, INT, POINTER, SIZE, SIZE, SIZE, SIZE, POINTER, FLOAT, POINTER)}
@@ -63,13 +63,10 @@ class Grams:
         factors = (_Factor * len(given))(*[_Factor(x.data_ptr(), x.stride(0), x.stride(1), x.shape[2]) for x in given])
         listed = None if ranges is None else ctypes.addressof(ranges)
 
-        def part(begin: int, end: int) -> None:
-            at = out.data_ptr() + begin * out.stride(0) * out.element_size()
-            where = (ctypes.addressof(factors), count, begin, end, t, listed, floor, at)
-            check(self.library.sordino_grams(self.level, *where), f"the rows of one sample, {t} × {p}")
-
         work = b * t * t * (p + sum(x.shape[2] for x in inputs))
-        in_parts(part, b, 1 if work < _SPLIT else min(threads, b))
+        several = 1 if work < _SPLIT else min(threads, b)
+        of, to = (self.level, ctypes.addressof(factors), count), (t, listed, floor, out.data_ptr())
+        in_parts(self.library.sordino_grams, of, to, b, several, short=f"the rows of one sample, {t} × {p}")
         return out
 
 

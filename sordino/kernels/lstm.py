@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, check, near, structure, trusted
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, near, structure, trusted
 from sordino.kernels.tensors import Room, fresh, on_cpu
 from sordino.kernels.threads import in_parts
 
@@ -117,11 +117,9 @@ class Recurrence:
     def _run(self, function: Callable[..., int], layer: ctypes.Structure, trace: Trace, threads: int) -> None:
         layer.read, layer.gates, layer.cells = trace.read.data_ptr(), trace.gates.data_ptr(), trace.cells.data_ptr()
 
-        def part(begin: int, end: int) -> None:
-            check(function(self.level, ctypes.addressof(layer), begin, end), "a copy of an LSTM's weights")
-
         work = trace.gates.numel() * trace.read.shape[2]
-        in_parts(part, layer.batch, 1 if work < _SPLIT else threads)
+        of, several = (self.level, ctypes.addressof(layer)), 1 if work < _SPLIT else threads
+        in_parts(function, of, (), layer.batch, several, short="a copy of an LSTM's weights")
 
 
 def usable(*tensors: Tensor) -> bool:

@@ -96,10 +96,10 @@ class Noise:
 
         if not self.ciphers:
             self._fed(stream, n, part)
-        elif threads == 1 or n < _SPLIT:
-            part(0, _pairs(n, self.block_values))
         else:
-            in_parts(part, _pairs(n, self.block_values), threads, _PAIRS)
+            of, to = (self.level, state, scale, factor), (tensors, bounds, count, None, 0)
+            pairs, several = _pairs(n, self.block_values), 1 if n < _SPLIT else threads
+            in_parts(self.library.sordino_add_normal, of, to, pairs, several, _PAIRS)
         del held
 
     def normals_at(
@@ -138,19 +138,12 @@ class Noise:
 
         The kernel counts from value 0; it is told where that would lie.
         """
-        state, ends = stream.state(), (ctypes.c_uint64 * 1)(total)
+        ends = (ctypes.c_uint64 * 1)(total)
         whole = (ctypes.c_uint64 * 1)(out.ctypes.data - out.itemsize * first)
         begin, end = pairs
-
-        def part(a: int, b: int) -> None:
-            self.library.sordino_add_normal(
-                self.level, state, scale, 1.0, begin + a, begin + b, whole, ends, 1, None, 0
-            )
-
-        if threads == 1 or end - begin < _SPLIT:
-            part(0, end - begin)
-        else:
-            in_parts(part, end - begin, threads, _PAIRS)
+        of, to = (self.level, stream.state(), scale, 1.0), (whole, ends, 1, None, 0)
+        several = 1 if end - begin < _SPLIT else threads
+        in_parts(self.library.sordino_add_normal, of, to, end, several, _PAIRS, begin=begin)
 
     def _fed(self, stream: Stream, n: int, part: _Part) -> None:
         """Block after block, each with the words the stream makes for it."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, check, near, numbers, trusted
+from sordino.kernels.abi import INT, POINTER, SIZE, near, numbers, trusted
 from sordino.kernels.tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
@@ -57,10 +57,7 @@ class Products:
         factors = (g.data_ptr(), a.data_ptr(), w.data_ptr(), g.stride(0), a.stride(0))
         given, held = numbers((*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0)))
 
-        def part(begin: int, end: int) -> None:
-            check(self.library.sordino_product(self.level, given, begin, end, beta), _PACKED)
-
-        in_parts(part, p, threads, _ROWS)
+        in_parts(self.library.sordino_product, (self.level, given), (beta,), p, threads, _ROWS, _PACKED)
         del held
 
     def takes_rows(self, g: Tensor, a: Tensor) -> bool:
@@ -77,10 +74,9 @@ class Products:
         given, held = numbers((*factors, t, p, d, out.data_ptr(), out.stride(1)))
         apart, also_held = numbers((g.stride(0), a.stride(0), out.stride(0)))
 
-        def part(begin: int, end: int) -> None:
-            check(self.library.sordino_samples(self.level, given, apart, begin, end, squared.data_ptr()), _PACKED)
-
-        in_parts(part, b, 1 if b * t * p * d < _SMALL else min(threads, b))
+        of, to = (self.level, given, apart), (squared.data_ptr(),)
+        several = 1 if b * t * p * d < _SMALL else min(threads, b)
+        in_parts(self.library.sordino_samples, of, to, b, several, short=_PACKED)
         del held, also_held
         return squared.to(out.dtype)
 

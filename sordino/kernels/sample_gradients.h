@@ -44,10 +44,15 @@ INLINE int rows_of(const int64_t *shape, int64_t first, int64_t last, const floa
     return work((const shape_t *)shape, &w);
 }
 
-INLINE int sum_of(const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g, const float *weights,
-                  float *sum) {
-    const work_t w = {first, last, a, g, weights, sum, NULL};
-    return work((const shape_t *)shape, &w);
+/* Sums first..last-1 of `parts` of the samples, (parts, size). */
+INLINE int sums_of(const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g, const float *weights,
+                   float *sums, int64_t samples, int64_t parts, int64_t size) {
+    int problem = 0;
+    for (int64_t k = first; k < last && !problem; k++) {
+        const work_t w = {samples * k / parts, samples * (k + 1) / parts, a, g, weights, sums + k * size, NULL};
+        problem = work((const shape_t *)shape, &w);
+    }
+    return problem;
 }
 
 /* Squared norms of samples first..last-1, and their gradients unless `rows` is NULL. Not 0: there was no memory. */
@@ -55,7 +60,8 @@ BY_LEVEL(sordino_rows, rows_of,
          (const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g, float *rows, float *squared),
          (shape, first, last, a, g, rows, squared))
 
-/* Adds the weighted gradients of samples first..last-1 to `sum`. A sample of weight 0 is not read. */
-BY_LEVEL(sordino_sum, sum_of,
-         (const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g, const float *weights, float *sum),
-         (shape, first, last, a, g, weights, sum))
+/* Adds the weighted gradients of each of the parts first..last-1 of the samples to its sum. A sample of weight 0 is not read. */
+BY_LEVEL(sordino_sums, sums_of,
+         (const int64_t *shape, int64_t first, int64_t last, const float *a, const float *g, const float *weights, float *sums,
+          int64_t samples, int64_t parts, int64_t size),
+         (shape, first, last, a, g, weights, sums, samples, parts, size))

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, address, check, near, shape_of
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, address, near, shape_of
 from sordino.kernels.tensors import on_cpu, waves
 from sordino.kernels.threads import in_parts
 
-FUNCTIONS = dict.fromkeys(("sordino_rows", "sordino_sum"), (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4))
+FUNCTIONS = {
+    "sordino_rows": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),
+    "sordino_sums": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4, STEP, STEP, STEP),
+}
 CHANNELS = 9
 """Of the small layer that a kernel is compared on."""
 _PADDED = "one sample of a convolution"
@@ -36,10 +39,7 @@ class SampleGradients:
         squared, shape = a.new_empty(len(a)), shape_of(a, g, geometry)
         where = (a.data_ptr(), g.data_ptr(), address(into), squared.data_ptr())
 
-        def part(begin: int, end: int) -> None:
-            check(self.library.sordino_rows(self.level, shape, begin, end, *where), _PADDED)
-
-        in_parts(part, len(a), torch.get_num_threads())
+        in_parts(self.library.sordino_rows, (self.level, shape), where, len(a), torch.get_num_threads(), short=_PADDED)
         return squared
 
     def sum(self, a: Tensor, g: Tensor, geometry: Geometry, weights: Tensor) -> Tensor:
@@ -48,13 +48,8 @@ class SampleGradients:
         size = (g.shape[1], prod(geometry.kernel), a.shape[1] // geometry.groups)
         sums = a.new_zeros((max(1, threads), *size))
 
-        def part(first: int, last: int) -> None:
-            for k in range(first, last):
-                begin, end = len(a) * k // threads, len(a) * (k + 1) // threads
-                where = (a.data_ptr(), g.data_ptr(), weights.data_ptr(), sums[k].data_ptr())
-                check(self.library.sordino_sum(self.level, shape, begin, end, *where), _PADDED)
-
-        in_parts(part, threads, max(1, threads))
+        where = (a.data_ptr(), g.data_ptr(), weights.data_ptr(), sums.data_ptr(), len(a), threads, prod(size))
+        in_parts(self.library.sordino_sums, (self.level, shape), where, threads, max(1, threads), short=_PADDED)
         return sums[0] if threads <= 1 else sums.sum(0)
 
 

@@ -1,7 +1,8 @@
 """A compiled function over a range, by as many threads as torch uses: ctypes lets go of the interpreter during a call.
 
 They are torch's own threads where its OpenMP runtime can be found (libgomp, on Linux). After a parallel operation those
-wait for the next one by spinning for a while, and a second set of threads would have to share the cores with them.
+wait for the next one by spinning for a while, and a second set of threads would have to share the cores with them. The
+ranges are handed out by compiled code (threads.c): a thread that came through the interpreter would wait for its lock.
 Elsewhere a pool of threads does the work.
 """
 
@@ -9,16 +10,25 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+import platform
+from array import array
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from threading import get_ident
+from typing import Any
 
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-Team = Callable[[Callable[[], None], int], None]
-"""Runs a function in that many threads at once, the calling one among them."""
+from sordino.kernels import build
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, check, numbers
+from sordino.kernels.library import Unavailable, opened
+
+_NUMBERS, _FLOATS = 12, 2  # that a function may take
+_MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
+_KERNEL = ctypes.CFUNCTYPE(INT, INT, FLOAT, SIZE, SIZE, SIZE, FLOAT, SIZE)
+
+Arguments = Sequence[Any]
+"""Numbers, addresses (None for none), arrays and floats, as ctypes takes them."""
 
 
 @cache
@@ -26,73 +36,124 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sordino")
 
 
-def _by_pool(work: Callable[[], None], threads: int) -> None:
-    others = [_pool(os.getpid(), threads - 1).submit(work) for _ in range(threads - 1)]
-    try:
-        work()
-    finally:  # whoever catches an error may free what the others still write to
-        wait(others)
-    for other in others:
-        other.result()
-
-
 @cache
-def torchs_team() -> Team | None:
-    """Torch's own threads, if its OpenMP runtime is one whose entry is known."""
+def torchs_threads() -> int | None:
+    """The address by which torch's own threads are called, if its OpenMP runtime is one whose entry is known."""
     try:
         maps = Path("/proc/self/maps").read_text().split()
     except OSError:  # not Linux
         return None
     found = sorted({name for name in maps if "libgomp" in name and "torch" in name})
-    if len(found) != 1:
+    if len(found) != 1 or platform.machine().lower() not in _MACHINES:
         return None
     try:
-        parallel = ctypes.CDLL(found[0]).GOMP_parallel
+        entry = ctypes.CDLL(found[0]).GOMP_parallel
     except (OSError, AttributeError):  # replaced on the disk meanwhile, or another runtime of that name
         return None
-    parallel.argtypes, parallel.restype = [_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-
-    def team(work: Callable[[], None], threads: int) -> None:
-        failed: list[BaseException] = []
-
-        def guarded(_: object) -> None:
-            try:
-                work()
-            except BaseException as error:  # an exception must not unwind through the C runtime
-                failed.append(error)
-
-        parallel(_CALLBACK(guarded), None, threads, 0)
-        if failed:
-            raise failed[0]
-
-    return team
+    return ctypes.cast(entry, ctypes.c_void_p).value
 
 
-def in_parts(run: Callable[[int, int], None], end: int, threads: int, multiple: int = 1) -> None:
-    """`run(begin, end)` for consecutive ranges that cover [0, end), each beginning at a multiple of `multiple`.
+@cache
+def _team() -> Callable[..., int] | None:
+    """The compiled function that hands out ranges, if it gives each once."""
+    if torchs_threads() is None:
+        return None
+    try:
+        team = opened(build.THREADS).sordino_team
+    except Unavailable:
+        return None
+    team.restype, team.argtypes = INT, (POINTER, POINTER, POINTER, POINTER, SIZE, SIZE, POINTER)
+    return team if _agrees(team) else None
 
-    One range runs in the calling thread, whose clock the choice of formulas reads.
+
+def _agrees(team: Callable[..., int]) -> bool:
+    """Whether a function is given every range once, with its other arguments where they belong."""
+    seen: list[tuple[float, ...]] = []
+
+    def noted(*given: float) -> int:
+        seen.append(given)
+        return 0
+
+    kernel = _KERNEL(noted)
+    _call(team, kernel, (7, 0.5), (None, 0.25, 9), [0, 3, 5])
+    return sorted(seen) == [(7, 0.5, 0, 3, 0, 0.25, 9), (7, 0.5, 3, 5, 0, 0.25, 9)]
+
+
+_functions: dict[int, tuple[Any, int | None, tuple[bool, ...]]] = {}  # by identity, since they have no hash
+
+
+def _known(function: Any) -> tuple[int | None, tuple[bool, ...]]:
+    """A function's address, and which of its arguments are floats."""
+    found = _functions.get(id(function))
+    if found is None:
+        is_float = tuple([kind is FLOAT for kind in function.argtypes])
+        found = _functions[id(function)] = function, ctypes.cast(function, ctypes.c_void_p).value, is_float
+    return found[1:]
+
+
+def _number(given: Any) -> int:
+    if isinstance(given, int):
+        return given
+    if isinstance(given, bytes):
+        return ctypes.cast(ctypes.c_char_p(given), ctypes.c_void_p).value or 0
+    return 0 if given is None else ctypes.addressof(given)
+
+
+def _call(team: Callable[..., int], function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int:
+    address, is_float = _known(function)
+    arguments = list(zip((*before, 0, 0, *after), is_float, strict=True))
+    given = [_number(x) for x, one in arguments if not one]
+    floats = array("f", [x for x, one in arguments if one])
+    assert len(given) <= _NUMBERS, "there is room for so many"
+    assert len(floats) <= _FLOATS, "and for so many"
+    floats.extend([0.0] * (_FLOATS - len(floats)))
+    at, held = numbers([*given, *[0] * (_NUMBERS - len(given)), *cuts])
+    place = len(before) - sum(is_float[: len(before)])
+    where = (at, floats.buffer_info()[0], place, len(cuts) - 1, at + 8 * _NUMBERS)
+    problem = team(torchs_threads(), address, *where)
+    del held
+    return problem
+
+
+def in_parts(
+    function: Any,
+    before: Arguments,
+    after: Arguments,
+    end: int,
+    threads: int,
+    multiple: int = 1,
+    short: str | None = None,
+    begin: int = 0,
+) -> None:
+    """`function(*before, first, last, *after)` for ranges that cover [begin, end).
+
+    They are cut at multiples of `multiple` from begin. The first range is the calling thread's, whose clock the choice of
+    formulas reads. `short`: of what there may be too little memory, where the function returns a number that says so.
     """
-    if threads == 1:
-        if end > 0:
-            run(0, end)
+    if begin >= end:
         return
-    cuts = [round(end * k / threads / multiple) * multiple for k in range(threads)] + [end]
-    ranges = [(a, b) for a, b in pairwise(cuts) if a < b]
-    if len(ranges) <= 1:
-        for cut in ranges:
-            run(*cut)
-        return
+    cuts = [begin, end] if threads == 1 else _cuts(begin, end, threads, multiple)
+    if len(cuts) == 2:
+        problem = function(*before, begin, end, *after)
+    elif (team := _team()) is not None:
+        problem = _call(team, function, before, after, cuts)
+    else:
+        problem = _by_pool(lambda first, last: function(*before, first, last, *after), cuts)
+    if short is not None:
+        check(problem, short)
 
-    own, caller = [ranges.pop(0)], get_ident()
 
-    def work() -> None:
-        mine = own if get_ident() == caller else []
-        while True:  # however many threads there are, every range is done once
-            try:
-                cut = mine.pop() if mine else ranges.pop()
-            except IndexError:
-                return
-            run(*cut)
+def _cuts(begin: int, end: int, threads: int, multiple: int) -> list[int]:
+    cuts = {begin + round((end - begin) * k / threads / multiple) * multiple for k in range(threads)}
+    return [*sorted([cut for cut in cuts if cut < end]), end]
 
-    (torchs_team() or _by_pool)(work, 1 + len(ranges))
+
+def _by_pool(run: Callable[[int, int], Any], cuts: list[int]) -> int:
+    first, *ranges = pairwise(cuts)
+    others = [_pool(os.getpid(), len(ranges)).submit(run, *cut) for cut in ranges]
+    try:
+        found = [run(*first)]
+    finally:  # whoever catches an error may free what the others still write to
+        wait(others)
+    found += [other.result() for other in others]
+    return next((problem for problem in found if problem), 0)

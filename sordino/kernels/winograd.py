@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, Window, address, check, near, shape_of, trusted
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, Window, address, near, shape_of, trusted
 from sordino.kernels.tensors import Room, fresh, waves
 from sordino.kernels.threads import in_parts
 
@@ -82,15 +82,9 @@ class Passes:
         packed = room((panels * panel * _POINTS * (x.shape[1] + 1),), x)
         bias = None if bias is None else bias.contiguous()
 
-        def pack(begin: int, end: int) -> None:
-            self.library.sordino_winograd_weights(self.level, shape, begin, end, weight, packed.data_ptr())
-
-        def part(begin: int, end: int) -> None:
-            where = (x.data_ptr(), packed.data_ptr(), address(bias), y.data_ptr())
-            check(self.library.sordino_winograd(self.level, shape, begin, end, *where), "a block of Winograd's tiles")
-
-        in_parts(pack, panels, threads)
-        in_parts(part, len(x), threads)
+        of, where = (self.level, shape), (x.data_ptr(), packed.data_ptr(), address(bias), y.data_ptr())
+        in_parts(self.library.sordino_winograd_weights, of, (weight, packed.data_ptr()), panels, threads)
+        in_parts(self.library.sordino_winograd, of, where, len(x), threads, short="a block of Winograd's tiles")
         return y
 
 
