@@ -77,6 +77,7 @@ LSTM = Library("lstm", ("lstm.c", *_GEMM), wide=True)
 CORRELATION = Library("correlation", ("correlation.c", *_IMAGES), wide=True)
 CONVOLUTION = Library("convolution", ("convolution.c", "sample_gradients.h", *_IMAGES), wide=True)
 DEPTHWISE = Library("depthwise", ("depthwise.c", "sample_gradients.h", "image.h", *_VECTORS), wide=True)
+POOL = Library("pool", ("pool.c", *_VECTORS))
 WINOGRAD = Library("winograd", ("winograd.c", "winograd_tiles.h", *_IMAGES), wide=True)
 WINOGRAD_ROWS = Library(
     "winograd_rows", ("winograd_rows.c", "winograd_tiles.h", "sample_gradients.h", *_IMAGES), wide=True
@@ -84,7 +85,7 @@ WINOGRAD_ROWS = Library(
 THREADS = Library("threads", ("threads.c", "export.h"))
 LIBRARIES = (
     *(THREADS, NOISE, MATRICES, AFFINE, PRODUCT, GRAM, LSTM),
-    *(CORRELATION, CONVOLUTION, DEPTHWISE, WINOGRAD, WINOGRAD_ROWS),
+    *(CORRELATION, CONVOLUTION, DEPTHWISE, POOL, WINOGRAD, WINOGRAD_ROWS),
 )
 
 

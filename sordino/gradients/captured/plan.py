@@ -24,6 +24,7 @@ from sordino.gradients.captured.loss_identity import identity_of
 from sordino.gradients.captured.tape import Tape
 from sordino.gradients.inventory import Inventory, Mark
 from sordino.gradients.layers.fallback import fallback
+from sordino.gradients.layers.pooling import max_pool, pools_windows
 from sordino.gradients.layers.registry import Rule, rule_for
 from sordino.gradients.layers.sequential import chain, chains
 from sordino.gradients.protocol import LossFn, trainable
@@ -48,6 +49,7 @@ class Plan:
     columns: dict[int, int]  # id of a parameter -> its column
     trainable: frozenset[int]  # the same ids
     rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
+    pools: tuple[int, ...]  # positions of layers that pool windows
     loose: bool  # some parameters belong to no layer
     has_convolutions: bool
     followed: bool = False  # the code of layers without a rule is followed operation by operation
@@ -115,6 +117,7 @@ def new_plan(inventory: Inventory) -> Plan:
     model = inventory.model
     parameters = trainable(model)
     rules: list[tuple[int, str, Rule]] = []
+    pools: list[int] = []
     loose, convolutions, done = False, False, set[int]()
     for position, (name, module) in enumerate(model.named_modules()):
         compiled = getattr(module, "_compiled_call_impl", None) is not None  # by module.compile()
@@ -123,7 +126,11 @@ def new_plan(inventory: Inventory) -> Plan:
                 f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can be seen; "
                 "pass the model as it was before torch.compile or torch.jit"
             )
-        if id(module) in done or not any(p.requires_grad for p in module.parameters()):
+        if id(module) in done:
+            continue
+        if pools_windows(module):
+            pools.append(position)
+        if not any(p.requires_grad for p in module.parameters()):
             continue
         if chains(module):
             rules.append((position, name, chain))  # its layers have their own rules too, for passes on which it is none
@@ -158,6 +165,7 @@ def new_plan(inventory: Inventory) -> Plan:
         columns,
         frozenset(columns),
         tuple(rules),
+        tuple(pools),
         loose,
         convolutions,
     )
@@ -200,6 +208,11 @@ class Installed:
                 own["forward"] = partial(_forward, tape, position, name, module, rule, original)
             elif loose is not None and plan.followed:
                 own["forward"] = partial(_followed, tape, loose, position, name, original)
+        for position in plan.pools:
+            module = self._modules[position]
+            if "forward" not in module.__dict__:
+                self._before.append((module, None))
+                module.__dict__["forward"] = partial(max_pool, tape, module, module.forward)
 
     def __exit__(self, *error: Any) -> None:
         try:
