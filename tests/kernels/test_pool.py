@@ -68,9 +68,10 @@ def test_threads_change_nothing(library):
 
 def model(**options):
     torch.manual_seed(0)
+    first, second = nn.Conv2d(2, 8, 3, padding=1), nn.Conv2d(8, 9, 3)
     return nn.Sequential(
-        nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(**options), nn.Conv2d(8, 9, 3), nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(3)
-    )  # fmt: skip
+        first, nn.ReLU(), nn.MaxPool2d(**options), second, nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(3)
+    )
 
 
 def loss(net, x):
