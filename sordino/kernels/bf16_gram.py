@@ -24,7 +24,10 @@ _SPLIT = 1 << 22  # multiplications; fewer are not worth a second thread
 
 @dataclass(frozen=True)
 class LowGrams:
-    """The library's function, for bfloat16; fields of factor_t: where it lies, the steps from sample to sample and row to row, width."""
+    """The library's function, for bfloat16.
+
+    Fields of factor_t: where it lies, the steps from sample to sample and from row to row, its width.
+    """
 
     library: ctypes.CDLL
     level: int

@@ -37,8 +37,8 @@ _PACKED = "a few packed rows of a product"
 class LowProducts:
     """The library's functions, for bfloat16.
 
-    Fields of product_t: g, a, w, the steps from sample to sample and from row to row of g and of a, samples, t, p, d, out and
-    its step.
+    Fields of product_t: g, a, w, the steps from sample to sample and from row to row of g and of a, samples, t, p, d, out
+    and its step.
     """
 
     library: ctypes.CDLL

@@ -101,7 +101,9 @@ class Tied:
         inner = torch.bmm(self.embedding.g, lift(a).transpose(1, 2))  # (B, T, S)
         at = q.gather(2, self.embedding.ids[:, None, :].expand(-1, q.shape[1], -1))  # (B, S, T)
         alone = replace(options, keep_bytes=NEVER)  # the sum wants input and gradient: rows would be made for nothing
-        separate = self.embedding.squared(options) + Matmul(a, q, workspace=self.head.workspace).squared(alone)
+        head = Matmul(a, q, workspace=self.head.workspace)
+        separate = self.embedding.squared(options) + head.squared(alone)
+        self.head.terms = self.head.terms if head.terms is None else head.terms  # of the same tensors
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
         again = diagonal_guard(squared, separate)
         squared += gram_rounding(squared.dtype) * self.uncancelled(options)

@@ -12,6 +12,11 @@ of its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, wh
 are raised by a few roundings of (Σ_t ‖a_t‖‖g_t‖)², which is more than a Gram sum loses. The lengths are taken position by
 position: where a weight is used on inputs of unlike sizes, ‖a‖²‖g‖² is thousands of times more, and which formula was
 fastest would decide how far a sample is clipped.
+
+Where a and g are bfloat16, kernels multiply them as they are, and take values below tiny = 2⁻¹²⁶ for zero, which torch's
+products do not. What that hides, of a value or of a product, is less than tiny for each; every length of terms is at least
+√(n·tiny/4eps) for n elements (`vanishing`), and what a norm is raised by of those lengths is more than was hidden,
+whoever sums.
 """
 
 from __future__ import annotations

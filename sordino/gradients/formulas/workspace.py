@@ -35,7 +35,8 @@ class Workspace:
     def room(self, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised tensor for rows that live until the sum, in a buffer nobody holds any more if there is one.
 
-        On the device of `like`, and of its type unless another is given. What is remembered is bounded, because it is there during the forward pass too.
+        On the device of `like`, and of its type unless another is given. What is remembered is bounded, because it is
+        there during the forward pass too.
         """
         n, dtype = math.prod(shape), like.dtype if dtype is None else dtype
         if n < _WORTH:
