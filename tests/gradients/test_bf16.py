@@ -261,13 +261,13 @@ def summed(part: Matmul) -> float:
 @pytest.mark.parametrize("options", [KEPT, AGAIN], ids=("kept", "made twice"))
 @pytest.mark.parametrize("formula", ["rows", "compiled"])
 @pytest.mark.parametrize(
-    ("small", "large"), [(1e-39, 1e38), (1e-39, 1e15), (3e-39, 1.0), (1e-20, 1e-20), (1e-30, 1e30)]
+    ("small", "large"), [(1e-39, 1e38), (1.1e-38, 1.5e18), (1e-39, 1e18), (3e-39, 1.0), (1e-20, 1e-20), (1e-30, 1e30)]
 )
 def test_values_too_small_for_the_instruction_never_make_a_norm_low(monkeypatch, small, large, formula, options):
     """It takes them for zero, and float32 does not: the norm is no less than the sum of either."""
     monkeypatch.setattr(output.Output, "formula", lambda *_: formula)
     a, g = (torch.full((1, T, D), value).bfloat16() for value in (small, large))
-    a[:, :, ::7] *= -1.5
+    a[:, :, ::7] *= -0.5
     low, copies = parts(a, g)
     truth = summed(copies)
     assert truth > 0
@@ -277,6 +277,20 @@ def test_values_too_small_for_the_instruction_never_make_a_norm_low(monkeypatch,
         assert summed(low) <= most
         if low.kept is None:  # else its own sum is made of what was measured
             assert truth <= most
+
+
+@needs_kernel
+@pytest.mark.parametrize("formula", ["rows", "compiled"])
+def test_what_terms_come_to_is_in_float32(monkeypatch, formula):
+    monkeypatch.setattr(output.Output, "formula", lambda *_: formula)
+    a, g = torch.randn(3, T, D).bfloat16(), torch.randn(3, T, D).bfloat16()
+    low, _ = parts(a, g)
+    low.squared(AGAIN)
+    found = low.uncancelled(AGAIN)
+    assert found is not None
+    assert found.dtype == torch.float32
+    wanted = (a.double().norm(dim=2) * g.double().norm(dim=2)).sum(1).square()
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=0.0)
 
 
 @needs_kernel

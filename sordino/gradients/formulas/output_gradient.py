@@ -29,7 +29,7 @@ from sordino.kernels.tensors import on_cpu
 def as_multiplied(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Input (B, T, d), rounded to what the layer multiplied, and output gradient (B, T, p), as norm and sum read them.
 
-    In bfloat16 where kernels take both, else in the precision of accumulation; norm and sum read the same values either way.
+    In bfloat16 where kernels take both, else in the precision of accumulation: norm and sum read the same values.
     """
     a = a if a.dtype == g.dtype else a.to(g.dtype)
     kernel = low_products() if g.dtype is torch.bfloat16 else None
