@@ -1,5 +1,5 @@
 /* Products of a linear map's inputs and output gradients in bfloat16: each sample's g_i^T a_i in float32 with the sum of its
- * squares, or out += sum over samples of w_i g_i^T a_i.
+ * squares, or out += sum over samples of w_i g_i^T a_i; and for a bias each sample's sum of g_i over positions.
  *
  * A sample's positions are added up, at most DEEP at a time, before its weight is multiplied in, which stays in float32. LONG
  * positions of all samples together make up a tile before it goes to `out`. Two positions lie side by side in a packed panel;
@@ -171,6 +171,33 @@ BF16 static int samples(const product_t *first, int64_t apart, uint64_t begin, u
     return 0;
 }
 
+/* The sums over positions of `wide` columns, four vectors of them or fewer. */
+LOW void added(place_t from, size_t t, size_t wide, float *out) {
+    __mmask16 some[4];
+    __m512 all[4];
+    for (int j = 0; j < 4; j++) some[j] = lanes((int64_t)wide - j * WIDTH), all[j] = _mm512_setzero_ps();
+    for (size_t first = 0; first < t; first += DEEP) {
+        __m512 sum[4];
+        for (int j = 0; j < 4; j++) sum[j] = _mm512_setzero_ps();
+        for (size_t row = first; row < t && row < first + DEEP; row++)
+            for (int j = 0; j < 4; j++) {
+                __m512i high = side_by_side(from.at + (int64_t)row * from.row + j * WIDTH, NULL, some[j]);
+                sum[j] = _mm512_add_ps(sum[j], _mm512_castsi512_ps(_mm512_slli_epi32(high, 16)));
+            }
+        for (int j = 0; j < 4; j++) all[j] = _mm512_add_ps(all[j], sum[j]);
+    }
+    for (int j = 0; j < 4; j++) _mm512_mask_storeu_ps(out + j * WIDTH, some[j], all[j]);
+}
+
+BF16 static int columns(const product_t *of, uint64_t begin, uint64_t end) {
+    for (size_t i = begin; i < end; i++)
+        for (size_t j = 0; j < of->p; j += 4 * WIDTH) {
+            place_t from = {of->g + (int64_t)i * of->g_sample + (int64_t)j, of->g_row};
+            added(from, of->t, of->p - j < 4 * WIDTH ? of->p - j : 4 * WIDTH, of->out + (int64_t)i * of->out_row + (int64_t)j);
+        }
+    return 0;
+}
+
 /* Rows begin..end of the sum over all samples, added to what is there or not; 0, or 1 where memory is short or the level too low. */
 EXPORT int sordino_bf16_sum(int level, const product_t *of, uint64_t begin, uint64_t end, int add) {
     return sordino_level(level) ? whole(of, begin, end, add) : 1;
@@ -180,7 +207,13 @@ EXPORT int sordino_bf16_sum(int level, const product_t *of, uint64_t begin, uint
 EXPORT int sordino_bf16_rows(int level, const product_t *of, int64_t apart, uint64_t begin, uint64_t end, double *squared) {
     return sordino_level(level) ? samples(of, apart, begin, end, squared) : 1;
 }
+
+/* The sums over positions of g of samples begin..end, one to each row of out; neither a nor w is read. */
+EXPORT int sordino_bf16_columns(int level, const product_t *of, uint64_t begin, uint64_t end) {
+    return sordino_level(level) ? columns(of, begin, end) : 1;
+}
 #else
+EXPORT int sordino_bf16_columns(void) { return 1; }
 EXPORT int sordino_bf16_sum(void) { return 1; }
 EXPORT int sordino_bf16_rows(void) { return 1; }
 #endif

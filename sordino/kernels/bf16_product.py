@@ -2,6 +2,7 @@
 
     sum:   out = β out + Σ_i w_i g_iᵀ a_i    weights and sums in float32: nothing is rounded to bfloat16
     rows:  g_iᵀ a_i of every sample          with its sum of squares, taken while a tile is near
+    bias:  Σ_t g_it of every sample
 
 For processors that multiply pairs of bfloat16 at twice the rate of float32 (avx512_bf16); elsewhere the values are copied
 to float32 and multiplied there. Products of two bfloat16 are exact in float32, so both ways differ by the rounding of sums
@@ -25,6 +26,7 @@ from sordino.kernels.threads import in_parts
 FUNCTIONS = {
     "sordino_bf16_sum": (INT, INT, POINTER, SIZE, SIZE, INT),
     "sordino_bf16_rows": (INT, INT, POINTER, STEP, SIZE, SIZE, POINTER),
+    "sordino_bf16_columns": (INT, INT, POINTER, SIZE, SIZE),
 }
 _ROWS = 12  # of a tile: threads begin at multiples
 _FEW_POSITIONS, _FEW_COLUMNS, _LITTLE_WORK = 16, 32, 1 << 17
@@ -75,6 +77,18 @@ class LowProducts:
         del held
         return squared.to(out.dtype)
 
+    def over_positions(self, g: Tensor, threads: int = 1) -> Tensor:
+        """Σ_t g_it, (B, p) in float32, for g (B, T, p), rows dense."""
+        out = torch.empty(len(g), g.shape[2])
+        given, held = numbers(_fields(g, g, None, out))
+
+        def part(begin: int, end: int) -> None:
+            check(self.library.sordino_bf16_columns(self.level, given, begin, end), _PACKED)
+
+        in_parts(part, len(g), 1 if g.numel() < _SMALL else min(threads, len(g)))
+        del held
+        return out
+
 
 def reads(*tensors: Tensor) -> bool:
     """Whether all are bfloat16 on the CPU with their last dimension dense, which is what these kernels read."""
@@ -102,4 +116,5 @@ def agrees(made: LowProducts) -> bool:
     made.add(g, a, w, out, 1)
     squared = made.rows(g, a, each)
     wanted = 1 + (rows * w[:, None, None]).sum(0)
-    return near((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))))
+    biases = made.over_positions(a), a.float().sum(1)
+    return near((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))), biases)

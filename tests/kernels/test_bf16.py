@@ -79,6 +79,14 @@ def test_rows_and_their_norms_are_those_of_the_definition(products, b, t, p, d, 
 
 
 @quick
+@given(st.integers(1, 4), st.integers(1, 600), st.integers(1, 140), st.booleans(), st.integers(1, 3))
+def test_sums_over_positions_are_those_of_the_definition(products, b, t, p, strided, threads):
+    g = random(b, t, p, strided=strided)
+    g[0, 0, 0] = 1e-39  # read as it is: there is no product here
+    assert close(products.over_positions(g, threads), g.double().sum(1), g.double().abs().sum(1))
+
+
+@quick
 @given(st.integers(1, 4), st.integers(1, 70), st.integers(1, 300), st.integers(1, 70), st.booleans(), st.integers(1, 3))
 def test_gram_sums_are_those_of_the_definition(grams, b, t, p, d, strided, threads):
     g, a = random(b, t, p, strided=strided), random(b, t, d, strided=strided)

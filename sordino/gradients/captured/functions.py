@@ -17,8 +17,8 @@ from sordino.gradients.captured.layout import Layout
 from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.linear_map import mapped
 from sordino.gradients.formulas.matrix_product import Matmul
-from sordino.gradients.formulas.output_gradient import as_multiplied
-from sordino.gradients.formulas.part import Part, Rows, lift
+from sordino.gradients.formulas.output_gradient import as_multiplied, over_positions
+from sordino.gradients.formulas.part import Part, Rows
 from sordino.gradients.layers.conv import convolved
 from sordino.gradients.layers.embedding import looked_up
 from sordino.gradients.layers.linear import affine, samples_first
@@ -68,7 +68,7 @@ def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int
             found[weight] = Matmul(rows, inputs, workspace=tape.workspace)
         if tape.wants(bias):
             assert bias is not None, "nothing is not wanted"
-            found[bias] = Rows(lift(rows).sum(1))
+            found[bias] = Rows(over_positions(rows))
         return found
 
     recorded: Tensor = tape.record(y, (x,), parts, rows=1)

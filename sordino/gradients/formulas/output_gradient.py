@@ -38,6 +38,14 @@ def as_multiplied(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     return lift(a), lift(g)
 
 
+def over_positions(g: Tensor) -> Tensor:
+    """Σ_t g_it, (B, p) in the precision of accumulation, for g (B, T, p): the gradients of a bias."""
+    if g.shape[1] == 1:
+        return lift(g[:, 0])
+    kernel = low_products() if reads(g) else None
+    return lift(g).sum(1) if kernel is None else kernel.over_positions(g, torch.get_num_threads())
+
+
 def gram_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_ts (a_t·a_s)(g_t·g_s) and its diagonal part, each (b,)."""
     return gram_with(a, torch.bmm(g, g.transpose(1, 2)))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sordino.gradients.formulas.compound import Block
 from sordino.gradients.formulas.linear_map import mapped
 from sordino.gradients.formulas.matrix_product import Matmul
-from sordino.gradients.formulas.output_gradient import as_multiplied
+from sordino.gradients.formulas.output_gradient import as_multiplied, over_positions
 from sordino.gradients.formulas.parameter_product import ParameterProduct
 from sordino.gradients.formulas.part import Part, Rows, Squares, lift
 from sordino.gradients.layers.registry import rule
@@ -65,8 +65,7 @@ def affine(
             inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
             found[weight] = Matmul(inputs, rows, workspace=tape.workspace)
         if bias is not None and tape.wants(bias):
-            rows = lift(rows)
-            found[bias] = Rows(rows[:, 0] if rows.shape[1] == 1 else rows.sum(1))
+            found[bias] = Rows(over_positions(rows))
         if block is None:
             return dict(found)
         return {p: Block(part, *block, p.shape) for p, part in found.items()}
