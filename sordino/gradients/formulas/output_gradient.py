@@ -16,6 +16,7 @@ from torch import Tensor
 from sordino.door.vectors import accumulation_dtype
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.first_batch.stopwatch import samples
+from sordino.gradients.formulas import by_shape
 from sordino.gradients.formulas.part import add_outer, lift, square_sum
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.tensors import vanished
@@ -150,7 +151,7 @@ class Output:
         """How the norms of all its weights are found: `keep` says whether rows may be kept for the sum."""
         if self.choice is None:
             kernel = self._kernel()
-            self.choice = self._measured(keep, kernel) if options.measure else self._counted(kernel)
+            self.choice = self._measured(keep, kernel) if options.measure else self._counted(keep, kernel)
         return self.choice
 
     def _kernel(self) -> Grams | LowGrams | None:
@@ -158,11 +159,10 @@ class Output:
             return low_grams()
         return grams() if on_cpu(self.g, *self.inputs) else None
 
-    def _counted(self, kernel: Grams | LowGrams | None) -> str:
+    def _counted(self, keep: bool, kernel: Grams | LowGrams | None) -> str:
         t, p, d = *self.g.shape[1:], sum(a.shape[2] for a in self.inputs)
-        if t * (d + p) >= p * d:
-            return "rows"
-        return "gram" if kernel is None or not kernel.level else "compiled"
+        low, compiled = self.g.dtype is torch.bfloat16, kernel is not None and bool(kernel.level)
+        return by_shape.linear_norms(t, p, d, keep=keep, low=low, compiled=compiled)
 
     def _measured(self, keep: bool, kernel: Grams | LowGrams | None) -> str:
         (_, t, p), widths, threads = self.g.shape, tuple(a.shape[2] for a in self.inputs), torch.get_num_threads()
