@@ -93,7 +93,7 @@ def linear_norms(t: int, p: int, d: int, *, keep: bool, low: bool, compiled: boo
     """How to measure a linear map's gradients from T positions of p outputs and d inputs.
 
     By operation counts in float32. In bfloat16 (`low`), timed on Zen 4 with T from 32 to 512 and widths from 192 to 1536:
-    rows that may be kept were not slower by more than a tenth; if none may, Gram sums take half of their formula's products.
+    rows that may be kept were not slower by more than a tenth; if none may, Gram sums take half their formula's products.
     """
     if low:
         return "rows" if keep or t * (d + p) >= 2 * p * d else "compiled"
