@@ -121,16 +121,16 @@ BF16 static int grams(const factor_t *g, const factor_t *a, uint64_t begin, uint
     if (!made) return 1;
     turned_t left = {made, of_g}, right = {made + high * of_g, of_a};
     const float least[2] = {floor * (float)g->width, floor * (float)a->width};
-    for (size_t sample = begin; sample < end; sample++, out += 3) {
+    for (size_t sample = begin; sample < end; sample++) {
         turned(g, sample, t, &left);
         turned(a, sample, t, &right);
-        gram(&left, &right, t, least, out);
+        gram(&left, &right, t, least, out + 3 * sample);
     }
     freed(made);
     return 0;
 }
 
-/* Samples begin..end: out[sample - begin] = {sum, its diagonal part, sum of lengths}; each element of a factor adds `floor` to the
+/* Samples begin..end: out[sample] = {sum, its diagonal part, sum of lengths}; each element of a factor adds `floor` to the
  * square of a length. 0, or 1 where memory is short or the level too low. */
 EXPORT int sordino_bf16_grams(int level, const factor_t *g, const factor_t *a, uint64_t begin, uint64_t end, uint64_t t, float floor,
                               double *out) {

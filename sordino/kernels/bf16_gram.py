@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, check, near, numbers, trusted
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, near, numbers, trusted
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = {"sordino_bf16_grams": (INT, INT, POINTER, POINTER, SIZE, SIZE, SIZE, FLOAT, POINTER)}
@@ -42,13 +42,9 @@ class LowGrams:
         (left, held), (right, also_held) = (
             numbers((x.data_ptr(), x.stride(0), x.stride(1), x.shape[2])) for x in (g, a)
         )
-
-        def part(begin: int, end: int) -> None:
-            at = out.data_ptr() + begin * out.stride(0) * out.element_size()
-            problem = self.library.sordino_bf16_grams(self.level, left, right, begin, end, t, floor, at)
-            check(problem, f"the rows of one sample, {t} × {p}")
-
-        in_parts(part, b, 1 if b * t * t * (p + d) < _SPLIT else min(threads, b))
+        of, to = (self.level, left, right), (t, floor, out.data_ptr())
+        several = 1 if b * t * t * (p + d) < _SPLIT else min(threads, b)
+        in_parts(self.library.sordino_bf16_grams, of, to, b, several, short=f"the rows of one sample, {t} × {p}")
         del held, also_held
         return out
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, check, near, numbers, trusted
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, near, numbers, trusted
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = {
@@ -56,11 +56,8 @@ class LowProducts:
         """Out (p, d) = β out + Σ_i w_i g_iᵀ a_i for g (B, T, p), a (B, T, d) and w (B,), rows dense; β is 0 or 1."""
         w, p = w.contiguous(), g.shape[2]
         given, held = numbers(_fields(g, a, w, out))
-
-        def part(begin: int, end: int) -> None:
-            check(self.library.sordino_bf16_sum(self.level, given, begin, end, beta), _PACKED)
-
-        in_parts(part, p, 1 if g.numel() * a.shape[2] < _SMALL else threads, _ROWS)
+        several = 1 if g.numel() * a.shape[2] < _SMALL else threads
+        in_parts(self.library.sordino_bf16_sum, (self.level, given), (beta,), p, several, _ROWS, _PACKED)
         del held
 
     def rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
@@ -68,12 +65,9 @@ class LowProducts:
         b = len(g)
         squared = torch.empty(b, dtype=torch.float64)
         given, held = numbers(_fields(g, a, None, out))
-
-        def part(begin: int, end: int) -> None:
-            apart = out.stride(0)
-            check(self.library.sordino_bf16_rows(self.level, given, apart, begin, end, squared.data_ptr()), _PACKED)
-
-        in_parts(part, b, 1 if g.numel() * a.shape[2] < _SMALL else min(threads, b))
+        of, to = (self.level, given, out.stride(0)), (squared.data_ptr(),)
+        several = 1 if g.numel() * a.shape[2] < _SMALL else min(threads, b)
+        in_parts(self.library.sordino_bf16_rows, of, to, b, several, short=_PACKED)
         del held
         return squared.to(out.dtype)
 
@@ -81,11 +75,8 @@ class LowProducts:
         """Σ_t g_it, (B, p) in float32, for g (B, T, p), rows dense."""
         out = torch.empty(len(g), g.shape[2])
         given, held = numbers(_fields(g, g, None, out))
-
-        def part(begin: int, end: int) -> None:
-            check(self.library.sordino_bf16_columns(self.level, given, begin, end), _PACKED)
-
-        in_parts(part, len(g), 1 if g.numel() < _SMALL else min(threads, len(g)))
+        several = 1 if g.numel() < _SMALL else min(threads, len(g))
+        in_parts(self.library.sordino_bf16_columns, (self.level, given), (), len(g), several, short=_PACKED)
         del held
         return out
 
