@@ -12,9 +12,10 @@ noise goes on before the sum is rounded to float32, and what follows noise is fr
     slack(n) = 2 u · (DEPTH / 2) · (n + OWN),   n at least USUAL_ROWS, so that smaller chunks change nothing but memory
 
 DEPTH: products run over at most 256 rows before they are added to the rest (product.c; 320 where torch's libraries compute
-them, each in an order of its own: `add_rows`, `add_outer`). Half of it is what a term goes through on average in the worst
-order. The largest error found on rows made for it (equal, growing, alternating, one large and many small) is a quarter of
-this, the largest difference by a record a twentieth (tests/honesty_numerics/test_sums.py).
+them, each in an order of its own: `add_rows`, `add_outer`; bf16_product.c adds up 256 positions of one record, then 512 of
+as many as have them). Half of it is what a term goes through on average in the worst order. The largest error found on
+rows made for it (equal, growing, alternating, one large and many small) is a quarter of this, the largest difference by a
+record a twentieth (tests/honesty_numerics/test_sums.py).
 OWN covers the rounding of a record's own norm and terms, which `formulas.part.raised` keeps within 64 times its length.
 """
 

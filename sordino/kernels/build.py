@@ -65,7 +65,8 @@ class Library(NamedTuple):
         return digest.hexdigest()
 
 
-_VECTORS = ("vectors.h", "export.h")
+_EVERY = ("memory.h", "export.h")
+_VECTORS = ("vectors.h", *_EVERY)
 _GEMM = ("gemm.h", *_VECTORS)
 _IMAGES = ("image.h", *_GEMM)
 NOISE = Library("noise", ("noise.c", "noise_levels.h", "noise_interleaved.h", "export.h"), SAME_BITS)
@@ -73,6 +74,8 @@ MATRICES = Library("matrices", ("matrices.c", *_VECTORS))
 AFFINE = Library("affine", ("affine.c", *_GEMM), wide=True)
 PRODUCT = Library("product", ("product.c", *_GEMM), wide=True)
 GRAM = Library("gram", ("gram.c", *_GEMM), wide=True)
+BF16_PRODUCT = Library("bf16_product", ("bf16_product.c", "bf16.h", *_EVERY))
+BF16_GRAM = Library("bf16_gram", ("bf16_gram.c", "bf16.h", *_EVERY))
 LSTM = Library("lstm", ("lstm.c", *_GEMM), wide=True)
 CORRELATION = Library("correlation", ("correlation.c", *_IMAGES), wide=True)
 CONVOLUTION = Library("convolution", ("convolution.c", "sample_gradients.h", *_IMAGES), wide=True)
@@ -84,7 +87,7 @@ WINOGRAD_ROWS = Library(
 )
 THREADS = Library("threads", ("threads.c", "export.h"))
 LIBRARIES = (
-    *(THREADS, NOISE, MATRICES, AFFINE, PRODUCT, GRAM, LSTM),
+    *(THREADS, NOISE, MATRICES, AFFINE, PRODUCT, GRAM, BF16_PRODUCT, BF16_GRAM, LSTM),
     *(CORRELATION, CONVOLUTION, DEPTHWISE, POOL, WINOGRAD, WINOGRAD_ROWS),
 )
 

@@ -37,6 +37,19 @@ def name() -> str:
     return f"{plain} ({'.'.join(numbers)})" if numbers else plain
 
 
+def instructions(said: dict[str, str] | None = None) -> str:
+    """What torch says it uses, and whether the processor multiplies bfloat16, which torch's libraries and kernels look at.
+
+    >>> instructions({"flags": "avx512f avx512_bf16"}).endswith(", bf16")
+    True
+    """
+    import torch  # not for the noise, which needs none
+
+    said = _this() if said is None else said
+    low = "avx512_bf16" in said.get("flags", "").split()
+    return torch.backends.cpu.get_cpu_capability() + (", bf16" if low else "")
+
+
 def one_piece(said: dict[str, str] | None = None) -> bool:
     """Whether sixteen floats, where the processor has such vectors at all, are computed in one piece.
 

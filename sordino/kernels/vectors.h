@@ -7,14 +7,10 @@
 #define SORDINO_VECTORS_H
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
-#if defined(_WIN32)
-#include <malloc.h>
-#endif
-
 #include "export.h"
+#include "memory.h"
 
 #ifndef LANES
 #define LANES 8
@@ -58,25 +54,6 @@ INLINE d4 doubled(vec x) { return doubled8(x); }
 INLINE double total(d4 x) { return (x[0] + x[1]) + (x[2] + x[3]); }
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static inline size_t rounded(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
-/* Memory from a cache line on; NULL where there is none. */
-static inline void *allocated(size_t bytes) {
-#if defined(_WIN32)
-    return _aligned_malloc(rounded(bytes, 64), 64);
-#else
-    return aligned_alloc(64, rounded(bytes, 64));
-#endif
-}
-
-static inline void freed(void *memory) {
-#if defined(_WIN32)
-    _aligned_free(memory);
-#else
-    free(memory);
-#endif
-}
 
 /* Zeroed room for so many floats and a line more, which vectors may read past the last; NULL where there is none. */
 static inline float *zeros(size_t floats) {

@@ -18,7 +18,7 @@ import torch
 
 import sordino
 from sordino.kernels import build
-from sordino.kernels.processor import name
+from sordino.kernels.processor import instructions, name
 
 Environment: TypeAlias = dict[str, str | int]
 
@@ -34,7 +34,7 @@ def here(more: Mapping[str, str] | None = None) -> Environment:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "processor": processor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "instructions": instructions(),
         "threads": torch.get_num_threads(),
     }
 

@@ -17,6 +17,7 @@ from sordino.gradients.formulas.output_gradient import add_product
 from sordino.gradients.formulas.part import add_rows
 from sordino.gradients.materialised import Materialised
 from sordino.gradients.physical_batch import MOST
+from sordino.kernels.bf16_product import low_products
 from sordino.lots.cutting import chunks
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
@@ -85,6 +86,20 @@ def test_the_rounding_of_a_chunk_is_within_half_its_slack(kind, n):
     add_rows(rows := torch.empty(D), x, torch.ones(n), 0)
     for found in (products[0], compiled[0, :D], rows):
         assert (found.double() - true).norm() <= slack(n) / 2 / 2
+
+
+@pytest.mark.skipif(low_products() is None, reason="this processor does not multiply bfloat16")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "t"), [(256, 16), (MOST, 300), (8192, 16)])
+def test_the_rounding_of_a_chunk_in_bfloat16_is_too(kind, n, t):
+    """Sixteen positions that come to one record's contribution, and as many as matter nothing."""
+    x = wide(records(kind, n)).bfloat16()
+    g = torch.zeros(n, t, 32, dtype=torch.bfloat16)
+    g[:, :16] = 1 / 16
+    w = torch.rand(n)
+    add_product(x.unsqueeze(1).expand(n, t, 5 * D), g, w, found := torch.empty(32, 5 * D), 0)
+    true = (x.double() * w[:, None].double()).sum(0)
+    assert (found[0, :D].double() - true[:D]).norm() <= slack(n) / 2 / 2
 
 
 def test_chunks_are_cut_so_that_a_record_changes_its_own_chunk_alone():

@@ -17,7 +17,8 @@ from sordino.gradients.captured.layout import Layout
 from sordino.gradients.formulas.geometry import Geometry
 from sordino.gradients.formulas.linear_map import mapped
 from sordino.gradients.formulas.matrix_product import Matmul
-from sordino.gradients.formulas.part import Part, Rows, lift
+from sordino.gradients.formulas.output_gradient import as_multiplied, over_positions
+from sordino.gradients.formulas.part import Part, Rows
 from sordino.gradients.layers.conv import convolved
 from sordino.gradients.layers.embedding import looked_up
 from sordino.gradients.layers.linear import affine, samples_first
@@ -61,13 +62,13 @@ def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int
     y = mapped(x.reshape(-1, x.shape[-1]), tape.leaf(weight, x).t(), added, size, tape.workspace)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        rows, found = samples_first(lift(g).view(*lead, -1), dim, size), dict[Tensor, Part | Tensor]()
+        rows, found = samples_first(g.view(*lead, -1), dim, size), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):  # (d, p): the roles are exchanged
-            inputs = samples_first(lift(saved[0], g), dim, size)
+            inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
             found[weight] = Matmul(rows, inputs, workspace=tape.workspace)
         if tape.wants(bias):
             assert bias is not None, "nothing is not wanted"
-            found[bias] = Rows(rows.sum(1))
+            found[bias] = Rows(over_positions(rows))
         return found
 
     recorded: Tensor = tape.record(y, (x,), parts, rows=1)

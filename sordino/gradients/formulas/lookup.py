@@ -20,7 +20,7 @@ from torch import Tensor
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas.compound import Several, joiner
 from sordino.gradients.formulas.matrix_product import Matmul, diagonal_guard, gram_rounding
-from sordino.gradients.formulas.part import NEVER, Part, blank, pieces, square_sum
+from sordino.gradients.formulas.part import NEVER, Part, blank, lift, pieces, square_sum
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,10 +98,12 @@ class Tied:
         """Both norms and the cross term, a sample at a time in memory; from rows where they cancel."""
         a = self.head.a if self.head.a.dim() == 3 else self.head.a.unsqueeze(1)  # (B, S, d)
         q = self.head.g if self.head.g.dim() == 3 else self.head.g.unsqueeze(1)  # (B, S, V)
-        inner = torch.bmm(self.embedding.g, a.transpose(1, 2))  # (B, T, S)
+        inner = torch.bmm(self.embedding.g, lift(a).transpose(1, 2))  # (B, T, S)
         at = q.gather(2, self.embedding.ids[:, None, :].expand(-1, q.shape[1], -1))  # (B, S, T)
         alone = replace(options, keep_bytes=NEVER)  # the sum wants input and gradient: rows would be made for nothing
-        separate = self.embedding.squared(options) + Matmul(a, q, workspace=self.head.workspace).squared(alone)
+        head = Matmul(a, q, workspace=self.head.workspace)
+        separate = self.embedding.squared(options) + head.squared(alone)
+        self.head.terms = self.head.terms if head.terms is None else head.terms  # of the same tensors
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
         again = diagonal_guard(squared, separate)
         squared += gram_rounding(squared.dtype) * self.uncancelled(options)

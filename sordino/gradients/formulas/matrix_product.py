@@ -12,6 +12,11 @@ of its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, wh
 are raised by a few roundings of (Σ_t ‖a_t‖‖g_t‖)², which is more than a Gram sum loses. The lengths are taken position by
 position: where a weight is used on inputs of unlike sizes, ‖a‖²‖g‖² is thousands of times more, and which formula was
 fastest would decide how far a sample is clipped.
+
+Where a and g are bfloat16, kernels multiply them as they are, and take values below tiny = 2⁻¹²⁶ for zero, which torch's
+products do not. What that hides, of a value or of a product, is less than tiny for each; every length of terms is at least
+√(n·tiny/4eps) for n elements (`vanishing`), and what a norm is raised by of those lengths is more than was hidden,
+whoever sums.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sordino.door.vectors import accumulation_dtype
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.formulas.compound import joiner
 from sordino.gradients.formulas.output_gradient import Output, add_product, gram_of, gram_with, rows_of
@@ -29,6 +35,7 @@ from sordino.gradients.formulas.part import (
     Squares,
     add_rows,
     blank,
+    lift,
     may_keep,
     per_pass,
     pieces,
@@ -98,13 +105,15 @@ class Matmul:
             return square_sum(self.a) * (square_sum(self.g) if self.squares is None else self.squares())
         b, t, d = self.a.shape
         p = self.g.shape[2]
+        dtype = accumulation_dtype(self.a.dtype)
         if not b or not t:
-            return self.a.new_zeros(b)
-        keep = may_keep(p * d, t * (p + d), b, options, self.a.element_size())
+            return self.a.new_zeros(b, dtype=dtype)
+        own = t * (p + d) * self.a.element_size() // dtype.itemsize  # as many elements of rows
+        keep = may_keep(p * d, own, b, options, dtype.itemsize)
         assert self.output is not None, "there are positions"
         choice = self.output.formula(options, keep)
         if choice == "compiled":
-            squared, diagonal, self.terms = self.output.compiled(self.number, vanishing(self.a.dtype))
+            squared, diagonal, self.terms = self.output.compiled(self.number, vanishing(dtype))
             return self._guarded(squared, diagonal, options)
         if choice == "gram":
             return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
@@ -113,7 +122,7 @@ class Matmul:
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
             self.output = None
             return squared
-        step = per_pass(p * d, options, self.a.element_size())
+        step = per_pass(p * d, options, dtype.itemsize)
         both = zip(pieces(self.a, step), pieces(self.g, step), strict=True)
         return torch.cat([rows_of(a, g, self.output.workspace)[1] for a, g in both])
 
@@ -129,7 +138,7 @@ class Matmul:
     def _guarded(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
         again = diagonal_guard(squared, diagonal)
         squared = squared + self._terms().mul(gram_rounding(squared.dtype))
-        step = per_pass(self.a.shape[2] * self.g.shape[2], options, self.a.element_size())
+        step = per_pass(self.a.shape[2] * self.g.shape[2], options, squared.element_size())
         for index in pieces(again, step):
             squared[index] = square_sum(self.rows(index))
         return squared
@@ -140,18 +149,20 @@ class Matmul:
 
     def _terms(self) -> Tensor:
         if self.terms is None:
-            floor = vanishing(self.a.dtype)
-            if self.a.stride(2) == self.g.stride(2) == 1:
-                self.terms = (rough_lengths(self.a, floor) * rough_lengths(self.g, floor)).sum(1).square_()
+            a, g = lift(self.a), lift(self.g)
+            floor = vanishing(a.dtype)
+            if a.stride(2) == g.stride(2) == 1:
+                self.terms = (rough_lengths(a, floor) * rough_lengths(g, floor)).sum(1).square_()
             else:  # six times the price
-                self.terms = rough_square_sum(self.a, floor) * rough_square_sum(self.g, floor)
+                self.terms = rough_square_sum(a, floor) * rough_square_sum(g, floor)
         return self.terms
 
     def dot(self, u: Tensor) -> Tensor:
         """Σ_t g_t · (U a_t): the layer's own forward product, with U in place of the weight."""
         if self.kept is not None:
             return (self.kept.flatten(1) * u.flatten().to(self.kept.dtype)).sum(1)
-        return (torch.nn.functional.linear(self.a, u.to(self.a.dtype)) * self.g).flatten(1).sum(1)
+        a = lift(self.a)
+        return (torch.nn.functional.linear(a, u.to(a.dtype)) * self.g).flatten(1).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """One product over all samples and positions."""
@@ -170,7 +181,7 @@ class Matmul:
         """gᵀa per sample."""
         if self.kept is not None:
             return self.kept[where]
-        a, g = self.a[where], self.g[where]
+        a, g = lift(self.a[where]), lift(self.g[where])
         return g.unsqueeze(2) * a.unsqueeze(1) if a.dim() == 2 else torch.bmm(g.transpose(1, 2), a)
 
     def without(self, gone: Tensor) -> Matmul:

@@ -3,6 +3,9 @@
 Gram:      Σ_ts (a_t·a_s)(g_t·g_s) by torch, a T × T matrix per sample at a time
 compiled:  the same by tiles, half the products (kernels/gram.c)
 rows:      gᵀa per sample, by torch or compiled (kernels/product.c)
+
+Where the processor multiplies bfloat16, a and g that are bfloat16 stay so (`as_multiplied`): kernels read them as they are,
+and everything that comes of them is float32. torch's own products would round their results, so none is made of them.
 """
 
 from __future__ import annotations
@@ -10,14 +13,38 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sordino.door.vectors import accumulation_dtype
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.first_batch.stopwatch import samples
-from sordino.gradients.formulas.part import add_outer, square_sum
+from sordino.gradients.formulas import by_shape
+from sordino.gradients.formulas.part import add_outer, lift, square_sum
 from sordino.gradients.formulas.workspace import Workspace
 from sordino.gradients.tensors import vanished
+from sordino.kernels.bf16_gram import LowGrams, low_grams
+from sordino.kernels.bf16_product import low_products, reads
 from sordino.kernels.gram import Grams, grams
 from sordino.kernels.product import products
 from sordino.kernels.tensors import on_cpu
+
+
+def as_multiplied(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Input (B, T, d), rounded to what the layer multiplied, and output gradient (B, T, p), as norm and sum read them.
+
+    In bfloat16 where kernels take both, else in the precision of accumulation: norm and sum read the same values.
+    """
+    a = a if a.dtype == g.dtype else a.to(g.dtype)
+    kernel = low_products() if g.dtype is torch.bfloat16 else None
+    if kernel is not None and low_grams() is not None and kernel.takes(g, a):
+        return a, g
+    return lift(a), lift(g)
+
+
+def over_positions(g: Tensor) -> Tensor:
+    """Σ_t g_it, (B, p) in the precision of accumulation, for g (B, T, p): the gradients of a bias."""
+    if g.shape[1] == 1:
+        return lift(g[:, 0])
+    kernel = low_products() if reads(g) else None
+    return lift(g).sum(1) if kernel is None else kernel.over_positions(g, torch.get_num_threads())
 
 
 def gram_of(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,6 +60,12 @@ def gram_with(a: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
 
 def add_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None:
     """Out = β out + Σ_it w_i g_it a_itᵀ, for a (B, T, d) and g (B, T, p), or both without T."""
+    if a.dtype is torch.bfloat16:
+        low = low_products()
+        if low is not None and a.dim() == 3 and reads(g, a) and on_cpu(out) and out.stride(1) == 1:
+            low.add(g, a, w, out, beta, torch.get_num_threads())
+            return
+        a, g = lift(a), lift(g)
     turned = a.dim() == 3 and a.stride(0) < a.stride(1) and g.stride(0) < g.stride(1)  # positions come first in memory
     if turned:
         a, g = a.transpose(0, 1), g.transpose(0, 1)
@@ -49,7 +82,13 @@ def add_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None
 
 def rows_of(a: Tensor, g: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:
     """gᵀa of every sample, (B, p, d), in room that is used again, and their squared norms, (B,)."""
-    held, kernel = workspace.room((len(a), g.shape[2], a.shape[2]), a), products()
+    held = workspace.room((len(a), g.shape[2], a.shape[2]), a, accumulation_dtype(a.dtype))
+    if a.dtype is torch.bfloat16:
+        low = low_products()
+        if low is not None and reads(g, a):
+            return held, low.rows(g, a, held, torch.get_num_threads()).add_(vanished(held))
+        a, g = lift(a), lift(g)
+    kernel = products()
     if kernel is not None and kernel.takes_rows(g, a):
         return held, kernel.rows(g, a, held, torch.get_num_threads()).add_(vanished(held))
     torch.bmm(g.transpose(1, 2), a, out=held)
@@ -90,11 +129,11 @@ class Output:
         `floor`: what each element adds to the square of a length.
         """
         if self.sums is None:
-            kernel = grams()
+            kernel = self._kernel()
             assert kernel is not None, "it was chosen"
             found = kernel(self.g, self.inputs, torch.get_num_threads(), floor)
             found[:, :, 2].square_()
-            self.sums = found.to(self.g.dtype)
+            self.sums = found.to(accumulation_dtype(self.g.dtype))
         squared, diagonal, terms = self.sums[:, number].unbind(1)
         return squared.clone(), diagonal, terms
 
@@ -111,17 +150,21 @@ class Output:
     def formula(self, options: PerformanceOptions, keep: bool) -> str:
         """How the norms of all its weights are found: `keep` says whether rows may be kept for the sum."""
         if self.choice is None:
-            kernel = grams() if on_cpu(self.g, *self.inputs) else None
-            self.choice = self._measured(keep, kernel) if options.measure else self._counted(kernel)
+            kernel = self._kernel()
+            self.choice = self._measured(keep, kernel) if options.measure else self._counted(keep, kernel)
         return self.choice
 
-    def _counted(self, kernel: Grams | None) -> str:
-        t, p, d = *self.g.shape[1:], sum(a.shape[2] for a in self.inputs)
-        if t * (d + p) >= p * d:
-            return "rows"
-        return "gram" if kernel is None or not kernel.level else "compiled"
+    def _kernel(self) -> Grams | LowGrams | None:
+        if self.g.dtype is torch.bfloat16:
+            return low_grams()
+        return grams() if on_cpu(self.g, *self.inputs) else None
 
-    def _measured(self, keep: bool, kernel: Grams | None) -> str:
+    def _counted(self, keep: bool, kernel: Grams | LowGrams | None) -> str:
+        t, p, d = *self.g.shape[1:], sum(a.shape[2] for a in self.inputs)
+        low, compiled = self.g.dtype is torch.bfloat16, kernel is not None and bool(kernel.level)
+        return by_shape.linear_norms(t, p, d, keep=keep, low=low, compiled=compiled)
+
+    def _measured(self, keep: bool, kernel: Grams | LowGrams | None) -> str:
         (_, t, p), widths, threads = self.g.shape, tuple(a.shape[2] for a in self.inputs), torch.get_num_threads()
         key = ("matmul", t, widths, p, self.g.dtype, self.g.device, threads, keep, kernel is None)
         choice = self.workspace.stopwatch.known(key)
@@ -130,11 +173,11 @@ class Output:
         few = samples(p * sum(widths))
         g, inputs = self.g[:few], [a[:few] for a in self.inputs]
         read = None if self.read is None else self.read[:few]
-        w = torch.ones(len(g), device=g.device, dtype=g.dtype)
+        w = torch.ones(len(g), device=g.device, dtype=accumulation_dtype(g.dtype))
 
         def total() -> None:
             for a in inputs if read is None else (read,):
-                add_product(a, g, w, a.new_empty(p, a.shape[2]), 0)
+                add_product(a, g, w, w.new_empty(p, a.shape[2]), 0)
 
         def gram() -> None:
             product = torch.bmm(g, g.transpose(1, 2))
@@ -156,4 +199,6 @@ class Output:
                 total()
 
         candidates = {"gram": gram, "rows": rows} | ({} if kernel is None else {"compiled": compiled})
+        if g.dtype is torch.bfloat16:
+            del candidates["gram"]
         return self.workspace.stopwatch.fastest(key, g.device, candidates)

@@ -32,19 +32,20 @@ class Workspace:
         self._rows: list[Tensor] = []
         self._temporaries = threading.local()  # autograd may run a backward pass in a thread of its own
 
-    def room(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    def room(self, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised tensor for rows that live until the sum, in a buffer nobody holds any more if there is one.
 
-        What is remembered is bounded, because it is there during the forward pass too.
+        On the device of `like`, and of its type unless another is given. What is remembered is bounded, because it is
+        there during the forward pass too.
         """
-        n = math.prod(shape)
+        n, dtype = math.prod(shape), like.dtype if dtype is None else dtype
         if n < _WORTH:
-            return like.new_empty(shape)
+            return like.new_empty(shape, dtype=dtype)
         for buffer in self._rows:
-            fits = n <= buffer.numel() <= 2 * n and buffer.dtype == like.dtype and buffer.device == like.device
+            fits = n <= buffer.numel() <= 2 * n and buffer.dtype == dtype and buffer.device == like.device
             if fits and is_free(buffer):
                 return buffer[:n].view(shape)
-        buffer = torch.empty(n, dtype=like.dtype, device=like.device)
+        buffer = torch.empty(n, dtype=dtype, device=like.device)
         if buffer.nbytes + sum(held.nbytes for held in self._rows) <= _MOST_ROWS:
             self._rows.append(buffer)
         return buffer[:n].view(shape)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from sordino.gradients.formulas.compound import Block
 from sordino.gradients.formulas.linear_map import mapped
 from sordino.gradients.formulas.matrix_product import Matmul
+from sordino.gradients.formulas.output_gradient import as_multiplied, over_positions
 from sordino.gradients.formulas.parameter_product import ParameterProduct
 from sordino.gradients.formulas.part import Part, Rows, Squares, lift
 from sordino.gradients.layers.registry import rule
@@ -58,12 +59,13 @@ def affine(
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         if plain:
             return _one_position(tape, lift(saved[0], g), lift(g), weight, bias)
-        rows = samples_first(lift(g).view(*lead, -1), dim, size)  # (B, T, p)
+        rows = samples_first(g.view(*lead, -1), dim, size)  # (B, T, p)
         found: dict[Tensor, Part] = {}
         if tape.wants(weight):
-            found[weight] = Matmul(samples_first(lift(saved[0], g), dim, size), rows, workspace=tape.workspace)
+            inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
+            found[weight] = Matmul(inputs, rows, workspace=tape.workspace)
         if bias is not None and tape.wants(bias):
-            found[bias] = Rows(rows[:, 0] if rows.shape[1] == 1 else rows.sum(1))
+            found[bias] = Rows(over_positions(rows))
         if block is None:
             return dict(found)
         return {p: Block(part, *block, p.shape) for p, part in found.items()}

@@ -1,0 +1,65 @@
+"""The compiled Gram sums of linear maps from bfloat16, if they are there: Σ_ts (a_t·a_s)(g_t·g_s) per sample.
+
+For processors that multiply pairs of bfloat16 at twice the rate of float32; products are exact, sums of 128 of them
+float32, and the sum over positions float64 (bf16_gram.c). Values below 2⁻¹²⁶ count as zero (`bf16_product`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from sordino.kernels import build
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, near, numbers, trusted
+from sordino.kernels.threads import in_parts
+
+FUNCTIONS = {"sordino_bf16_grams": (INT, INT, POINTER, POINTER, SIZE, SIZE, SIZE, FLOAT, POINTER)}
+_SPLIT = 1 << 22  # multiplications; fewer are not worth a second thread
+
+
+@dataclass(frozen=True)
+class LowGrams:
+    """The library's function, for bfloat16.
+
+    Fields of factor_t: where it lies, the steps from sample to sample and from row to row, its width.
+    """
+
+    library: ctypes.CDLL
+    level: int
+
+    def __call__(self, g: Tensor, inputs: Sequence[Tensor], threads: int = 1, floor: float = 0.0) -> Tensor:
+        """Of g (B, T, p) with each input (B, T, d), rows dense, (B, inputs, 3) in float64: as `Grams` gives them."""
+        return torch.stack([self._of(g, a, threads, floor) for a in inputs], 1)
+
+    def _of(self, g: Tensor, a: Tensor, threads: int, floor: float) -> Tensor:
+        (b, t, p), d = g.shape, a.shape[2]
+        out = torch.empty((b, 3), dtype=torch.float64)
+        (left, held), (right, also_held) = (
+            numbers((x.data_ptr(), x.stride(0), x.stride(1), x.shape[2])) for x in (g, a)
+        )
+        of, to = (self.level, left, right), (t, floor, out.data_ptr())
+        several = 1 if b * t * t * (p + d) < _SPLIT else min(threads, b)
+        in_parts(self.library.sordino_bf16_grams, of, to, b, several, short=f"the rows of one sample, {t} × {p}")
+        del held, also_held
+        return out
+
+
+@cache
+def low_grams() -> LowGrams | None:
+    """What is used, or None."""
+    return trusted(build.BF16_GRAM, FUNCTIONS, LowGrams, agrees, least=1)
+
+
+def agrees(made: LowGrams) -> bool:
+    """Whether it gives torch's values."""
+    rng = torch.Generator().manual_seed(0)
+    g, a = (torch.randn(3, 19, n, generator=rng).bfloat16() for n in (39, 5))
+    product = torch.bmm(g.double(), g.double().mT) * torch.bmm(a.double(), a.double().mT)
+    diagonal = product.diagonal(dim1=1, dim2=2)
+    wanted = product.sum((1, 2)), diagonal.sum(1), diagonal.sqrt().sum(1)
+    return near(*zip(made(g, [a])[:, 0].unbind(1), wanted, strict=True))
