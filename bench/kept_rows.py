@@ -19,12 +19,13 @@ import torch
 
 from bench.engines import Step, batch_of, non_private, ours
 from bench.models import PROBLEMS, Problem
+from bench.real_models import REAL
 from bench.step import RESULTS, kind, processor
 from bench.turns import enough, in_a_turn, ratios, timed
 from sordino.gradients.captured import keep_budget
 
-BOUNDS = {"8 MiB": 1 << 23, "64 MiB": 1 << 26, "none": 1 << 62}
-_MODELS = "MNIST CNN,CIFAR net,ResNet-18,WRN-16-4,GPT-like"
+BOUNDS = {"0": 0, "8 MiB": 1 << 23, "64 MiB": 1 << 26, "none": 1 << 62}
+_MODELS = "MNIST CNN,CIFAR net,ResNet-18,WRN-16-4,GPT-like,MiniLM,GPT-2"
 
 
 def bounded(step: Step, most: int) -> Step:
@@ -63,7 +64,7 @@ def main() -> None:
     asked = given.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for problem in PROBLEMS:
+    for problem in (*PROBLEMS, *REAL):
         if problem.name in asked.only.split(","):
             rows.append(measure(problem, problem.batches[-1], asked.rounds))
             print(json.dumps(rows[-1]), flush=True)  # noqa: T201
