@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sordino.kernels.matrices import functions
 from sordino.ranks.shard import local
@@ -37,8 +37,7 @@ class Diverged:
 
 def finite(tensors: Sequence[Tensor]) -> bool:
     """Is every number of these finite, as far as this rank has them? One pass: a sum that is finite has finite terms."""
-    compiled = functions()
-    tensors = [tensor if type(tensor) is nn.Parameter else local(tensor) for tensor in tensors]
+    compiled, tensors = functions(), [local(tensor) for tensor in tensors]
     if compiled is not None and compiled.readable(tensors, _SMALL):
         return compiled.finite(tensors)
     with torch.no_grad():

@@ -64,19 +64,11 @@ _written: dict[int, tuple[ref[nn.Parameter], Written | None]] = {}  # by identit
 
 def write(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
     """Set released gradients and remember what they looked like."""
-    whose, toss = ref(owner), _coins.random
+    whose = ref(owner)
     for p, grad in grads:
         # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
         p.grad = own = grad if grad._base is None else grad.data
-        known = _written.get(id(p))
-        if known is None or known[0]() is not p or not _readable(own):
-            _remember(p, own, whose)
-            continue
-        n = own.numel()  # as a rule: what `_remember` does, without its calls
-        first = int(toss() * n)
-        stride = int(toss() * (n - first))
-        sample = floats_at(own.data_ptr(), first, stride)
-        _written[id(p)] = known[0], Written(own, own._version, first, stride, sample, whose)
+        _remember(p, own, whose)
 
 
 def remember(p: nn.Parameter, owner: object) -> None:
@@ -148,23 +140,12 @@ def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
     return None
 
 
-def _readable(grad: Tensor) -> bool:
-    """Whether its numbers can be read where they lie: so many as it has; others may have less memory."""
-    return (
-        type(grad) is Tensor
-        and grad.dtype is torch.float32
-        and grad.is_cpu
-        and grad.is_contiguous()
-        and grad.numel() > 0
-    )
-
-
 def _sample(grad: Tensor, first: int, stride: int) -> list[float]:
     """Two numbers of a tensor, by their places in its memory."""
     grad = local(grad)
     if not grad.numel():
         return []
-    if _readable(grad):
+    if grad.dtype is torch.float32 and grad.is_cpu and grad.is_contiguous():  # as a rule; others may have less memory
         return floats_at(grad.data_ptr(), first, stride)
     found: list[float] = grad.as_strided((2,), (stride,), grad.storage_offset() + first).tolist()
     return found

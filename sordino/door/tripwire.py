@@ -144,8 +144,7 @@ class Tripwire:
         for name, p in self._named.items():
             grad = released.get(name)
             if grad is not None:
-                plain = type(p) is nn.Parameter
-                own = grad if plain or not is_shard(p) or is_shard(grad) else own_part(p, grad)
+                own = own_part(p, grad) if is_shard(p) and not is_shard(grad) else grad
                 written.append((p, own if own.dtype == p.dtype else own.to(p.dtype)))
         released_gradients.write(written, self)
 
@@ -229,7 +228,7 @@ class Tripwire:
         mine = self._mine(optimizer)
         if mine:
             self.steps += 1
-            self.used = self.used or any([p.grad is not None for p in mine])  # noqa: C419 — a generator costs more
+            self.used = self.used or any(p.grad is not None for p in mine)
             self._values.allow(mine)
 
 

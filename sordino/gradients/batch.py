@@ -22,10 +22,6 @@ from sordino.refusal import Refusal
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-_PLAIN = {Tensor}
-"""Of which kinds the parts of most batches are."""
-
-
 def plain(batch: Any) -> Any:
     """The batch with every mapping as a dict of its own, and every list and tuple as it was."""
     if isinstance(batch, Mapping):
@@ -81,10 +77,11 @@ def mapped(change: Callable[[Tensor], Any], batch: Any) -> Any:
 
 def tensors(batch: Any) -> list[Tensor]:
     """Every tensor of a batch; anything else but None is refused, by its kind and not by its content."""
-    if type(batch) is tuple and {*map(type, batch)} == _PLAIN:  # the common case, without a tree
-        return list(batch)
     bare = isinstance(batch, tuple | list) and all(isinstance(leaf, Tensor) for leaf in batch)
-    leaves: list[Any] = list(batch) if bare else [leaf for leaf in tree_flatten(batch)[0] if leaf is not None]
+    if bare:  # the common case, without a tree
+        leaves: list[Any] = list(batch)
+    else:
+        leaves = [leaf for leaf in tree_flatten(batch)[0] if leaf is not None]
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise Refusal(
@@ -103,7 +100,7 @@ def size(batch: Any) -> int:
 
 def rows_of(leaves: list[Tensor]) -> int:
     """The number of samples in the tensors of one batch."""
-    if not all(map(Tensor.dim, leaves)):
+    if any(leaf.dim() == 0 for leaf in leaves):
         raise Refusal(
             "an input has no batch dimension (it is a scalar): need every tensor to have one row per sample; "
             "expand it, or let loss_fn make it"
@@ -127,6 +124,6 @@ def take(batch: Any, index: Any) -> Any:
 
 def to(batch: Any, device: torch.device) -> Any:
     """The batch on a device; itself if it is there."""
-    if type(batch) is tuple and not [leaf for leaf in batch if not isinstance(leaf, Tensor) or leaf.device != device]:
+    if type(batch) is tuple and all(isinstance(leaf, Tensor) and leaf.device == device for leaf in batch):
         return batch
     return mapped(lambda leaf: leaf.to(device), plain(batch))

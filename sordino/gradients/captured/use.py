@@ -54,10 +54,7 @@ class Use:
                     f"layer '{self.name}': its input was changed in place after the layer had read it; "
                     "need the value it computed with; use the out-of-place operation (x = x + y, not x += y)"
                 )
-        found = self.parts(self.saved, g)
-        if self.rows == 1 and not any([isinstance(part, Tensor) for part in found.values()]):  # noqa: C419
-            return found  # type: ignore[return-value]  # parts already, and a tensor's hash is a call
-        return as_parts(found, self.rows)
+        return as_parts(self.parts(self.saved, g), self.rows)
 
 
 def as_parts(found: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
