@@ -112,3 +112,20 @@ def test_a_gradient_of_the_gradient_goes_through(library):
 
     mine = penalty(pooling._MaxPool.apply(x, window, kernel))
     assert torch.allclose(mine, penalty(nn.functional.max_pool2d(x, 2)))
+
+
+class OfAParameter(nn.Module):
+    """Pools an image that all samples share, beside one of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.image = nn.Parameter(torch.randn(1, 8, 6, 6).contiguous(memory_format=LAST))
+        self.layer, self.pool = nn.Conv2d(2, 8, 3, padding=1), nn.MaxPool2d(2)
+
+    def forward(self, x):
+        return (self.pool(self.layer(x)) * self.pool(self.image * 2)).flatten(1)
+
+
+def test_a_parameter_that_is_pooled_is_followed():
+    torch.manual_seed(0)
+    same(OfAParameter(), (torch.randn(5, 2, 6, 6),), loss, Captured(PerformanceOptions(channels_last=True)))

@@ -30,6 +30,8 @@ def max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
     plain = not (module.return_indices or module.ceil_mode) and module.dilation in (1, (1, 1))
     if kernel is None or not plain or tape.idle or tape.shapes_only or type(x) is not Tensor:
         return original(x)
+    if tape.follower is not None:  # operations are followed, and this one would not be seen
+        return original(x)
     if not x.requires_grad or not torch.is_grad_enabled() or x.is_inference():
         return original(x)
     window = Window(_pair(module.kernel_size), _pair(module.stride), _pair(module.padding))
