@@ -3,8 +3,8 @@
     python -m tools.sample_functions --count 40 --seed 7            the questions: name, signature, docstring
     python -m tools.sample_functions --count 40 --seed 7 --answers  the same with the files
 
-A reader gets the questions and a listing of the tree (`python -m tools.sample_functions --tree`), and nothing else. The share of files guessed
-right says how well names, docstrings and tree explain themselves.
+A reader gets the questions and a listing of the tree (`python -m tools.sample_functions --tree`), and nothing else. The
+share of files guessed right says how well names, docstrings and tree explain themselves.
 """
 
 from __future__ import annotations
