@@ -16,10 +16,10 @@ weights with them. Below 20 directions the tail of ρ alone is too much.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from sordino.gradients import check
 from sordino.gradients.batch import losses as losses_of
 from sordino.gradients.batch import size, take
 from sordino.gradients.captured.graph import one_loss_each
+from sordino.gradients.captured.loss_identity import identity_of
 from sordino.gradients.chunked import nothing
 from sordino.gradients.inventory import Inventory
 from sordino.gradients.protocol import LossFn, Norms, PerSample, trainable
@@ -43,7 +44,6 @@ from sordino.refusal import Refusal
 LEAST = 20
 WHOLE = ("all parameters",)
 NO_NORMS = Norms(torch.zeros(0, 1), WHOLE)
-_TRUSTED: WeakSet[nn.Module] = WeakSet()
 _AGREE = 1e-3
 """Relative difference allowed between the losses' derivative along a direction and their gradient's part in it."""
 
@@ -60,6 +60,10 @@ class JL:
     projections: int
     directions: int | None = field(default=None, repr=False)
     """Their seed; None: anew for every batch, as is right where a batch is a whole pass."""
+    _verified: WeakKeyDictionary[nn.Module, set[Hashable]] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+    """Of each model, the losses and modes whose derivative was found to be their gradient, by this object."""
 
     def __post_init__(self) -> None:
         if validate.count("projections", self.projections) < LEAST:
@@ -74,8 +78,10 @@ class JL:
         return FromProjections(self.projections)
 
     def for_pass(self, inventory: Inventory) -> JL:
-        """With directions for one pass."""
-        return replace(self, directions=_seed())
+        """Returns a backend with directions for one pass; what was verified is known to both."""
+        made = replace(self, directions=_seed())
+        object.__setattr__(made, "_verified", self._verified)
+        return made
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """One derivative of all losses along each direction."""
@@ -116,11 +122,17 @@ class JL:
             }
             value, slope = along(direction)
             squared = squared.to(slope.device) + slope.double().square()
-            if not j and model not in _TRUSTED:
-                _verify(_Estimated(value, NO_NORMS, along, model, loss_fn, batch, seed), direction, slope)
-                _TRUSTED.add(model)
+            if not j:
+                self._verify_once(_Estimated(value, NO_NORMS, along, model, loss_fn, batch, seed), direction, slope)
         norms = Norms((squared / self.projections).to(dtype)[:, None], WHOLE, self.estimate)
         return _Estimated(value.detach(), norms, along, model, loss_fn, batch, seed)
+
+    def _verify_once(self, grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> None:
+        """Verifies a model with one loss, in one mode, at its first batch; another loss or mode is verified anew."""
+        model = grads._model
+        way = identity_of(grads._loss_fn), tuple(module.training for module in model.modules())
+        if way not in self._verified.get(model, ()) and _verify(grads, direction, slope):
+            self._verified.setdefault(model, set()).add(way)
 
     def sample_bytes(self, model: nn.Module) -> int:
         """Activations only; a guess from the parameters, as nothing is kept per sample."""
@@ -191,8 +203,16 @@ def _padding(model: nn.Module, parameters: Mapping[str, Tensor]) -> list[tuple[s
     return [(names[id(m.weight)], m.padding_idx) for m in tables if id(m.weight) in names and m.padding_idx is not None]
 
 
-def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> None:
-    """Refuse a model whose derivative is not what its backward pass computes: one is measured, the other summed."""
+def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> bool:
+    """Compares the losses' derivative along a direction, which is measured, with that of the backward pass, which is
+    summed.
+
+    Returns whether the two could be compared: where a derivative is not finite nothing is known.
+
+    Raises:
+        Refusal: the two differ by more than rounding.
+
+    """
     summed = grads.weighted_sum(torch.ones_like(slope)[:, None])
     there = sum(float((g.double() * direction[f"model.{name}"].double()).sum()) for name, g in summed.items())
     here, size = float(slope.double().sum()), float(slope.double().abs().sum())
@@ -202,6 +222,7 @@ def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -
             "both to be the same, as the one is measured and the other summed; "
             "look for hand-written backward passes, or use the default backend"
         )
+    return size < float("inf")
 
 
 def _seed() -> int:

@@ -19,6 +19,7 @@ from sordino.gradients.protocol import Norms
 from sordino.random.rng import Rng
 from sordino.ranks.ranked_lot import RankedLot
 from sordino.refusal import Refusal
+from sordino.weigh.own_code import is_own_code
 
 Given = Tensor | NDArray[np.float64]
 Rows = TypeVar("Rows", Tensor, Norms, "NDArray[np.float64]", "NDArray[np.float32]")
@@ -75,8 +76,8 @@ class Watched:
         self.broken, self.watching = False, False
 
     def __call__(self, function: Callable[[Norms], Tensor]) -> Callable[[Norms], Tensor]:
-        """The function, watched; the library's own are proved and stay as they are."""
-        if str(getattr(function, "__module__", "")).startswith("sordino."):
+        """Returns the function, watched. The library's own functions are proved and returned as they are."""
+        if is_own_code(function):
             return function
         self.watching = True
         self._rng = Rng.from_entropy()

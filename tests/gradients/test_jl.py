@@ -11,7 +11,8 @@ import sordino as sd
 from sordino.accounting import PLD, RDP, Moments, Unsupported
 from sordino.accounting.gaussian import gaussian_delta
 from sordino.events import FixedSize, Gaussian, Poisson, ProjectedClip, Repeat
-from sordino.gradients import JL, Loop
+from sordino.gradients import JL, Loop, jl
+from sordino.gradients.inventory import Inventory
 from sordino.gradients.protocol import trainable
 from tests.gradients.oracle import square
 from tests.gradients.zoo import GRID, Case
@@ -227,3 +228,45 @@ def test_a_model_without_forward_mode_is_refused_with_the_cure():
 
     with pytest.raises(sd.Refusal, match="use the default backend"):
         JL(20).per_sample(Model(), square, (torch.randn(4, 3),))
+
+
+class _TwiceBackwards(torch.autograd.Function):
+    """The identity, whose backward pass gives twice the gradient that its forward-mode derivative says."""
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+    @staticmethod
+    def jvp(ctx, g):
+        return g.clone()
+
+
+def test_a_second_loss_is_verified_as_the_first_was():
+    model, backend, x = nn.Linear(3, 2), JL(20), torch.randn(4, 3)
+    backend.per_sample(model, square, (x,))
+    for used in (backend, JL(20)):
+        with pytest.raises(sd.Refusal, match="not the gradient"):
+            used.per_sample(model, lambda m, x: square(lambda x: _TwiceBackwards.apply(m(x)), x), (x,))
+
+
+def test_what_one_backend_verified_another_does_not_believe(monkeypatch):
+    """Trust lives in the object that verified, and in what it makes for a pass."""
+    verified = []
+    real = jl._verify
+    monkeypatch.setattr(jl, "_verify", lambda *given: verified.append(1) or real(*given))
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    first = JL(20)
+    first.per_sample(model, square, (x,))
+    first.for_pass(Inventory(model)).per_sample(model, square, (x,))
+    assert len(verified) == 1
+    JL(20).per_sample(model, square, (x,))
+    assert len(verified) == 2

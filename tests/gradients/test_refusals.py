@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sordino.gradients import Captured
 from sordino.gradients.first_batch import verify
+from sordino.gradients.inventory import Inventory
 from sordino.gradients.layers import rule
 from sordino.refusal import Refusal
 from tests.gradients.models import Net, mlp
@@ -164,3 +165,23 @@ def test_a_model_that_float32_cannot_hold_and_float64_can_is_trained(monkeypatch
     Captured().per_sample(model, loss_fn, (x,))
     monkeypatch.setattr(verify, "_in_double", lambda *_: None)
     refused(model, (x,), loss_fn, "ill-conditioned", "model.double()")
+
+
+def test_a_model_is_trusted_by_the_verdict_and_not_before():
+    """A refused comparison leaves nothing trusted, so that the next batch is compared again."""
+    backend = Captured()
+    model = nn.Sequential(nn.Linear(3, 4), _Mixing(), nn.Linear(4, 2))
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        with pytest.raises(Refusal, match="not autograd's"):
+            backend.per_sample(model, square, (x,))
+        plan = backend._plans.find(Inventory(model), square, [x])
+        assert not plan.trusted
+    fine = nn.Linear(3, 2)
+    backend.per_sample(fine, square, (x,))
+    assert backend._plans.find(Inventory(fine), square, [x]).trusted
+
+
+class _Mixing(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0)

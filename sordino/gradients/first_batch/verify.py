@@ -42,19 +42,30 @@ _NOTHING = 1e-15
 
 
 def verify(session: Session, more: Any) -> None:
-    """Norms and a sum of three samples against autograd's, in training mode without dropout, else in evaluation."""
+    """Compares norms and a sum of three samples with autograd's, in training mode without dropout, else in evaluation mode.
+
+    The plan becomes trusted when the comparison has ended well, and not before: a model that was refused once must be
+    compared again. If no sample had a finite gradient nothing was compared, and the next batch will be.
+
+    Raises:
+        Refusal: the two differ by more than rounding explains.
+
+    """
     worst: tuple[float, str] = (0.0, "")
+    session.plan.trusted, compared = False, False
     for last in (session.plan.channels_last, False):
         session.plan.channels_last = last  # a tensor is filled with random numbers in the order of its memory
         for everything in (False, True):
             with without_dropout(session.modules, everything=everything), as_computed():
-                worst, drawn = _worst(session, more)
+                worst, drawn, compared = _worst(session, more)
             if worst[0] <= _tolerance(session.model):
+                session.plan.trusted = compared
                 return
         if not (last and drawn):
             break
     apart = _in_double(session, more)
     if apart is not None and apart <= _AGREE:
+        session.plan.trusted = compared
         return
     if apart is None and worst[0] <= _CONDITIONED:
         raise Refusal(
@@ -71,12 +82,16 @@ def verify(session: Session, more: Any) -> None:
     )
 
 
-def _worst(session: Session, more: Any) -> tuple[tuple[float, str], bool]:
-    """The disagreement, and whether the passes are random; if so, by several seeds: coins may leave layers out."""
-    worst, drawn = _disagreement(session, more, _SEEDS[0])
-    if drawn:
-        worst = max(worst, *[_disagreement(session, more, seed)[0] for seed in _SEEDS[1:]])
-    return worst, drawn
+def _worst(session: Session, more: Any) -> tuple[tuple[float, str], bool, bool]:
+    """Returns the largest disagreement, whether the passes are random, and whether any sample could be compared.
+
+    Random passes are compared with several seeds, because coins may leave layers out.
+    """
+    worst, drawn, compared = _disagreement(session, more, _SEEDS[0])
+    for seed in _SEEDS[1:] if drawn else ():
+        another, _, also = _disagreement(session, more, seed)
+        worst, compared = max(worst, another), compared or also
+    return worst, drawn, compared
 
 
 def _in_double(session: Session, more: Any) -> float | None:
@@ -105,8 +120,10 @@ def _tolerance(model: nn.Module) -> float:
     return _AGREE_LOW if low else _AGREE
 
 
-def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool]:
-    """The largest relative difference over parameters, and where; and whether anything was drawn at random."""
+def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool, bool]:
+    """Returns the largest relative difference over parameters and its place; whether anything was drawn at random; and
+    whether any sample's gradient was finite, so that something was compared.
+    """
     plan, model = session.plan, session.model
     parameters = trainable(model)
     some = next(iter(parameters.values()))
@@ -116,6 +133,7 @@ def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, 
         norms = grads.norms().squared.double().sqrt()  # (3, P)
     true, weights = torch.zeros_like(norms), torch.tensor([[1.0], [-0.5], [2.0]], device=some.device)
     sums = {name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach() for name, p in parameters.items()}
+    compared = False
     plainly = _on_one_graph if drawn else _one_by_one
     for i, plain in enumerate(plainly(session, more, scale, seed)):  # one gradient in memory at a time
         for column, name in enumerate(parameters):
@@ -124,7 +142,7 @@ def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, 
         if not bool((true[i].isfinite() & norms[i].isfinite()).all()):
             true[i], norms[i], weights[i] = 0, 0, 0
             continue
-        plan.trusted = True  # if no sample is finite, the next batch is compared as well
+        compared = True
         for name, g in plain.items():
             sums[name].add_(g, alpha=float(weights[i]))
     ours = grads.weighted_sum(weights)
@@ -135,7 +153,7 @@ def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, 
         difference = squared_norms((sums[name] - ours[name])[None]).sqrt()[0]
         worst[column] = torch.maximum(worst[column], difference / floor[:, column].sum())
     where = int(worst.argmax())
-    return (float(worst[where]), plan.names[where]), drawn
+    return (float(worst[where]), plan.names[where]), drawn, compared
 
 
 def _measured(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
