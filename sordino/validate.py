@@ -16,6 +16,8 @@ def number(name: str, value: object) -> float:
         raise TypeError(f"{name}={value!r}: must be a number, not {type(value).__name__}")
     try:
         result = float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: a number of {len(str(value))} digits: must be below 1.8e308") from None
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name}={value!r}: must be a single number") from error
     if math.isnan(result):
@@ -55,6 +57,14 @@ def fraction(name: str, value: object) -> float:
     result = number(name, value)
     if not 0 < result < 1:
         raise ValueError(f"{name}={value!r}: must lie strictly between 0 and 1")
+    return result
+
+
+def probability(name: str, value: object) -> float:
+    """A number from 0 to 1, both included."""
+    result = number(name, value)
+    if not 0 <= result <= 1:
+        raise ValueError(f"{name}={value!r}: must lie in [0, 1]")
     return result
 
 

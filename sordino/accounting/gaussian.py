@@ -20,6 +20,8 @@ _HALF_PI_ROOT = math.sqrt(math.pi / 2)
 _SQRT2 = math.sqrt(2.0)
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 _BISECTIONS = 120
+LARGEST_MU = 1e150
+"""Beyond it ε, which is about μ²/2, is no float any more."""
 
 
 def _mills(x: float) -> float:
@@ -28,11 +30,21 @@ def _mills(x: float) -> float:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """δ at ε of the Gaussian mechanism with parameter μ, to full relative precision.
+    """Returns δ at ε of the Gaussian mechanism with parameter μ ≥ 0, to full relative precision.
+
+    The hockey-stick divergence is defined for every finite ε, negative ones included.
 
     >>> round(gaussian_delta(1.0, 1.0), 6)
     0.126937
     """
+    epsilon = validate.number("epsilon", epsilon)
+    if math.isinf(epsilon):
+        raise ValueError(f"epsilon={epsilon}: must be finite")
+    return _delta(validate.non_negative("mu", mu), epsilon)
+
+
+def _delta(mu: float, epsilon: float) -> float:
+    """Returns δ at ε for numbers that are known to be in range."""
     if mu == 0:
         return 0.0 if epsilon >= 0 else -math.expm1(epsilon)
     low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
@@ -41,36 +53,38 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
         log_density = -0.5 * low * low - _LOG_ROOT_2PI
         return math.exp(log_density) * max(0.0, _mills(low) - _mills(high)) if log_density > -745 else 0.0
     first, second = float(log_ndtr(-low)), epsilon + float(log_ndtr(-high))
-    return math.exp(first) * -math.expm1(min(0.0, second - first))
+    # so little noise that both exponents are infinite: the outputs are told apart with certainty
+    return math.exp(first) * -math.expm1(min(0.0, second - first)) if second > -math.inf else math.exp(first)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest ε ≥ 0 with δ(ε) ≤ delta, rounded up.
+    """Returns the smallest ε ≥ 0 with δ(ε) ≤ delta, rounded up, for μ ≥ 0 and delta in [0, 1].
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 4)
     4.3772
     """
-    if delta >= 1 or gaussian_delta(mu, 0.0) <= delta:
+    mu, delta = validate.non_negative("mu", mu), validate.probability("delta", delta)
+    if delta >= 1 or _delta(mu, 0.0) <= delta:
         return 0.0
-    if delta <= 0:
+    if delta <= 0 or mu > LARGEST_MU:
         return math.inf
     low, high = 0.0, max(mu, 1e-300)
-    while gaussian_delta(mu, high) > delta:
+    while _delta(mu, high) > delta:
         low, high = high, 2 * high
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         if not low < middle < high:
             break
-        low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
+        low, high = (middle, high) if _delta(mu, middle) > delta else (low, middle)
     return high
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest μ whose δ(ε) is at most delta, rounded down.
+    """Returns the largest μ whose δ(ε) is at most delta, rounded down.
 
     Args:
-        epsilon: to be met.
-        delta: at this δ.
+        epsilon: to be met, at least 0.
+        delta: at this δ, strictly between 0 and 1.
 
     Returns:
         μ; the noise multiplier is 1/μ.
@@ -80,14 +94,15 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         0.2681
 
     """
+    epsilon, delta = validate.non_negative("epsilon", epsilon), validate.fraction("delta", delta)
     low, high = 0.0, 1.0
-    while gaussian_delta(high, epsilon) <= delta:
+    while _delta(high, epsilon) <= delta:
         low, high = high, 2 * high
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         if not low < middle < high:
             break
-        low, high = (middle, high) if gaussian_delta(middle, epsilon) <= delta else (low, middle)
+        low, high = (middle, high) if _delta(middle, epsilon) <= delta else (low, middle)
     return low
 
 

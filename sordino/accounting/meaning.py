@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sordino import validate
 from sordino.accounting import PLD, Tradeoff, relation_of, tradeoff
 from sordino.events import Event, Relation
 
@@ -27,6 +28,8 @@ def tier(epsilon: float) -> str:
     >>> tier(0.9), tier(3)
     ('strong formal protection (ε ≤ 1)', 'reasonable protection (ε ≤ 10)')
     """
+    if validate.number("epsilon", epsilon) < 0:
+        raise ValueError(f"epsilon={epsilon}: must be >= 0")
     if epsilon <= STRONG:
         return "strong formal protection (ε ≤ 1)"
     if epsilon <= REASONABLE:
@@ -40,6 +43,8 @@ def percent(share: float) -> str:
     >>> percent(0.50001), percent(0.0123), percent(1.0)
     ('50.1 %', '1.3 %', '100 %')
     """
+    if validate.number("share", share) < 0:
+        raise ValueError(f"share={share}: must be >= 0")
     if share >= 1:
         return "100 %"
     digits = 1 if share >= 0.001 else 3

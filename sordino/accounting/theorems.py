@@ -18,6 +18,8 @@ from sordino import validate
 
 Guarantee = tuple[float, float]
 
+_OVERFLOW = 700.0  # exponentials of more are no floats
+
 
 def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
     """Releases on the same data: (Σ ε, Σ δ).
@@ -25,8 +27,13 @@ def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
     >>> sequential([(1.0, 1e-6), (0.5, 0.0)])
     (1.5, 1e-06)
     """
-    pairs = list(guarantees)
+    pairs = [_checked(epsilon, delta) for epsilon, delta in guarantees]
     return math.fsum(e for e, _ in pairs), math.fsum(d for _, d in pairs)
+
+
+def _checked(epsilon: float, delta: float) -> Guarantee:
+    """Returns the guarantee; refuses an ε below zero and a δ outside of [0, 1]."""
+    return validate.non_negative("epsilon", epsilon), validate.probability("delta", delta)
 
 
 def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
@@ -35,7 +42,7 @@ def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
     >>> parallel([(1.0, 1e-6), (0.5, 0.0)])
     (1.0, 1e-06)
     """
-    pairs = list(guarantees)
+    pairs = [_checked(epsilon, delta) for epsilon, delta in guarantees]
     return max((e for e, _ in pairs), default=0.0), max((d for _, d in pairs), default=0.0)
 
 
@@ -57,7 +64,8 @@ def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guar
 
     """
     spread, count = _spread(epsilon, count, slack)
-    return spread + count * epsilon * math.expm1(epsilon), count * delta + slack
+    drift = count * epsilon * math.expm1(epsilon) if epsilon < _OVERFLOW else math.inf
+    return spread + drift, count * validate.probability("delta", delta) + slack
 
 
 def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
@@ -78,7 +86,7 @@ def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guar
 
     """
     spread, count = _spread(epsilon, count, slack)
-    return spread + count * epsilon * math.tanh(epsilon / 2), count * delta + slack
+    return spread + count * epsilon * math.tanh(epsilon / 2), count * validate.probability("delta", delta) + slack
 
 
 def _spread(epsilon: float, count: int, slack: float) -> tuple[float, int]:
@@ -107,8 +115,9 @@ def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float
         '2.79e-07'
 
     """
-    epsilon = validate.non_negative("epsilon", epsilon)
+    epsilon, delta = _checked(epsilon, delta)
     count = validate.count("count", count)
+    total_epsilon = validate.non_negative("total_epsilon", total_epsilon)
     heads = np.arange(count + 1)
     loss = (2 * heads - count) * epsilon
     use = loss > total_epsilon
@@ -127,6 +136,8 @@ def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> flo
     4.77457
     """
     total_delta = validate.fraction("total_delta", total_delta)
+    epsilon, delta = _checked(epsilon, delta)
+    count = validate.count("count", count)
     low, high = 0.0, count * epsilon
     if optimal_delta(epsilon, delta, count, high) > total_delta:
         return math.inf
@@ -147,6 +158,13 @@ def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
     (3.0, 0.0)
     """
     size = validate.count("size", size)
+    epsilon, delta = _checked(epsilon, delta)
+    if delta == 0:
+        return size * epsilon, 0.0
+    if epsilon * size > _OVERFLOW:
+        # (e^{kε} − 1)/(e^ε − 1) ≥ e^{(k−1)ε}: in logarithms, for the quotient overflows
+        log_delta = math.log(delta) + (size - 1) * epsilon - math.log(-math.expm1(-epsilon))
+        return size * epsilon, math.exp(min(log_delta, 0.0))
     factor = float(size) if epsilon == 0 else math.expm1(size * epsilon) / math.expm1(epsilon)
     return size * epsilon, min(1.0, delta * factor)
 
@@ -158,7 +176,10 @@ def amplified(epsilon: float, delta: float, rate: float) -> Guarantee:
     0.017037
     """
     rate = validate.rate("rate", rate)
-    return math.log1p(rate * math.expm1(validate.non_negative("epsilon", epsilon))), rate * delta
+    epsilon, delta = _checked(epsilon, delta)
+    if epsilon > _OVERFLOW:
+        return epsilon + math.log(rate) + math.log1p((1 - rate) / rate * math.exp(-epsilon)), rate * delta
+    return math.log1p(rate * math.expm1(epsilon)), rate * delta
 
 
 def post_processed(epsilon: float, delta: float) -> Guarantee:
@@ -176,4 +197,4 @@ def post_processed(epsilon: float, delta: float) -> Guarantee:
         (1.0, 1e-05)
 
     """
-    return epsilon, delta
+    return _checked(epsilon, delta)

@@ -24,18 +24,31 @@ from sordino.events import Event
 
 _POINTS = 60
 _LEAST_DELTA = 1e-10
+_LARGEST_EXPONENT = 700.0  # beyond it an exponential overflows
 
 
 def epsilon_delta_tradeoff(epsilon: float, delta: float, alpha: float | Array) -> Array:
-    """f_{ε,δ}(α) = max(0, 1 − δ − e^ε α, e^{−ε}(1 − δ − α)).
+    """Returns f_{ε,δ}(α) = max(0, 1 − δ − e^ε α, e^{−ε}(1 − δ − α)).
 
     >>> round(float(epsilon_delta_tradeoff(1.0, 1e-5, 0.05)), 6)
     0.864076
     """
-    alpha = np.asarray(alpha, dtype=float)
-    return np.asarray(
-        np.maximum(0.0, np.maximum(1 - delta - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - delta - alpha)))
-    )
+    epsilon, delta = validate.non_negative("epsilon", epsilon), validate.probability("delta", delta)
+    alpha = _error_rates(alpha)
+    with np.errstate(divide="ignore"):
+        # e^ε α as one exponential: e^ε alone overflows beyond 709
+        grown = np.exp(np.minimum(epsilon + np.log(alpha), _LARGEST_EXPONENT))
+    return np.asarray(np.maximum(0.0, np.maximum(1 - delta - grown, math.exp(-epsilon) * (1 - delta - alpha))))
+
+
+def _error_rates(alpha: float | Array) -> Array:
+    """Returns error rates as an array; refuses what is not a number from 0 to 1."""
+    if isinstance(alpha, bool | str | bytes):
+        raise TypeError(f"alpha={alpha!r}: must be a number or an array of numbers")
+    rates = np.asarray(alpha, dtype=float)
+    if not np.all((rates >= 0) & (rates <= 1)):
+        raise ValueError("alpha: must lie in [0, 1]")
+    return rates
 
 
 def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
@@ -53,7 +66,8 @@ def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
         0.7405
 
     """
-    return np.asarray(ndtr(ndtri(1 - np.asarray(alpha, dtype=float)) - mu))
+    mu, alpha = validate.non_negative("mu", mu), _error_rates(alpha)
+    return np.asarray(ndtr(ndtri(1 - alpha) - mu))
 
 
 def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
@@ -74,8 +88,7 @@ def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
         0.929
 
     """
-    rate = validate.rate("rate", rate)
-    alpha = np.asarray(alpha, dtype=float)
+    mu, rate, alpha = validate.non_negative("mu", mu), validate.rate("rate", rate), _error_rates(alpha)
     if rate == 1.0:
         return gaussian_tradeoff(mu, alpha)
     # f_q has slope −1 where G_μ has: α* = Φ(−μ/2); there f_q = q·α* + (1−q)(1−α*)
@@ -110,11 +123,17 @@ class Tradeoff:
     epsilons: Array
     deltas: Array
 
+    def __post_init__(self) -> None:
+        epsilons, deltas = np.atleast_1d(self.epsilons), np.atleast_1d(self.deltas)
+        if epsilons.shape != deltas.shape or epsilons.ndim != 1 or not len(epsilons):
+            raise ValueError("epsilons, deltas: must be lists of one length, with at least one point")
+        for epsilon, delta in zip(epsilons, deltas, strict=True):
+            validate.non_negative("epsilons", epsilon)
+            validate.probability("deltas", delta)
+
     def __call__(self, alpha: float | Array) -> Array:
         """β(α), the smallest false-negative rate of any attack with false-positive rate α."""
-        alpha = np.asarray(alpha, dtype=float)
-        if np.any((alpha < 0) | (alpha > 1)):
-            raise ValueError("alpha: must lie in [0, 1]")
+        alpha = _error_rates(alpha)
         curves = [epsilon_delta_tradeoff(e, d, alpha) for e, d in zip(self.epsilons, self.deltas, strict=True)]
         return np.asarray(np.max(curves, axis=0))
 
@@ -142,11 +161,15 @@ def tradeoff(event: Event, accountant: Accountant | None = None, points: int = _
     0.74
     """
     used = PLD(tolerance=3e-4) if accountant is None else accountant
+    points = validate.count("points", points, least=2)
     if not is_private(event):
         return Tradeoff(np.array([0.0]), np.array([1.0]))
     most = used.epsilon(event, _LEAST_DELTA)
     if math.isinf(most):
         most = used.epsilon(event, 1e-5)
+    if math.isinf(most):
+        # nothing is known about the event at any ε, so nothing is promised about an attack
+        return Tradeoff(np.array([0.0]), np.array([1.0]))
     epsilons = np.concatenate(([0.0], np.linspace(0.0, 1.0, points)[1:] ** 1.5 * max(most, 1e-6)))
     deltas = np.array([used.delta(event, float(epsilon)) for epsilon in epsilons])
     return Tradeoff(epsilons, np.minimum.accumulate(deltas))

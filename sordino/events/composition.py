@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from sordino import validate
 from sordino.events.base import Event, checked, set_field
 
+MOST_REPETITIONS = 2**53
+"""Whole numbers beyond it are no floats, and no run repeats anything so often."""
+
 
 @dataclass(frozen=True)
 class Repeat(Event):
@@ -30,6 +33,8 @@ class Repeat(Event):
     def __post_init__(self) -> None:
         set_field(self, "event", checked(self.event))
         set_field(self, "count", validate.count("count", self.count))
+        if self.count > MOST_REPETITIONS:
+            raise ValueError(f"count: a number of {len(str(self.count))} digits: must be at most {MOST_REPETITIONS:,}")
 
 
 @dataclass(frozen=True, init=False)
@@ -72,7 +77,7 @@ class Group(Event):
 
     def __post_init__(self) -> None:
         set_field(self, "event", checked(self.event))
-        validate.count("size", self.size)
+        set_field(self, "size", validate.count("size", self.size))
 
 
 @dataclass(frozen=True)

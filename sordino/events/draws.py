@@ -58,8 +58,8 @@ class FixedSize(Event):
     assumes: ClassVar[str] = "each lot is a uniformly random subset of fixed size: the lots of this run were drawn so"
 
     def __post_init__(self) -> None:
-        validate.count("batch_size", self.batch_size)
-        validate.count("dataset_size", self.dataset_size)
+        set_field(self, "batch_size", validate.count("batch_size", self.batch_size))
+        set_field(self, "dataset_size", validate.count("dataset_size", self.dataset_size))
         if self.batch_size > self.dataset_size:
             raise ValueError(f"batch_size={self.batch_size}: must be <= dataset_size={self.dataset_size}")
         set_field(self, "event", checked(self.event))
@@ -90,8 +90,8 @@ class TruncatedPoisson(Event):
 
     def __post_init__(self) -> None:
         set_field(self, "rate", validate.rate("rate", self.rate))
-        validate.count("dataset_size", self.dataset_size)
-        validate.count("max_batch", self.max_batch)
+        set_field(self, "dataset_size", validate.count("dataset_size", self.dataset_size))
+        set_field(self, "max_batch", validate.count("max_batch", self.max_batch))
         set_field(self, "event", checked(self.event))
 
 
@@ -115,7 +115,7 @@ class BallsInBins(Event):
     assumes: ClassVar[str] = "each record chose its lot of an epoch in secret: the lots of this run were drawn so"
 
     def __post_init__(self) -> None:
-        validate.count("bins", self.bins)
+        set_field(self, "bins", validate.count("bins", self.bins))
         set_field(self, "event", checked(self.event))
 
 

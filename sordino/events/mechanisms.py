@@ -181,5 +181,7 @@ class NonPrivate(Event):
     reason: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.reason, str):
+            raise TypeError(f"reason={self.reason!r}: must be a sentence, not {type(self.reason).__name__}")
         if not self.reason:
             raise ValueError("reason='': say why there is no guarantee")

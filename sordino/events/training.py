@@ -42,6 +42,7 @@ def training_event(
         if dataset_size is None:
             raise ValueError("dataset_size: needed for lots of a fixed size")
         return Repeat(FixedSize(max(1, math.ceil(rate * dataset_size)), dataset_size, release), steps)
+    steps = validate.count("steps", steps)
     return passes_event(rate, release, math.ceil(steps / lots_in_a_pass(rate)), drawn)
 
 

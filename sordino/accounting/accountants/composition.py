@@ -58,7 +58,7 @@ def _single(sampled: Sampled, delta: float, event: Event) -> float:
         return pure
     if not isinstance(sampled.pair, GaussianPair):
         raise Unsupported(event, "basic and advanced composition know Gaussian, Laplace, exponential, response only")
-    epsilon = gaussian_epsilon(sampled.pair.mu, delta / sampled.rate)
+    epsilon = gaussian_epsilon(sampled.pair.mu, min(1.0, delta / sampled.rate))
     return math.log1p(sampled.rate * math.expm1(epsilon)) if epsilon < 700 else epsilon + math.log(sampled.rate)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
-from sordino.accounting.accountants.tuned import searches, tuned_delta, tuned_epsilon
+from sordino.accounting.accountants.tuned import least_delta, least_epsilon, searches, tuned_delta, tuned_epsilon
 from sordino.accounting.losses.allocation import AllocationPair
 from sordino.accounting.losses.certified import adding_at_most, directions, phases_delta, phases_epsilon, sum_of_parts
 from sordino.accounting.losses.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
@@ -50,6 +50,9 @@ class PLD:
     name = "PLD"
     is_bound = True
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tolerance", validate.fraction("tolerance", self.tolerance))
+
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
         """The smallest ε at this δ that can be certified; infinity when there is none."""
         return self._bound(event, delta, relation, want_lower=False)[1]
@@ -74,7 +77,9 @@ class PLD:
         if not is_private(event):
             return (1.0, 1.0)
         if searches(event):
-            return (0.0, tuned_delta(event, epsilon, self, relation or self.relation))
+            asked = relation or self.relation
+            high = tuned_delta(event, epsilon, self, asked)
+            return (min(high, least_delta(event, epsilon, self, asked)) if want_lower else 0.0, high)
         phases = collect(event, relation_of(event, relation or self.relation), 1e-10)
         if not phases:
             return (0.0, 0.0)
@@ -96,7 +101,9 @@ class PLD:
         if not is_private(event):
             return (math.inf, math.inf)
         if searches(event) and delta > 0:
-            return (0.0, tuned_epsilon(event, delta, self, relation or self.relation))
+            asked = relation or self.relation
+            high = tuned_epsilon(event, delta, self, asked)
+            return (min(high, least_epsilon(event, delta, self, asked)) if want_lower else 0.0, high)
         phases = collect(event, relation_of(event, relation or self.relation), max(delta, 1e-30))
         if not phases:
             return (0.0, 0.0)

@@ -66,6 +66,17 @@ class RDP:
     name = "RDP"
     is_bound = True
 
+    def __post_init__(self) -> None:
+        orders = tuple(validate.number("orders", order) for order in self.orders)
+        if not orders:
+            raise ValueError("orders=(): must hold at least one order above 1")
+        wrong = [order for order in orders if not 1 < order < math.inf]
+        if wrong:
+            raise ValueError(
+                f"orders: {wrong[0]:g} is no order: a Rényi divergence converts to ε at finite orders above 1"
+            )
+        object.__setattr__(self, "orders", orders)
+
     def curve(self, event: Event, *, relation: Relation | None = None) -> Array:
         """The Rényi divergence of the event at each of the orders."""
         event = canonical(event)
@@ -90,10 +101,15 @@ class RDP:
         if not is_private(event):
             return lambda epsilon: np.ones_like(np.asarray(epsilon, dtype=float))
         orders, curve = np.array(self.orders), self.curve(event)
-        return lambda epsilon: np.vectorize(lambda one: curve_delta(orders, curve, float(one)), otypes=[float])(epsilon)
+
+        def delta_at(epsilon: float) -> float:
+            return curve_delta(orders, curve, validate.non_negative("epsilon", epsilon))
+
+        return lambda epsilon: np.vectorize(delta_at, otypes=[float])(epsilon)
 
     def best_order(self, event: Event, delta: float) -> float:
         """The order at which ε is smallest."""
+        delta = validate.fraction("delta", delta)
         orders, curve = np.array(self.orders), self.curve(event)
         values = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
         return float(orders[int(np.argmin(values))])
@@ -113,6 +129,9 @@ class Moments:
 
     name = "moments"
     is_bound = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "most", validate.count("most", self.most))
 
     def _log_moments(self, event: Event) -> tuple[Array, Array]:
         powers = np.arange(1.0, self.most + 1)

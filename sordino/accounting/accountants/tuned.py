@@ -4,7 +4,9 @@ Of one search the smaller of two bounds counts, by its profile (`losses.selectio
 (`losses.stopping`). Beside other releases it is composed by Rényi divergences, or by adding: (ε₁ + ε₂, δ₁ + δ₂) with δ cut
 in several ways.
 
-**Privacy:** upper bounds only. The lower bound of a search is 0: none is known here.
+**Privacy:** upper bounds, held against what one run costs. If all scores are equal, the winner is the first run, so a
+search reveals at least what a run reveals with the probability that there is a run: δ_search(ε) ≥ P[K ≥ 1]·δ_run(ε). That is
+its lower bound, and a search that is priced below it is not returned.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Protocol
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
 from sordino.accounting.losses.selection import NegativeBinomialRuns, PoissonRuns, Profile, Runs, Winner
+from sordino.accounting.losses.soundness import at_most
 from sordino.accounting.losses.stopping import expected_runs
 from sordino.events import (
     Event,
@@ -39,6 +42,8 @@ _BELOW = 1e-4
 """The profile is sampled to where δ is this share of what a run may have."""
 
 
+_LEAST_COMPARED = 1e-280
+"""A δ below it is not compared: floats end."""
 _USUAL = 1e-8
 """One table serves all δ down to this; below, one for each decade."""
 
@@ -54,6 +59,14 @@ class Bounds(Hashable, Protocol):
         """An upper bound on δ."""
         ...
 
+    def bounds(self, event: Event, delta: float, *, relation: Relation | None = None) -> tuple[float, float]:
+        """Lower and upper bounds on ε."""
+        ...
+
+    def delta_bounds(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> tuple[float, float]:
+        """Lower and upper bounds on δ."""
+        ...
+
 
 def searches(event: Event) -> bool:
     """Whether the best of many runs is anywhere in an event."""
@@ -67,7 +80,9 @@ def tuned_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | 
     with suppress(Unsupported):
         found = RDP(relation=relation).epsilon(event, delta)
     if isinstance(event, Search):
-        return min(found, _winner(event, one, relation, delta).epsilon(delta, _most(event, one, relation, delta)))
+        found = min(found, _winner(event, one, relation, delta).epsilon(delta, _most(event, one, relation, delta)))
+        at_most(least_epsilon(event, delta, one, relation), found, "one run of a search, and the whole search")
+        return found
     parts, rest = _parts(event)
     shares = _SHARES if rest != Together() else (0.0,)
     for share in shares:
@@ -86,7 +101,44 @@ def tuned_delta(event: Event, epsilon: float, one: Bounds, relation: Relation | 
         found = RDP(relation=relation).delta(event, epsilon)
     if isinstance(event, Search):
         found = min(found, _winner(event, one, relation, max(found * _BELOW, 1e-30)).delta(epsilon))
+        least = least_delta(event, epsilon, one, relation)
+        if least > _LEAST_COMPARED:
+            # compared as logarithms, so that a δ of 1e-12 above one of 1e-15 is noticed
+            at_most(math.log(least), math.log(max(found, _LEAST_COMPARED)), "one run of a search, and the whole search")
     return found
+
+
+def least_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | None) -> float:
+    """Returns a lower bound on ε of an event with searches: what one run of the costliest search costs alone.
+
+    Scores that are all equal make the winner the first run, so δ_search ≥ P[K ≥ 1]·δ_run at every ε.
+    """
+    event = canonical(event)
+    if isinstance(event, Search):
+        share = delta / _chance_of_a_run(event)
+        if searches(event.event) or share >= 1:
+            return 0.0
+        return _run_bounds(one, event.event, share, relation)
+    parts, rest = _parts(event)
+    found = max(least_epsilon(search, delta, one, relation) for search, _ in parts)
+    return max(found, _run_bounds(one, rest, delta, relation)) if rest != Together() else found
+
+
+@lru_cache(maxsize=256)
+def _run_bounds(one: Bounds, event: Event, delta: float, relation: Relation | None) -> float:
+    return one.bounds(event, delta, relation=relation)[0]
+
+
+def least_delta(event: Event, epsilon: float, one: Bounds, relation: Relation | None) -> float:
+    """Returns a lower bound on δ of a search, P[K ≥ 1]·δ_run(ε); zero where searches are composed with other releases."""
+    event = canonical(event)
+    if not isinstance(event, Search) or searches(event.event):
+        return 0.0
+    return _chance_of_a_run(event) * one.delta_bounds(event.event, epsilon, relation=relation)[0]
+
+
+def _chance_of_a_run(event: Search) -> float:
+    return -math.expm1(-event.mean) if isinstance(event, TunePoisson) else 1.0
 
 
 def _parts(event: Event) -> tuple[list[tuple[Search, int]], Event]:

@@ -92,10 +92,13 @@ def base_ratio(rate: float, loss: Array) -> Array:
     """The inverse: λ at which the loss is reached; −∞ where it never is."""
     if rate == 1.0:
         return loss
+    bottom = math.log1p(-rate)
     with np.errstate(invalid="ignore", divide="ignore"):
-        near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / rate, -1.0))
+        near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / rate, -0.5))
+        # close to the smallest loss, log(1 − q), the ratio is a small difference: e^loss − (1 − q), without cancellation
+        small = bottom - math.log(rate) + np.log(np.maximum(np.expm1(np.minimum(loss, 1.0) - bottom), 0.0))
         far = loss - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 1.0)))
-    return np.where(loss <= 1.0, near, far)
+    return np.where(loss > 1.0, far, np.where(np.expm1(np.minimum(loss, 1.0)) / rate > -0.5, near, small))
 
 
 @dataclass(frozen=True)
@@ -203,9 +206,18 @@ class Sampled:
         return Bins(middle, mixed, _log_below(a, mixed, np.insert(ends, 0, -math.inf)))
 
     def _signed_ratio(self, loss: Array) -> Array:
-        """1 + (e^loss − 1)/q, negative where the loss is never reached, capped where no mass is left."""
+        """Returns dP/dQ = (e^loss − (1 − q))/q at each loss, negative where the loss is never reached.
+
+        The difference is written as (1 − q)(e^{loss − log(1−q)} − 1), because 1 + (e^loss − 1)/q loses every digit once
+        e^loss is below 2⁻⁵³ (at q = 1, below a loss of −37): a ratio of zero puts the mass of a cell at the wrong end.
+        Ratios are capped where no mass is left.
+        """
+        capped = np.minimum(loss, _LARGE)
+        if self.rate == 1.0:
+            return np.exp(capped)
+        bottom = math.log1p(-self.rate)
         with np.errstate(over="ignore"):
-            return np.minimum(1 + np.expm1(np.minimum(loss, _LARGE)) / self.rate, 1e300)
+            return np.minimum(math.exp(bottom) * np.expm1(capped - bottom) / self.rate, 1e300)
 
 
 def _log_below(q: Array, p: Array, least: Array) -> Array:

@@ -39,6 +39,7 @@ def projected_clipping(multiplier: float, projections: int, lost: float = 1e-14)
     """
     multiplier = validate.positive("multiplier", multiplier)
     projections = validate.count("projections", projections)
+    lost = validate.fraction("lost", lost)
     if projections < _LEAST:
         raise ValueError(f"projections={projections}: must be >= {_LEAST}; fewer leave no useful guarantee")
     # χ² quantiles; a small χ² means a large contribution

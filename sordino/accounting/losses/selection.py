@@ -43,6 +43,8 @@ _FINE = 2_000
 """Points of the profile between its own, for T."""
 
 
+_LARGEST_EXPONENT = 700.0
+"""Beyond it an exponential overflows."""
 _TOGETHER = 500
 """Values of x that are looked at at once, for memory."""
 
@@ -94,14 +96,32 @@ class Profile:
         return Profile(epsilons, np.minimum.accumulate(deltas))
 
     def __call__(self, epsilon: Array) -> Array:
-        """δ at any ε; below 0 by δ(ε) = 1 − e^ε + e^ε δ(−ε) of the two directions, the larger of which is known."""
-        positive = np.interp(np.exp(np.abs(epsilon)), np.exp(self.epsilons), self.deltas)
-        return np.where(epsilon >= 0, positive, -np.expm1(epsilon) + np.exp(epsilon) * positive)
+        """Returns δ at any ε, from above.
+
+        Between two points of the profile δ is taken from the chord in e^ε, which lies above a convex function; beyond the
+        last point it is the last δ. Below zero δ(ε) = 1 − e^ε + e^ε δ(−ε) of the two directions, the larger of which is
+        known.
+        """
+        size = np.abs(epsilon)
+        if len(self.epsilons) == 1:
+            positive = np.full(np.shape(size), self.deltas[0])
+        else:
+            right = np.clip(np.searchsorted(self.epsilons, size, side="right"), 1, len(self.epsilons) - 1)
+            low, high = self.epsilons[right - 1], self.epsilons[right]
+            # (e^ε − e^low)/(e^high − e^low) in a form in which no exponential overflows, whatever ε is
+            inside = np.minimum(size, high)
+            with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
+                share = np.exp(inside - high) * np.expm1(low - inside) / np.expm1(low - high)
+            share = np.where(high > low, share, 1.0)
+            positive = self.deltas[right - 1] + share * (self.deltas[right] - self.deltas[right - 1])
+        down = np.minimum(epsilon, 0.0)
+        return np.where(epsilon >= 0, positive, -np.expm1(down) + np.exp(down) * positive)
 
     def reach(self, x: Array) -> Array:
         """T(x): the most that a set of chance x can have on the neighbouring data."""
         epsilons = np.linspace(0.0, float(self.epsilons[-1]), _FINE)
-        factors, deltas = np.exp(epsilons), self(epsilons)
+        # a factor of e^700 exceeds 1/x for every x looked at, and T(x) is never above one
+        factors, deltas = np.exp(np.minimum(epsilons, _LARGEST_EXPONENT)), self(epsilons)
         best = np.full(len(x), 1.0)
         for start in range(0, len(x), _TOGETHER):
             some = x[start : start + _TOGETHER, None] * factors + deltas

@@ -24,6 +24,9 @@ def expected_runs(shape: float, stop: float) -> float:
     >>> round(expected_runs(1.0, 0.01), 6)
     100.0
     """
+    shape, stop = validate.number("shape", shape), validate.fraction("stop", stop)
+    if not -1 < shape < math.inf:
+        raise ValueError(f"shape={shape}: must be > -1 and finite")
     if shape == 0:
         return (1 / stop - 1) / math.log(1 / stop)
     return shape * (1 - stop) / (stop * -math.expm1(shape * math.log(stop)))

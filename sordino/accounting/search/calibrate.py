@@ -83,6 +83,8 @@ def calibrate(
     """
     epsilon = validate.positive("epsilon", epsilon)
     delta = validate.fraction("delta", delta)
+    accuracy = validate.fraction("accuracy", accuracy)
+    start = None if start is None else validate.positive("start", start)
     if not accountant.is_bound:
         raise ValueError(f"accountant={accountant.name}: is an approximation; calibrate with one that is a bound")
     whole = _wants_whole(event_of) if whole is None else whole

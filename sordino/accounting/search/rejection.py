@@ -45,8 +45,12 @@ def thresholded(epsilon: float, delta: float, give_up: float, slack: float) -> t
     (1.0, 0.0)
     """
     epsilon, slack = validate.non_negative("epsilon", epsilon), validate.non_negative("slack", slack)
+    delta, give_up = validate.probability("delta", delta), validate.fraction("give_up", give_up)
     total = 2 * epsilon + slack
-    return total, 3 * math.exp(total) * validate.non_negative("delta", delta) / validate.fraction("give_up", give_up)
+    if delta == 0:
+        return total, 0.0
+    log_delta = math.log(3) + total + math.log(delta) - math.log(give_up)
+    return total, 3 * math.exp(total) * delta / give_up if log_delta < 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,12 @@ class Rejection:
     epsilon: float  # of all steps, by advanced composition
     delta: float
 
+    def __post_init__(self) -> None:
+        validate.positive("tries", self.tries, infinite=True)
+        for name in ("epsilon_of_a_try", "epsilon_of_a_step", "epsilon"):
+            validate.non_negative(name, getattr(self, name))
+        validate.fraction("delta", self.delta)
+
 
 def rejection(
     rate: float,
@@ -94,6 +104,7 @@ def rejection(
     >>> f"{price.tries:.0e} tries a step, ε = {price.epsilon:.0f}"
     '6e+16 tries a step, ε = 6240'
     """
+    steps, delta = validate.count("steps", steps), validate.fraction("delta", delta)
     one = PLD().epsilon(Poisson(rate, Gaussian(multiplier)), delta_of_a_try)
     step, step_delta = thresholded(one, delta_of_a_try, give_up, slack)
     left = delta - steps * step_delta
@@ -114,7 +125,10 @@ def best_of(batches: int, rate: float, multiplier: float, score_multiplier: floa
     >>> [round(PLD().epsilon(best_of(k, 1 / 240, 1.1, 5.0, 7200), 1e-5), 2) for k in (1, 2)]
     [1.68, 2.45]
     """
-    together = (validate.positive("multiplier", multiplier) ** -2 + score_multiplier**-2) ** -0.5
+    multiplier = validate.positive("multiplier", multiplier)
+    score_multiplier = validate.positive("score_multiplier", score_multiplier)
+    # σ' = (σ⁻² + σ_s⁻²)^-½ in a form that neither overflows nor underflows
+    together = multiplier * score_multiplier / math.hypot(multiplier, score_multiplier)
     return Repeat(
         Poisson(rate, Gaussian(together)), validate.count("steps", steps) * validate.count("batches", batches)
     )
