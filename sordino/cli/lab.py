@@ -22,10 +22,12 @@ _PAGE = "index.html"
 class Command:
     """Figures and tables of the five sources: list them, run them, check them against what was published, make the page."""
 
-    action: Annotated[Literal["list", "run", "check", "page", "show"], tyro.conf.Positional]
-    """list the ids; run ids; check numbers and findings; make the page; show what is known of an id."""
+    action: Annotated[Literal["list", "run", "check", "page", "show", "draw", "queue"], tyro.conf.Positional]
+    """list the ids; run ids; check numbers and findings; make the page; show what is known of an id; draw ids from trainings
+    at the source's size that are there; queue run, status, pause or resume: train everything at the source's size."""
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Ids, a source (000 … 004), or `seconds`: all that take seconds, for a first look."""
+    """Ids, a source (000 … 004), or `seconds`: all that take seconds, for a first look; after queue: run, status, pause,
+    resume."""
     all: bool = False
     """Every id."""
     quick: bool = False
@@ -40,16 +42,25 @@ class Command:
     """Run figures again that are there already; trainings that are kept are used all the same."""
     browser: bool = True
     """Open the page when it is made."""
+    trainings: Path | None = None
+    """Of queue: where finished trainings go; by default into the cache."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Do it."""
+        """Carries out the action and returns the exit code."""
         if self.quick and self.full:
             raise ValueError("--quick and --full: give one of them, or neither for the size between")
-        return {"list": self._list, "run": self._run, "check": self._check, "page": self._page, "show": self._show}[
-            self.action
-        ]()
+        actions = {
+            "list": self._list,
+            "run": self._run,
+            "check": self._check,
+            "page": self._page,
+            "show": self._show,
+            "draw": self._draw,
+            "queue": self._queue,
+        }
+        return actions[self.action]()
 
     @property
     def _size(self) -> Size:
@@ -86,6 +97,37 @@ class Command:
                 print(f"{one['id']}: {_counted(one)}; {self.out / (one['id'] + '.png')}")
         if "seconds" in self.names or self.all:
             return self._page()
+        return 0
+
+    def _draw(self) -> int:
+        """Draws figures at the source's size from trainings that are there; says what is missing of the others."""
+        from sordino.lab.runner import draw
+
+        some = chosen(self.names, everything=self.all or not self.names)
+        for one in some:
+            print(f"{one.id}: {draw(one, self.out)}", flush=True)
+        return 0
+
+    def _queue(self) -> int:
+        """Works off the queue, or says or changes its state."""
+        from sordino.lab.queue import Queue
+
+        wish = self.names[0] if self.names else "status"
+        if wish not in ("run", "status", "pause", "resume") or len(self.names) > 1:
+            raise ValueError(f"queue {' '.join(self.names)}: there is run, status, pause and resume")
+        folder = store.cache_folder() / "queue"
+        queue = Queue(folder, self.trainings or store.cache_folder(), self.out)
+        if wish == "run":
+            return 1 if queue.run(self.processes, lambda text: print(text, flush=True)) else 0
+        if wish == "status":
+            print(queue.status())
+        elif wish == "pause":
+            folder.mkdir(parents=True, exist_ok=True)
+            queue.pause_file.touch()
+            print("paused within a second; `sordino lab queue resume` lets it go on")
+        else:
+            queue.pause_file.unlink(missing_ok=True)
+            print("resumed")
         return 0
 
     def _check(self) -> int:

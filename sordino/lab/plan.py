@@ -7,8 +7,6 @@ The network that seed k starts from depends on k alone, so the methods compared 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +15,10 @@ from sordino.lab.size import Size
 from sordino.runs import find
 from sordino.runs.recipe import Recipe
 from sordino.runs.settings import Settings, settle
-from sordino.version import __version__
 
 _EVALUATIONS = 10
+_CHECKPOINTS = 40
+"""So many in a training of minutes or hours."""
 _TINY = {
     "dataset": "spiral",
     "model": "mlp",
@@ -87,7 +86,9 @@ class Plan:
         if cleared:
             base = base.but(**cleared)
         steps = int(given.get("steps", base.steps))
-        return settle(base, {**given, "checkpoint_every": steps}, dict(self.parameters))
+        # Checkpoints change no result. A training of seconds has none between its first and its last step.
+        checkpoint_every = max(1, steps // _CHECKPOINTS) if size in (Size.MIDDLE, Size.FULL) else steps
+        return settle(base, {**given, "checkpoint_every": checkpoint_every}, dict(self.parameters))
 
     def command(self, size: Size) -> str:
         """What repeats it by hand."""
@@ -102,12 +103,3 @@ class Plan:
             )
         words += [f"--parameter {name}={value:g}" for name, value in self.parameters.items()]
         return " ".join(words)
-
-
-def digest(settings: Settings) -> str:
-    """The name of a run: recipe, options with the seeds, the method's own numbers, and the version that ran it."""
-    table = settings.table()
-    left_out = {"name", "tuned"} if table["recipe"].get("unit") else {"name", "tuned", "unit", "unit_records"}
-    table["recipe"] = {name: value for name, value in table["recipe"].items() if name not in left_out}
-    text = json.dumps([table, __version__], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -7,22 +7,20 @@ where it was.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from sordino.lab import store
 from sordino.lab.catalogue import experiment
 from sordino.lab.experiment import Experiment
-from sordino.lab.plan import digest
 from sordino.lab.size import Size
-from sordino.lab.trained import known, train
-from sordino.lab.workbench import Workbench
+from sordino.lab.trained import is_known, train
+from sordino.lab.training_store import digest
+from sordino.lab.workbench import NotTrained, Workbench
+from sordino.lab.workers import run_all
 from sordino.runs.settings import Settings
 from sordino.version import __version__
 
@@ -65,13 +63,28 @@ def done(one: Experiment, size: Size, out: Path) -> bool:
 
 def make(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
     """One experiment, from beginning to end, in this process; its seconds are with all its trainings, kept ones too."""
-    trained = () if one.plans is None else bench.trained(one.plans(bench))
+    trained = () if one.plans is None else bench.available(one.plans(bench))
     begun = time.process_time()
     found = one.run(bench)
     spent = time.process_time() - begun + sum(run.seconds for each in trained for run in each.runs)
     result = store.table(one, found, bench.size, spent)
     store.write(out, result)
     return result
+
+
+def draw(one: Experiment, out: Path) -> str:
+    """Draws a figure at the source's size from trainings that are there, trains nothing, and returns in words what came of it."""
+    if one.plans is None:
+        return "needs no training; `sordino lab run --full` makes it"
+    bench = Workbench(Size.FULL, store.cache_folder(), trains=False)
+    missing = bench.missing(one.plans(bench))
+    if missing and len(missing) == len(one.plans(bench)):
+        return "not trained yet"
+    try:
+        make(one, bench, out)
+    except NotTrained as error:
+        return str(error)
+    return f"drawn; not trained yet: {', '.join(missing)}" if missing else "drawn"
 
 
 class Clock:
@@ -100,23 +113,21 @@ def _trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Job]:
             for seed in bench.seeds_of(plan):
                 settings = plan.settings(bench.size, seed)
                 name = digest(settings)
-                if name not in found and not known(settings, bench.cache):
+                if name not in found and not is_known(settings, bench.cache):
                     found[name] = Job(f"{one.id}: {plan.label}, seed {seed}", 0.8 * one.seconds / several, settings)
     return sorted(found.values(), key=lambda job: -job.cost)
 
 
 def _spread(jobs: Sequence[Job], bench: Workbench, out: Path, processes: int, clock: Clock) -> None:
+    """Carries out jobs, the longest first, here or in worker processes that end with this one."""
     ordered = sorted(jobs, key=lambda job: -job.cost)
     if processes <= 1 or len(ordered) <= 1:
         for job in ordered:
             _work(job, bench, out)
             clock.tick(job)
         return
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_one_thread) as pool:
-        futures = {pool.submit(_work, job, bench, out): job for job in ordered}
-        for future in as_completed(futures):
-            future.result()
-            clock.tick(futures[future])
+    for number in run_all([(k, _work, (job, bench, out)) for k, job in enumerate(ordered)], processes):
+        clock.tick(ordered[number])
 
 
 def _work(job: Job, bench: Workbench, out: Path) -> None:
@@ -124,13 +135,6 @@ def _work(job: Job, bench: Workbench, out: Path) -> None:
         make(experiment(job.name), bench, out)
     else:
         train(job.settings, bench.cache)
-
-
-def _one_thread() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _minutes(seconds: float) -> str:

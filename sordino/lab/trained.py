@@ -1,6 +1,8 @@
-"""Runs, kept by the hash of recipe, seed and version; and all seeds of a plan together, with their spread.
+"""Trains plans, keeps what is finished, and joins all seeds of a plan with their spread.
 
-A run without a guarantee keeps the reason its claim gave; one that diverged keeps what it had measured until then.
+Only a training that came to its end is kept: at its last step, or where its parameters stopped being finite. One that was
+stopped or killed leaves its run directory under `unfinished` in the cache, and the next call resumes it from its last
+checkpoint, bit for bit as if it had never been stopped.
 """
 
 from __future__ import annotations
@@ -9,33 +11,20 @@ import json
 import math
 import shutil
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.lab.plan import Plan, digest
+from sordino.lab import training_store
+from sordino.lab.plan import Plan
+from sordino.lab.training_store import Kept, digest
 from sordino.report.panels import Series
-from sordino.runs import files
 from sordino.runs.settings import Settings
 
 NAN = math.nan
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What is kept of one run."""
-
-    rows: list[dict[str, Any]]
-    epsilon: float | None
-    reason: str
-    """Why there is no guarantee; empty where there is one."""
-    diverged: str
-    """Why it ended early; empty where it did not."""
-    seconds: float
-    numbers: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -86,43 +75,103 @@ class Trained:
         )
 
 
-def train(settings: Settings, cache: Path, say: Callable[[str], None] = lambda _: None) -> Kept:
-    """The run, from the cache or anew."""
-    path = cache / f"{digest(settings)}.json"
-    if path.is_file():
-        return Kept(**json.loads(path.read_text("utf-8")))
-    kept = _carried_out(settings)
-    cache.mkdir(parents=True, exist_ok=True)
-    files.write(path, json.dumps(asdict(kept)))
+def train(settings: Settings, cache: Path, store: Path | None = None) -> Kept:
+    """Returns a finished training: from the package, from the cache, or made now and kept in `store`, or else the cache.
+
+    Raises:
+        KeyboardInterrupt: the training was asked to stop; it is kept nowhere, and the next call resumes it.
+    """
+    found = training_store.find(settings, store or cache)
+    if found is not None:
+        return found
+    folder = unfinished_folder(settings, cache)
+    kept = _train_or_resume(settings, folder)
+    training_store.keep(settings, kept, store or cache)
+    shutil.rmtree(folder, ignore_errors=True)
     return kept
 
 
-def known(settings: Settings, cache: Path) -> bool:
-    """Whether the run is in the cache."""
-    return (cache / f"{digest(settings)}.json").is_file()
+def is_known(settings: Settings, cache: Path) -> bool:
+    """Whether a finished training is in the package or in the cache."""
+    return training_store.find(settings, cache) is not None
 
 
-def _carried_out(settings: Settings) -> Kept:
+def unfinished_folder(settings: Settings, cache: Path) -> Path:
+    """Returns where a training that has begun has its run directory."""
+    return cache / "unfinished" / digest(settings)
+
+
+def _train_or_resume(settings: Settings, folder: Path) -> Kept:
+    """Carries out a training in `folder`, from its checkpoint if there is one, and returns what it came to."""
     from sordino.runs.directory import Run
-    from sordino.runs.fit import Failed, carry_out
+    from sordino.runs.fit import Failed, carry_out, resume
+    from sordino.runs.loop import NotFinite
     from sordino.runs.view import Silent
 
-    folder = Path(tempfile.mkdtemp(prefix="sordino-lab-"))
-    begun, diverged = time.process_time(), ""
+    run_folder, spent, begun = folder / "run", _SpentSeconds(folder / "seconds"), time.process_time()
+    diverged = ""
     try:
-        try:
-            carry_out(settings, folder / "run", Silent())
-        except Failed as error:
-            diverged = str(error).split(";")[0]
-        run = Run.open(folder / "run")
-        rows = [asdict(row) for row in run.rows()]
-        said = json.loads((folder / "run" / "privacy.json").read_text("utf-8"))["claim"]
-        seconds = time.process_time() - begun
-        return Kept(
-            rows, said.get("epsilon"), str(said.get("reason") or ""), diverged, seconds, _measured(folder / "run")
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if _can_resume(run_folder):
+            history = resume(run_folder, Silent())
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            history = carry_out(settings, run_folder, Silent())
+    except Failed as error:
+        # A training that diverged is a result. One that failed otherwise, for want of disk or memory, is none.
+        if not isinstance(error.__cause__, NotFinite):
+            raise
+        diverged = str(error).split(";")[0]
+    else:
+        if not history.finished:
+            spent.add(time.process_time() - begun)
+            raise KeyboardInterrupt("a training was asked to stop; its checkpoint is kept")
+    rows = [asdict(row) for row in Run.open(run_folder).rows()]
+    said = json.loads((run_folder / "privacy.json").read_text("utf-8"))["claim"]
+    seconds = spent.read() + time.process_time() - begun
+    return Kept(rows, said.get("epsilon"), str(said.get("reason") or ""), diverged, seconds, _measured(run_folder))
+
+
+def _can_resume(run_folder: Path) -> bool:
+    """Whether a run directory can be resumed with the same bits as an undisturbed run.
+
+    It cannot where nothing was begun, where the run failed, and where code, libraries or processor are others than those that
+    began it. Such a training starts anew; its records are public, so nothing is charged for it.
+    """
+    from sordino.runs.directory import CONFIG, FAILED, PRIVACY
+    from sordino.runs.environment import difference, here
+    from sordino.runs.write_ahead import Ahead
+
+    try:
+        if not (run_folder / CONFIG).is_file():
+            return False
+        if json.loads((run_folder / PRIVACY).read_text("utf-8")).get("status") == FAILED:
+            return False
+        with Ahead(run_folder) as ahead:
+            before = ahead.environment
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        if type(error).__name__ == "Busy":
+            raise
+        return False
+    # Threads are set to what they were by the resumed run itself.
+    now = {**here(), "threads": before.get("threads", 0)}
+    return bool(before) and not difference(before, now)
+
+
+class _SpentSeconds:
+    """CPU seconds of earlier processes that worked on a training, in a file beside its run directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> float:
+        with suppress(OSError, ValueError):
+            return float(self._path.read_text("utf-8"))
+        return 0.0
+
+    def add(self, seconds: float) -> None:
+        self._path.write_text(f"{self.read() + seconds:.2f}\n", "utf-8")
 
 
 def _measured(folder: Path) -> dict[str, Any]:

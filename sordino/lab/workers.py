@@ -1,0 +1,147 @@
+"""Worker processes that end with their parent, one for each piece of work.
+
+A worker has its own process group, so Ctrl-C in a terminal reaches the parent alone. The parent then asks its workers to
+stop, which they do after the step they are in, and kills those that take longer than `PATIENCE`. A training that is killed
+resumes from its last checkpoint, so nothing but a little time is lost.
+
+If the parent is gone, however that happened, the worker ends: the Linux kernel kills it (PR_SET_PDEATHSIG), and on every
+platform a thread of the worker looks after its parent once a second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+PATIENCE = 3.0
+"""Seconds that a worker has to stop of its own accord."""
+_POLL = 0.2
+_PR_SET_PDEATHSIG = 1
+
+
+class WorkerFailed(RuntimeError):
+    """A worker ended without finishing its work."""
+
+
+@dataclass
+class Workers:
+    """Up to `most` processes of one thread each; each carries out one call and ends.
+
+    Leaving the `with` block ends every worker that is still running.
+    """
+
+    most: int
+    niceness: int = 0
+    _running: dict[int, BaseProcess] = field(default_factory=dict)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """The names of the calls that are under way."""
+        return tuple(self._running)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another worker may be started."""
+        return len(self._running) < self.most
+
+    def start(self, name: int, function: Callable[..., object], *arguments: Any) -> None:
+        """Starts a worker that calls `function`; both it and its arguments must be picklable."""
+        process = get_context("spawn").Process(
+            target=_work, args=(os.getpid(), self.niceness, function, arguments)
+        )
+        process.start()
+        self._running[name] = process
+
+    def take_finished(self) -> list[tuple[int, int]]:
+        """Returns the names and exit codes of the calls that have ended since the last time."""
+        ended = [(name, process) for name, process in self._running.items() if process.exitcode is not None]
+        for name, process in ended:
+            process.join()
+            del self._running[name]
+        return [(name, process.exitcode or 0) for name, process in ended]
+
+    def send(self, number: int) -> None:
+        """Sends a signal to every worker that is running, such as SIGSTOP and SIGCONT."""
+        for process in self._running.values():
+            if process.pid is not None and process.exitcode is None:
+                os.kill(process.pid, number)
+
+    def stop(self) -> None:
+        """Ends all workers: asks them, waits for `PATIENCE` seconds at most, then kills those that are left."""
+        for process in self._running.values():
+            process.terminate()
+        until = time.monotonic() + PATIENCE
+        for process in self._running.values():
+            process.join(max(0.0, until - time.monotonic()))
+        for process in self._running.values():
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        self._running.clear()
+
+
+def run_all(jobs: Sequence[tuple[int, Callable[..., object], Sequence[Any]]], most: int) -> Iterator[int]:
+    """Carries out numbered jobs in their order in `most` workers, and yields the number of each when it is done.
+
+    Raises:
+        WorkerFailed: a worker ended with an error; the others are ended too.
+    """
+    waiting = list(jobs)
+    with Workers(most) as workers:
+        while waiting or workers.running:
+            while waiting and workers.has_room:
+                number, function, arguments = waiting.pop(0)
+                workers.start(number, function, *arguments)
+            for number, code in workers.take_finished():
+                if code != 0:
+                    raise WorkerFailed(f"a worker ended with exit code {code}; its message is above")
+                yield number
+            time.sleep(_POLL)
+
+
+def _work(parent: int, niceness: int, function: Callable[..., object], arguments: Sequence[Any]) -> None:
+    """Prepares this process as a worker and carries out its call."""
+    end_with_parent(parent)
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()
+    if niceness and hasattr(os, "nice"):
+        os.nice(max(0, niceness - os.nice(0)))
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    # SIGTERM ends a worker through Python, so that it cleans up; while it trains, the loop takes the signal itself.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        function(*arguments)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGTERM)
+
+
+def end_with_parent(parent: int) -> None:
+    """Arranges that this process ends when the process `parent` does, even if that is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    # The parent may have ended before the call above; the thread sees that too.
+    threading.Thread(target=watch, daemon=True, name="parent watch").start()

@@ -1,0 +1,165 @@
+"""Interruptions change no figure: only finished trainings are kept, and an interrupted one goes on with the same bits."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sordino.lab.plan import Plan
+from sordino.lab.size import Size
+from sordino.lab.training_store import TRAININGS, digest, digest_of_table, find, keep, rename_files
+from sordino.lab.trained import train, unfinished_folder
+
+STEPS = 60
+
+
+def settings_of(sampler=None, steps=STEPS):
+    given = {"learning_rate": 0.1, **({"sampler": sampler} if sampler else {})}
+    tiny = Plan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given=given).settings(Size.TINY, 0)
+    options = replace(tiny.options, evaluate_every=5, checkpoint_every=7)
+    return replace(tiny, recipe=tiny.recipe.but(steps=steps), options=options)
+
+
+def rows_of(kept):
+    return [{name: value for name, value in row.items() if name not in ("seconds", "delta", "learning_rate")}
+            for row in kept.rows]  # fmt: skip
+
+
+TRAIN = """
+import pickle, sys
+from pathlib import Path
+from sordino.lab.trained import train
+settings = pickle.loads(Path(sys.argv[1]).read_bytes())
+print("begun", flush=True)
+train(settings, Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("sampler", [None, "sorted-top-k"])
+def test_a_training_interrupted_at_random_moments_ends_as_an_undisturbed_one(tmp_path, sampler):
+    import pickle
+
+    settings = settings_of(sampler, steps=400)
+    undisturbed = train(settings, tmp_path / "undisturbed")
+    asked, cache = tmp_path / "settings", tmp_path / "cache"
+    asked.write_bytes(pickle.dumps(settings))
+    chance, interrupted = random.Random(5), 0
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
+        with subprocess.Popen([sys.executable, "-c", TRAIN, str(asked), str(cache)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(chance.uniform(0.2, 1.2))
+            process.send_signal(number)
+            process.wait(10)
+        interrupted += find(settings, cache) is None
+        if find(settings, cache) is not None:
+            break
+    assert interrupted >= 1
+    again = train(settings, cache)
+    assert rows_of(again) == rows_of(undisturbed)
+    assert again.epsilon == undisturbed.epsilon
+    assert again.reason == undisturbed.reason
+    assert not unfinished_folder(settings, cache).exists()
+
+
+def test_a_training_that_was_asked_to_stop_is_kept_nowhere(tmp_path, monkeypatch):
+    from sordino.runs import loop
+
+    settings = settings_of()
+    step = loop.Training._step
+
+    def interrupt(training):
+        step(training)
+        if training.private.steps == 23:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(loop.Training, "_step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path)
+    assert find(settings, tmp_path) is None
+    assert unfinished_folder(settings, tmp_path).is_dir()
+    monkeypatch.setattr(loop.Training, "_step", step)
+    again, undisturbed = train(settings, tmp_path), train(settings, tmp_path / "undisturbed")
+    assert rows_of(again) == rows_of(undisturbed)
+    assert again.seconds > 0
+
+
+def test_a_training_that_ran_out_of_disk_is_no_result(tmp_path, monkeypatch):
+    from sordino.runs import checkpoint
+    from sordino.runs.fit import Failed
+
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises((Failed, OSError)):
+        train(settings_of(), tmp_path)
+    assert find(settings_of(), tmp_path) is None
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from sordino.lab.workers import Workers
+import time, os
+
+def busy(path):
+    Path(path).write_text(str(os.getpid()))
+    while True:
+        sum(range(1000))
+
+if __name__ == "__main__":
+    with Workers(2) as workers:
+        for k in range(2):
+            workers.start(k, busy, str(Path(sys.argv[1]) / str(k)))
+        time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_their_parent_within_seconds(tmp_path, number):
+    script = tmp_path / "sweep.py"
+    script.write_text(SWEEP)
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path)], stderr=subprocess.DEVNULL) as process:
+        files = [tmp_path / "0", tmp_path / "1"]
+        until = time.monotonic() + 30
+        while not all(path.exists() and path.read_text() for path in files) and time.monotonic() < until:
+            time.sleep(0.05)
+        pids = [int(path.read_text()) for path in files]
+        process.send_signal(number)
+        process.wait(10)
+    until = time.monotonic() + 8
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def test_a_file_of_a_training_is_named_by_its_settings(tmp_path):
+    settings = settings_of("sorted-top-k")
+    path = keep(settings, train(settings, tmp_path), tmp_path)
+    table = json.loads(path.read_text())
+    assert digest_of_table(table["settings"]) == digest(settings) == path.stem
+    path.rename(tmp_path / "another.json")
+    assert rename_files(tmp_path) == 1
+    assert find(settings, tmp_path) is not None
+
+
+def test_trainings_that_come_with_the_package_are_named_by_their_settings():
+    for path in TRAININGS.glob("*.json"):
+        assert digest_of_table(json.loads(path.read_text("utf-8"))["settings"]) == path.stem
