@@ -23,8 +23,8 @@ class Command:
     """Figures and tables of the five sources: list them, run them, check them against what was published, make the page."""
 
     action: Annotated[Literal["list", "run", "check", "page", "show", "draw", "queue"], tyro.conf.Positional]
-    """list the ids; run ids; check numbers and findings; make the page; show what is known of an id; draw ids from trainings
-    at the source's size that are there; queue run, status, pause or resume: train everything at the source's size."""
+    """list the ids; run ids; check numbers and findings; make the page; show what is known of an id; draw ids from
+    trainings at the source's size that are there; queue run, status, pause or resume: train everything so."""
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Ids, a source (000 … 004), or `seconds`: all that take seconds, for a first look; after queue: run, status, pause,
     resume."""

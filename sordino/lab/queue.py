@@ -5,9 +5,9 @@
     sordino lab queue pause       stops the workers at once, for instance while speed is measured
     sordino lab queue resume      lets them go on
 
-The queue may be killed at any moment: it looks at which trainings are there and goes on with the others, and the one that it
-was at resumes from its checkpoint. Finished trainings are files (see `training_store`) that can be copied into a checkout and
-committed while the queue runs; `sordino lab draw` makes figures of them.
+The queue may be killed at any moment: it looks at which trainings are there and goes on with the others, and the one
+that it was at resumes from its checkpoint. Finished trainings are files (see `training_store`) that can be copied into a
+checkout and committed while the queue runs; `sordino lab draw` makes figures of them.
 """
 
 from __future__ import annotations
@@ -153,9 +153,10 @@ class Queue:
         left = self.waiting()
         short = [job for job in left if job.seconds <= _LONGEST]
         factor = _measured_factor(done, self.trainings)
+        hours = _duration(factor * sum(job.seconds for job in short))
         lines = [
-            f"{len(done)} of {len(jobs)} done, {len(short)} left: about {_duration(factor * sum(j.seconds for j in short))} "
-            f"of CPU time (the estimate is {factor:.2f} times the table's, from trainings that are done)"
+            f"{len(done)} of {len(jobs)} done, {len(short)} left: about {hours} of CPU time "
+            f"(the estimate is {factor:.2f} times the table's, from trainings that are done)"
         ]
         if len(short) < len(left):
             lines.append(

@@ -73,7 +73,7 @@ def make(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
 
 
 def draw(one: Experiment, out: Path) -> str:
-    """Draws a figure at the source's size from trainings that are there, trains nothing, and returns in words what came of it."""
+    """Draws a figure at the source's size from trainings that are there, and returns in words what came of it."""
     if one.plans is None:
         return "needs no training; `sordino lab run --full` makes it"
     bench = Workbench(Size.FULL, store.cache_folder(), trains=False)

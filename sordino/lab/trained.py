@@ -80,6 +80,7 @@ def train(settings: Settings, cache: Path, store: Path | None = None) -> Kept:
 
     Raises:
         KeyboardInterrupt: the training was asked to stop; it is kept nowhere, and the next call resumes it.
+
     """
     found = training_store.find(settings, store or cache)
     if found is not None:
@@ -134,8 +135,8 @@ def _train_or_resume(settings: Settings, folder: Path) -> Kept:
 def _can_resume(run_folder: Path) -> bool:
     """Whether a run directory can be resumed with the same bits as an undisturbed run.
 
-    It cannot where nothing was begun, where the run failed, and where code, libraries or processor are others than those that
-    began it. Such a training starts anew; its records are public, so nothing is charged for it.
+    It cannot where nothing was begun, where the run failed, and where code, libraries or processor are not those that began
+    it. Such a training starts anew; its records are public, so nothing is charged for it.
     """
     from sordino.runs.directory import CONFIG, FAILED, PRIVACY
     from sordino.runs.environment import difference, here

@@ -4,12 +4,12 @@
      "epsilon": 1.68, "reason": "", "diverged": "", "seconds": 31.2, "numbers": {},
      "rows": {"step": [240, 480, …], "test_accuracy": [0.51, 0.62, …], …}}
 
-Two folders hold such files. `TRAININGS` comes with the package: trainings at the sources' own size, which take hours and are
-therefore kept across versions; each file says which version and commit made it. The cache of the user holds everything else
-and counts only for the version that made it.
+Two folders hold such files. `TRAININGS` comes with the package: trainings at the sources' own size, which take hours and
+are therefore kept across versions; each file says which version and commit made it. The cache of the user holds everything
+else and counts only for the version that made it.
 
-A file is found by its name, which is the digest of its `settings`. If a field of `Recipe` or `Options` is renamed, rename it
-in the files too and call `rename_files`.
+A file is found by its name, which is the digest of its `settings`. If a field of `Recipe` or `Options` is renamed, rename
+it in the files too and call `rename_files`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def keep(settings: Settings, kept: Kept, folder: Path) -> Path:
 
 
 def rename_files(folder: Path) -> int:
-    """Renames the files of a folder to the digests of their settings, after fields were renamed in them; returns how many."""
+    """Renames files to the digests of their settings, after fields were renamed in them; returns how many it renamed."""
     count = 0
     for path in sorted(folder.glob("*.json")):
         wanted = folder / f"{digest_of_table(json.loads(path.read_text('utf-8'))['settings'])}.json"

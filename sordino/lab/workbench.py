@@ -58,6 +58,7 @@ class Workbench:
 
         Raises:
             NotTrained: this workbench only uses what is there, and no seed of a plan is.
+
         """
         found = self.available(plans)
         if len(found) < len(plans):

@@ -61,9 +61,7 @@ class Workers:
 
     def start(self, name: int, function: Callable[..., object], *arguments: Any) -> None:
         """Starts a worker that calls `function`; both it and its arguments must be picklable."""
-        process = get_context("spawn").Process(
-            target=_work, args=(os.getpid(), self.niceness, function, arguments)
-        )
+        process = get_context("spawn").Process(target=_work, args=(os.getpid(), self.niceness, function, arguments))
         process.start()
         self._running[name] = process
 
@@ -100,6 +98,7 @@ def run_all(jobs: Sequence[tuple[int, Callable[..., object], Sequence[Any]]], mo
 
     Raises:
         WorkerFailed: a worker ended with an error; the others are ended too.
+
     """
     waiting = list(jobs)
     with Workers(most) as workers:

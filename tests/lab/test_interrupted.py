@@ -14,8 +14,8 @@ import pytest
 
 from sordino.lab.plan import Plan
 from sordino.lab.size import Size
-from sordino.lab.training_store import TRAININGS, digest, digest_of_table, find, keep, rename_files
 from sordino.lab.trained import train, unfinished_folder
+from sordino.lab.training_store import TRAININGS, digest, digest_of_table, find, keep, rename_files
 
 STEPS = 60
 

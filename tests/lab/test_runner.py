@@ -6,8 +6,9 @@ import pytest
 
 from sordino.lab import runner, store, trained
 from sordino.lab.catalogue import chosen, experiment
-from sordino.lab.plan import Plan, digest
+from sordino.lab.plan import Plan
 from sordino.lab.size import Size
+from sordino.lab.training_store import digest
 from sordino.lab.workbench import Workbench
 from sordino.runs.settings import settle
 
@@ -22,11 +23,14 @@ def own_cache(tmp_path, monkeypatch):
 def test_a_run_is_made_once(tmp_path, monkeypatch):
     bench = Workbench(Size.TINY, tmp_path)
     first = bench.trained([ONE])[0]
-    monkeypatch.setattr(trained, "_carried_out", lambda settings: pytest.fail("trained again"))
-    assert bench.trained([ONE])[0].runs == first.runs
+    monkeypatch.setattr(trained, "_train_or_resume", lambda *given: pytest.fail("trained again"))
+    again = bench.trained([ONE])[0]
+    assert again.last() == first.last()
+    assert again.last("test_loss")[0] == pytest.approx(first.last("test_loss")[0], rel=1e-5)
+    assert again.epsilon == first.epsilon
 
 
-def test_a_run_is_known_by_recipe_seed_and_version(monkeypatch):
+def test_a_run_is_known_by_recipe_seed_and_version(tmp_path, monkeypatch):
     names = {
         digest(ONE.settings(Size.TINY, 0)),
         digest(ONE.settings(Size.TINY, 1)),
@@ -38,8 +42,11 @@ def test_a_run_is_known_by_recipe_seed_and_version(monkeypatch):
     assert len(names) == 4
     same = Plan(label="another name", method="sorted", recipe="thesis-mnist", given={"learning_rate": 0.1})
     assert digest(same.settings(Size.TINY, 0)) in names
-    monkeypatch.setattr("sordino.lab.plan.__version__", "0.0.0")
-    assert digest(ONE.settings(Size.TINY, 0)) not in names
+    settings = ONE.settings(Size.TINY, 0)
+    trained.train(settings, tmp_path)
+    assert trained.is_known(settings, tmp_path)
+    monkeypatch.setattr("sordino.lab.training_store.__version__", "0.0.0")
+    assert not trained.is_known(settings, tmp_path)
 
 
 def test_methods_that_are_compared_start_from_one_network():
