@@ -20,10 +20,10 @@ from sordino.accounting import PLD, Accountant
 from sordino.algorithms.dpsgd import Query
 from sordino.algorithms.with_loss import released_loss
 from sordino.declares import Declares
-from sordino.door import history
 from sordino.door.claims import Claim
 from sordino.door.diverged import Diverged, not_finite
 from sordino.door.ledger import Ledger, ledger_for
+from sordino.door.live_epsilon import LiveEpsilon
 from sordino.door.sealed import Sealed, under
 from sordino.door.vectors import Grads, divide_
 from sordino.events import Event, NonPrivate
@@ -118,6 +118,7 @@ class Private(Declares, Saved):
         root = self._together.root(seed, self._ledger)
         self._run = Progress(root, query, self._backend, self._ledger, self._together.fresh)
         self._checks = LotChecks(model, self._passes, self._ledger, root.child("standing test"), self._together.ranks)
+        self._live: LiveEpsilon | None = None
         self._lot: Lot | None = None
         self.kept: Mapping[str, Sealed[Grads]] = {}  # what the query handed out besides its last release
         self._records: NDArray[np.int64] | None = None  # of that lot
@@ -191,6 +192,7 @@ class Private(Declares, Saved):
         self._ledger.uses(request.here[0], request.unit, request.declared)
         records = records_for_samplers(request.n, request.load, chunk, self._gradients, self._passes.whole)
         made = request.draws(phase, records, run.root, chunk)
+        left = request.steps
         try:
             while not self._together.over(run):  # before the next lot is drawn, and after the last
                 run.same_as(loads)
@@ -198,6 +200,8 @@ class Private(Declares, Saved):
                 draw, loaded, indices = next(made, (None, None, None))
                 if draw is None or loaded is None or indices is None:
                     break
+                left -= 1
+                self._checks.last_of_loop = left == 0
                 lot = self._drawn(phase, draw, loaded, request.expected)
                 self._checks.drawn(run.page or "", lot.step, request.own, indices, request.here[1], chunk)
                 yield lot
@@ -270,15 +274,30 @@ class Private(Declares, Saved):
             Costs nothing. It is made of the events in the ledger, whatever was aimed at.
 
         """
-        self._checks.before_claim()
         return self._ledger.claim(delta, accountant=accountant or self._accountant)
+
+    def spent(self, delta: float) -> float | None:
+        """Returns ε so far, for a log or a line of progress; None as soon as the run has none.
+
+        Args:
+            delta: at this δ.
+
+        Privacy:
+            Costs nothing, and is no claim: it says what was spent. The parameters are looked at first, and the last lot
+            is tested if none of the last quarter of the lots was, so that ε does not go on in logs over a run that
+            became coupled.
+
+        """
+        self._checks.before_log()
+        if self._live is None or self._live.delta != delta:
+            self._live = LiveEpsilon(delta)
+        return self._live(self._ledger.event(), self._ledger.coordinates)
 
     def _drawn(self, phase: Phase, draw: Draw, loads: Batches, expected: float) -> Lot:
         """Charge a draw and make its lot; nothing of it has been computed yet."""
         run = self._run
         if run.page is None:  # the first: from here on the parameters change by released gradients only
-            history.trained(self._passes.named.values(), self._ledger)
-            self._checks.tripwire.trust()
+            self._checks.tripwire.begin()
         self._lot = Lot(run.steps, Sealed(len(draw.indices), self._ledger), expected, loads, loads.most)
         self._records = draw.indices
         run.charge(phase, draw, expected, self._passes.named)

@@ -5,10 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 300
 BELOW_THE_DOOR = {"accounting", "events", "kernels", "random", "ranks", "refusal", "validate"}
 """What the door may import."""
 
@@ -93,11 +90,6 @@ def test_the_door_imports_nothing_above_it():
 
 
 FILES = [path.relative_to(ROOT) for part in ("sordino", "tests") for path in sorted((ROOT / part).rglob("*.py"))]
-
-
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_a_file_is_short_enough_to_be_read(path):
-    assert len((ROOT / path).read_text().splitlines()) <= MOST_LINES
 
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()

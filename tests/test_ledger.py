@@ -147,6 +147,7 @@ def test_there_is_no_way_to_take_an_entry_back():
         "declare",
         "count",
         "uses",
+        "trains",
         "rests_on",
         "empty",
         "length",

@@ -22,7 +22,9 @@ DATASET_SIZE = "dataset size"
 BY_THE_RATE = "dataset size, by the rate"
 BY_THE_BATCH = "dataset size, by expected_batch"
 SEED = "seed"
-TRAINED_BEFORE = "what these parameters were trained on before, under another ledger"
+TRAINED_BEFORE = "what these parameters were trained on under another ledger"
+COPIED = "what the initial weights were trained on: another private run of this process made them"
+WRITTEN_BEFORE = "what the parameters were trained on before the run: they had been written to many times"
 OTHERS = "what was done to the same data under"
 REPLAYED = "noise of a saved state, used again"
 """Followed by why every bit is the same, in the words of whoever used it."""
@@ -32,6 +34,8 @@ _WHY = {
     BY_THE_RATE: "rate × N is a whole number, so it may have been computed from it; choose a round one",
     BY_THE_BATCH: "it is rate × N, so it may have been computed from it; choose a round number",
     TRAINED_BEFORE: "leave `ledger` out to go on with theirs, and the claim will add it up",
+    COPIED: "give both runs one Ledger, and the claim will add it up",
+    WRITTEN_BEFORE: "make steps on public data inside `with private.public(...)`, which names the data",
     SEED: "the random stream can be repeated by anyone who knows the seed; leave it out for a real release",
 }
 

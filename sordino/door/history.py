@@ -18,27 +18,44 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 if TYPE_CHECKING:
     from sordino.door.ledger import Ledger
 
-_of_parameter: dict[int, tuple[weakref.ref[nn.Parameter], Ledger]] = {}
+_of_parameter: dict[int, tuple[weakref.ref[nn.Parameter], list[Ledger]]] = {}
 _of_data: dict[int, tuple[Any, list[Ledger]]] = {}  # a weak reference, or the thing itself where it allows none
 
 
 def ledger_of(parameters: Iterable[nn.Parameter]) -> Ledger | None:
-    """The ledger one of these parameters was trained under, if there is one."""
-    for p in parameters:
-        whose, ledger = _of_parameter.get(id(p), (None, None))
-        if whose is not None and whose() is p:
-            return ledger
-    return None
+    """Returns the ledger that a run on one of these parameters writes in, or None if there was no run on them.
+
+    Of several, one in which something was entered comes first, and of those the last.
+    """
+    found = [ledger for ledgers in _known_of(parameters) for ledger in ledgers]
+    return next((ledger for ledger in reversed(found) if not ledger.empty), found[-1] if found else None)
 
 
-def trained(parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
-    """These parameters are trained under this ledger."""
+def trained(parameters: Iterable[nn.Parameter], ledger: Ledger) -> list[list[Ledger]]:
+    """Enters that a run on these parameters writes in this ledger, from the moment that the run is made.
+
+    Two runs that are made on one model before either has drawn a lot would otherwise not know of each other.
+
+    Returns the lists of all ledgers that each parameter is trained under, which grow as more runs are made.
+    """
     for p in parameters:
         key = id(p)
         known = _of_parameter.get(key)
-        if known is not None and known[0]() is p and known[1] is ledger:
-            continue
-        _of_parameter[key] = weakref.ref(p, _dropping(_of_parameter, key)), ledger
+        if known is None or known[0]() is not p:
+            known = _of_parameter[key] = weakref.ref(p, _dropping(_of_parameter, key)), []
+        if not any(each is ledger for each in known[1]):
+            known[1].append(ledger)
+    return _known_of(parameters)
+
+
+def _known_of(parameters: Iterable[nn.Parameter]) -> list[list[Ledger]]:
+    """Returns the lists of ledgers of those parameters that are known."""
+    found = []
+    for p in parameters:
+        known = _of_parameter.get(id(p))
+        if known is not None and known[0]() is p:
+            found.append(known[1])
+    return found
 
 
 def drawn_from(dataset: Any, ledger: Ledger) -> list[list[Ledger]]:

@@ -12,7 +12,7 @@ Privacy: nothing is ever removed. `void` records that there is no guarantee, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from sordino.door import claims, history, lot_counts
 from sordino.door.claims import Claim
 from sordino.door.lot_counts import LotCounts
 from sordino.door.noise_tail import MOST_COORDINATES
+from sordino.door.watchers import Watchers
 from sordino.events import (
     BallsInBins,
     Batch,
@@ -90,6 +91,8 @@ class Ledger:
         self._declared: dict[str, None] = {}
         self._counts: dict[str, LotCounts] = {}  # by page
         self._data: list[list[Ledger]] = []  # the ledgers of what the records are made of
+        self._trained: list[list[Ledger]] = []  # the ledgers that its runs' parameters are trained under
+        self.watchers = Watchers()  # the runs that write in it, asked before every claim
         self._unit = _RECORD
         self.voided: str | None = None  # the first reason given to `void`
 
@@ -169,6 +172,13 @@ class Ledger:
             self.declare(declared)
         self._data += history.drawn_from(dataset, self)
 
+    def trains(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Enters that a run on these parameters writes in this ledger; others that they are trained under will be named."""
+        held = list(parameters)
+        self.watchers.take_over(held, self.void)
+        known = {id(each) for each in self._trained}
+        self._trained += [each for each in history.trained(held, self) if id(each) not in known]
+
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What holds the facts about the user's code that the events take for granted."""
@@ -187,7 +197,8 @@ class Ledger:
     def disclosed(self) -> tuple[str, ...]:
         """What the claim does not cover, in the order it was said."""
         others = history.others(self._data, self)
-        return (*self._disclosed, *([claims.other_ledgers(others)] if others else []))
+        elsewhere = [claims.TRAINED_BEFORE] if history.others(self._trained, self) else []
+        return (*self._disclosed, *elsewhere, *([claims.other_ledgers(others)] if others else []))
 
     @property
     def length(self) -> int:
@@ -214,7 +225,11 @@ class Ledger:
         return compose(_pass(passes[part]) if isinstance(part, str) else part for part in parts)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
-        """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason."""
+        """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason.
+
+        Every run that writes in this ledger is asked first: it looks at its parameters, and tests the end of its lots.
+        """
+        self.watchers.look(self.void)
         chosen = PLD() if accountant is None else accountant
         return claims.claim(self.event(), delta, chosen, self.disclosed, self.rests_on, self.coordinates, self._unit)
 
@@ -292,9 +307,7 @@ def ledger_for(model: nn.Module, given: Ledger | None) -> Ledger:
     """
     if given is not None and not isinstance(given, Ledger):
         raise TypeError(f"ledger={given!r}: must be a sordino.Ledger, the one everything done to this data goes into")
-    before = history.ledger_of(model.parameters())
     if given is None:
-        return Ledger() if before is None else before
-    if before is not None and before is not given and not before.empty:
-        given.disclose(claims.TRAINED_BEFORE)
+        given = history.ledger_of(model.parameters()) or Ledger()
+    given.trains(model.parameters())
     return given

@@ -1,7 +1,8 @@
 """ε so far, for a line of progress or a log in the middle of a run.
 
-It is read off the ledger and nothing is tested for it: a claim is made at the end, with a test of the user's code before
-it, and asking for one at every log costs passes over the data. What has voided the run until now leaves no ε to show.
+It is read off the ledger. A claim is made at the end, with a test of the user's code before it, and asking for one at
+every log would cost passes over the data. `Private.spent` looks at the parameters and, now and then, tests a lot before
+it asks for this ε. What has voided the run until now leaves no ε to show.
 
 **Privacy:** a function of events that were charged. It says what was spent, not that the end will bear a claim.
 """
@@ -27,9 +28,9 @@ class LiveEpsilon:
     """
 
     def __init__(self, delta: float) -> None:
-        self._delta, self._live = delta, Live()
+        self.delta, self._live = delta, Live()
 
     def __call__(self, event: Event, coordinates: int = MOST_COORDINATES) -> float | None:
         """Of this event; None if it has none."""
-        said = claims.claim(event, self._delta, self._live, coordinates=coordinates)
+        said = claims.claim(event, self.delta, self._live, coordinates=coordinates)
         return said.epsilon if isinstance(said, Guarantee) else None

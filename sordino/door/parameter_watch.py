@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sordino.door.watchers import LeftBehind
 from sordino.kernels.bytes_at import bytes_at
 from sordino.ranks.shard import is_shard, local, version
 
@@ -110,6 +111,10 @@ class ParameterWatch:
             if read != self._numbers:
                 return self._first_different(self._numbers, read)
         return None
+
+    def left_behind(self) -> LeftBehind:
+        """Returns the parameters as they should be found by whoever looks at them after this watch is gone."""
+        return LeftBehind.of(self._names, self._parameters, self._versions)
 
     def _look(self, parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[int]]:
         """Versions and addresses as they are now: of divided parameters those of this rank's rows."""

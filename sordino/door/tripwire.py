@@ -18,10 +18,11 @@ Privacy: each escape makes the run's claim `NoGuarantee`; none is a warning.
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim.optimizer import (
@@ -30,10 +31,14 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sordino.door import released_gradients
+from sordino.door import claims, released_gradients
+from sordino.door.lineage import Lineage, unnamed_past
 from sordino.door.parameter_watch import Buffers, ParameterWatch
 from sordino.ranks.shard import is_shard, own_part
 from sordino.refusal import Refusal
+
+if TYPE_CHECKING:
+    from sordino.door.ledger import Ledger
 
 _STRAY = (
     "loss.backward() reached the model's parameters outside private.backward; wrap steps on public data in "
@@ -66,8 +71,8 @@ _alive: weakref.WeakSet[Tripwire] = weakref.WeakSet()
 class Tripwire:
     """Watches the parameters of one model."""
 
-    def __init__(self, void: Callable[[str], None]) -> None:
-        self._void = void
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._void, self._lineage = ledger, ledger.void, Lineage(ledger)
         self._named: Mapping[str, nn.Parameter] = {}
         self._buffers: Buffers = ()
         self._ids: dict[int, str] = {}  # names by the parameter's identity
@@ -76,6 +81,7 @@ class Tripwire:
         self._trusted = False  # the parameters' values are known to be right
         self._excused = False  # inside `public` or `post_processing`
         self._public = False
+        self.public_before = False  # steps on public data were declared
         self.looping = False  # a lot is drawn and the next one is not
         self.steps = 0  # optimizer steps on released gradients
         self.used = True  # what was last released fed a step, or is in the user's hands
@@ -119,6 +125,24 @@ class Tripwire:
                 p.register_post_accumulate_grad_hook(stray)
                 self._hooked[id(p)] = weakref.ref(p)
 
+    def begin(self) -> None:
+        """Trusts the parameters as they are before the first draw, and names what is known of their past."""
+        parameters = list(self._named.values())
+        self._ledger.trains(parameters)
+        past = unnamed_past(parameters, self._ledger)
+        if past == claims.COPIED or (past is not None and not self.public_before):
+            self._ledger.disclose(past)
+        self._lineage.begin(parameters)
+        self.trust()
+
+    def __del__(self) -> None:
+        """Leaves behind how the parameters stood, so that a later claim sees whether somebody wrote to them."""
+        if getattr(self, "_trusted", False) and not sys.is_finalizing():
+            watched = {key for wire in list(_alive) if wire is not self and wire._trusted for key in wire._ids}
+            left = self._values.left_behind().without(watched)  # those that another run watches are its own to look at
+            if left is not None:
+                self._ledger.watchers.leave(left)
+
     def trust(self) -> None:
         """The parameters are right as they are: before the first draw, and after a state was loaded."""
         self._values.take(self._named, self._buffers)
@@ -155,7 +179,7 @@ class Tripwire:
     @contextmanager
     def public(self) -> Iterator[None]:
         """Gradients computed and applied inside are of data the user declares public."""
-        before, self._public = self._public, True
+        before, self._public, self.public_before = self._public, True, True
         try:
             with self.post_processing():
                 yield
@@ -230,6 +254,7 @@ class Tripwire:
             self.steps += 1
             self.used = self.used or any(p.grad is not None for p in mine)
             self._values.allow(mine)
+            self._lineage.remember(mine)
 
 
 def _watched_by_another(optimizer: Optimizer) -> bool:

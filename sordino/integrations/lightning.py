@@ -17,6 +17,7 @@ Privacy: gradients come from `Private.backward` alone, in the hook `backward`; e
 
 from __future__ import annotations
 
+import math
 from functools import wraps
 from typing import Any
 
@@ -26,7 +27,6 @@ from torch import Tensor
 from sordino.algorithms.with_loss import WithLoss
 from sordino.door.claims import Claim
 from sordino.door.ledger import ledger_for
-from sordino.door.live_epsilon import LiveEpsilon
 from sordino.gradients.protocol import Backend
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
@@ -127,7 +127,6 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         self._held.update(
             private=private,
             privacy=privacy,
-            spent=LiveEpsilon(privacy.delta),
             loss=isinstance(query, WithLoss),
             ledger=ledger,
             data=TrainedOn(dataset),
@@ -205,9 +204,10 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         if self._held["loss"] and private.loss is not None:
             self.log("loss", private.loss, on_step=True, batch_size=size)
         if lot.step % _EVERY == 0:
-            epsilon = self._held["spent"](private.event)
-            if epsilon is not None:
-                self.log("privacy/epsilon", epsilon, on_step=True, prog_bar=True, batch_size=size)
+            # Without a guarantee ε is infinite; the last finite one must not stay on the progress bar.
+            epsilon = private.spent(self._held["privacy"].delta)
+            shown = math.inf if epsilon is None else epsilon
+            self.log("privacy/epsilon", shown, on_step=True, prog_bar=True, batch_size=size)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The ledger goes with the weights."""

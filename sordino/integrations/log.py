@@ -26,7 +26,6 @@ from torch.optim import Optimizer
 
 from sordino import validate
 from sordino.door.claims import Guarantee
-from sordino.door.live_epsilon import LiveEpsilon
 from sordino.door.released_gradients import changed
 from sordino.integrations.missing import NotInstalled
 from sordino.private import Private
@@ -118,7 +117,7 @@ class Log:
             if private.loss is not None:
                 values["train/loss"] = private.loss
         if number % self.every == 0 or number == 1:
-            values |= _spent(LiveEpsilon(delta)(private.event), delta)
+            values |= _spent(private.spent(delta), delta)
         self.write(values, number)
 
     def end(self, private: Private, *, delta: float) -> None:

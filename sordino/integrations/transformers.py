@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from sordino.algorithms.with_loss import WithLoss
 from sordino.door.claims import Claim, Guarantee
 from sordino.door.ledger import Ledger, ledger_for
-from sordino.door.live_epsilon import LiveEpsilon
 from sordino.gradients.protocol import Backend
 from sordino.integrations.epochs import Epochs, lots_in_an_epoch
 from sordino.integrations.missing import NotInstalled
@@ -119,7 +118,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._lot_size: int = given.per_device_train_batch_size * given.gradient_accumulation_steps
         self.private: Private | None = None
         self._resume: dict[str, Any] | None = None
-        self._spent = LiveEpsilon(privacy.delta)
         self._trained_on: TrainedOn | None = None
         self._ledger, self._releases_loss = Ledger(), False
         super().__init__(model, _checked(given), *positional, **more)
@@ -185,7 +183,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             if not self._releases_loss:
                 logs.pop("loss", None)
                 logs.pop("train_loss", None)
-            epsilon = self._spent(private.event)
+            epsilon = private.spent(self._privacy.delta)
             if epsilon is not None:
                 logs.update({"epsilon": epsilon, "delta": self._privacy.delta})
         super().log(logs, start_time)

@@ -58,6 +58,7 @@ class Guard:
         self._test = StandingTest(gradients.gradients, model, Rounding(model, gradients.gradients_of))
         self._moments, self._void = Moments(stream), void
         self._lot: _Lot | None = None  # drawn last, and not tested yet
+        self._newest, self._last = -1, -1  # the numbers of the lots drawn last and tested last
         self.tested, self.before_claims = 0, 0
 
     def resumed(self, tested: int, before_claims: int, stream: Rng, *, replayed: bool) -> None:
@@ -67,6 +68,7 @@ class Guard:
 
     def drawn(self, number: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int) -> None:
         """A lot was drawn, of a dataset of n records; it is processed `chunk` records at a time."""
+        self._newest = number
         self._lot = _Lot(number, load, indices, n, chunk)
 
     def before_backward(self, inventory: Inventory, *, released: bool) -> None:
@@ -75,12 +77,22 @@ class Guard:
             early = self._lot.number < _EARLY
             self._made(self._ranks, released=released, thorough=early, whole=_WHOLE_EARLY if early else _WHOLE)
 
-    def before_claim(self) -> None:
-        """Test the last lot if it was not, so that no claim is made of an untested end."""
-        if self._lot is not None and self._moments.again(self._lot.number, self.before_claims):
+    def before_claim(self, *, over: bool) -> None:
+        """Tests the last lot if it was not tested yet, so that no end goes untested; `over`: no lot follows."""
+        if self._lot is not None and self._moments.before_claim(self._lot.number, self._last, over=over):
             self.before_claims += 1
             whole = 1.0 if self.before_claims <= _FIRST else _WHOLE_EARLY
             self._made(None, released=True, thorough=True, whole=whole)  # who claims may be one rank alone
+
+    def before_log(self) -> None:
+        """Tests the last lot if none was tested for long: ε in logs must not go on over a run that became coupled."""
+        if self._lot is not None and self._moments.before_log(self._lot.number, self._last):
+            self._made(None, released=True, thorough=False, whole=0.0)
+
+    @property
+    def untested(self) -> int:
+        """How many lots came after the last one that was tested."""
+        return self._newest - self._last
 
     def _made(self, ranks: Ranks | None, *, released: bool, thorough: bool, whole: float) -> None:
         """Make the test; `whole`: the chance that it is made on a whole batch too."""
@@ -98,7 +110,7 @@ class Guard:
 
         with self._whole():
             finding = test() if ranks is None else first_of(ranks, test, "a standing test", lot.number)
-        self.tested += 1
+        self.tested, self._last = self.tested + 1, lot.number
         if finding is not None:
             if not released:
                 raise Refusal(str(finding))

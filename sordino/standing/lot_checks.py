@@ -36,15 +36,17 @@ class LotChecks:
         self, model: nn.Module, gradients: LotGradients, ledger: Ledger, stream: Rng, ranks: Ranks | None = None
     ) -> None:
         self._model, self._gradients, self._ledger = model, gradients, ledger
-        self.tripwire = Tripwire(ledger.void)
+        self.tripwire = Tripwire(ledger)
         self._guard = Guard(model, gradients, ledger.void, stream, ranks)
         self._page, self._drawn, self._unused = "", 0, 0
+        self.last_of_loop = False  # no lot will follow the one drawn last, in this call of `draws`
         self._watch()
+        ledger.watchers.add(self.before_claim)
 
     def counts(self) -> LotCounts:
         """What became of the lots; the last is unused too if no step used it and the loop is over."""
         last = int(not self.tripwire.used and not self.tripwire.looping)
-        return LotCounts(self._drawn, self._guard.tested, self._unused + last)
+        return LotCounts(self._drawn, self._guard.tested, self._unused + last, self._guard.untested)
 
     def state_dict(self) -> dict[str, Any]:
         """As JSON; a lot that waits for its step is lost with its gradient, which is not saved."""
@@ -95,7 +97,15 @@ class LotChecks:
         self._gradients.look()
         self._watch()
         self.tripwire.look()
-        self._guard.before_claim()
+        self._guard.before_claim(over=self.last_of_loop or not self.tripwire.looping)
+        self._count()
+
+    def before_log(self) -> None:
+        """Looks at the parameters before ε goes into a log, and tests the last lot if none was tested for long."""
+        self._gradients.look()
+        self._watch()
+        self.tripwire.look(numbers=False)
+        self._guard.before_log()
         self._count()
 
     def _watch(self) -> None:

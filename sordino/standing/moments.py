@@ -19,6 +19,10 @@ _LASTING = 0.01
 """The share of lots tested in a long run."""
 _DENSE = 2.0
 """Lots tested for certain at the beginning; from there the share falls as 2/k."""
+_END = 16
+"""Of the lots so far, the part that may be untested at the end of a claim in the middle of a run: one in so many."""
+_LOGGED, _FEW = 4, 20
+"""The same for an ε in a log; and the lots that always may."""
 
 
 class Moments:
@@ -40,9 +44,17 @@ class Moments:
         """The secret choices of one test."""
         return self._stream.child("choices", lot, number)
 
-    def again(self, lot: int, tested: int) -> bool:
-        """Before a claim: is the last lot tested, so that no end goes untested? Not at every claim of many."""
-        return tested <= max(4, round(2 * _LASTING * lot))
+    def before_claim(self, lot: int, last_tested: int, *, over: bool) -> bool:
+        """Returns whether the last lot is tested before a claim, so that no end of a run goes untested.
+
+        The claim after the last lot always is. Claims in the middle of a run are many if a loop prints one at every
+        lot: they are tested when a sixteenth of the lots so far came after the last test.
+        """
+        return over or lot - last_tested >= max(1, lot // _END)
+
+    def before_log(self, lot: int, last_tested: int) -> bool:
+        """Returns whether the last lot is tested before ε goes into a log: if none of the last quarter of the lots was."""
+        return lot - last_tested >= max(_FEW, lot // _LOGGED)
 
 
 def mark_of(inventory: Inventory) -> Hashable:
