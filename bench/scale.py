@@ -31,7 +31,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
-from sordino.ranks import ranked_lot
+from sordino.ranks import agreement, ranked_lot
 from sordino.ranks.group import Ranks
 from sordino.runs.environment import processor
 
@@ -190,7 +190,11 @@ def fake_group(size: int) -> Iterator[Counted]:
 
 def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False, layered: bool = False) -> dict[str, Any]:
     """Collectives and bytes of one lot on so many ranks; nobody is there to agree with, so that is left out."""
-    with fake_group(size) as ranks, patch.object(ranked_lot, "_compare", lambda *_: None):
+    alone = (
+        patch.object(ranked_lot, "_compare", lambda *_: None),
+        patch.object(agreement, "is_unanimous", lambda *_: True),
+    )
+    with fake_group(size) as ranks, alone[0], alone[1]:
         model = network(hidden)
         if divided:
             fully_shard(model, mesh=init_device_mesh("cpu", (size,)))

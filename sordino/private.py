@@ -176,8 +176,15 @@ class Private(Declares, Saved):
 
         """
         check.structure(self._model)
-        request = Request.checked(dataset, sampler, steps, expected_batch, workers, collate, unit)
-        request = self._together.arranged(request)
+        make = partial(Request.checked, dataset, sampler, steps, expected_batch, workers, collate, unit)
+        asked = {
+            "loss_fn": self._loss_fn,
+            "penalty": self._passes.penalty,
+            "backend": self._backend,
+            "accountant": self._accountant,
+            "physical_batch": physical_batch,
+        }
+        request = self._together.agreed_request(make, self._run, asked)
         few = self._passes.tried(request.first)
         known = summable(physical_batch) or self._run.chunk
         chunk = known or self._together.physical_batch(self._passes, few, request.expected)

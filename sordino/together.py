@@ -1,10 +1,15 @@
-"""A run that several ranks make together: one key, one model, one draw, each rank its chunks of every lot.
+"""Distributed training: coordinates the ranks of one run.
 
     torchrun --nproc-per-node 4 train.py        # the loop of one process, unchanged
 
-The first rank's parameters and key are copied to all. From then on every rank draws the same lots, computes its own chunks
-(`ranks/ranked_lot.py`), and has the same parameters, ledger and claim after every step, bit by bit, as any other number of
-ranks would have.
+The first rank's parameters and key are copied to all. When `draws` is called the ranks compare everything that the
+claim depends on and stop if anything differs (`ranks/agreement.py`). From then on every rank draws the same lots,
+computes its own chunks of them (`ranks/ranked_lot.py`), and after every step has the same parameters, ledger and claim.
+
+The bits are those of any other number of ranks, one included, given the same number of threads in each process and the
+same kind of processor: torch splits sums by threads. One process without a group is faster, and rounds otherwise: it
+chooses formulas by a stopwatch, takes larger chunks and adds up in floating point. `Private(mesh="single")` gives it
+the bits of ranks.
 
 Privacy: the sum over all ranks is what one record moves by C, so the proof is that of one process. Noise is one draw for
 the whole sum, each coordinate made by one rank (`door/release.py`): never a share of the variance by each, of which a rank
@@ -13,35 +18,41 @@ that is lost would leave less than was charged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino import environment, validate
 from sordino.door import claims
 from sordino.door.grid import MOST_RECORDS
 from sordino.door.ledger import Ledger
 from sordino.gradients.captured.engine import Captured
 from sordino.gradients.captured.options import PerformanceOptions
 from sordino.gradients.protocol import Backend
+from sordino.lots import data_digest
 from sordino.lots.cutting import InTurn
-from sordino.lots.loading import Batches
+from sordino.lots.loading import Batches, Loader
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.request import Request
 from sordino.lots.sites import BySite, Sites, owners
+from sordino.lots.units import UnitLoader
 from sordino.progress import Progress
 from sordino.random.rng import Rng
+from sordino.ranks.agreement import collect_and_agree
 from sordino.ranks.digest import digest, of_all
+from sordino.ranks.facts import Facts
 from sordino.ranks.fully_sharded import fully_sharded
 from sordino.ranks.group import Ranks, ranks_of
 from sordino.ranks.layer_by_layer import is_absent
-from sordino.ranks.ranked_lot import RankedLot, in_step, meet_at_the_end
+from sordino.ranks.ranked_lot import Disagreement, RankedLot, in_step, meet_at_the_end
 from sordino.ranks.shard import is_shard
 from sordino.refusal import Refusal
 from sordino.standing.finding import Broken, Finding
@@ -54,7 +65,9 @@ class Together:
         self._model, self.sharded, self._looks = model, fully_sharded(model), 0
         ranks = ranks_of(self.sharded.mesh if mesh is None and self.sharded is not None else mesh)
         self.ranks = ranks
+        self._key = secrets.token_bytes(32)  # of the digests that ranks compare records by
         if ranks is not None:
+            self._key = bytes(ranks.of_first(self._key))
             ranks.copy_first(self._tensors())
             if self.sharded is not None:
                 self.sharded.join(ranks)
@@ -81,14 +94,102 @@ class Together:
         """A stream nobody can repeat, the same on all ranks."""
         return Rng.from_entropy() if self.ranks is None else self.ranks.fresh()
 
-    def arranged(self, request: Request) -> Request:
-        """The request with its lots cut among the ranks: in turn, or by where the records are."""
+    def agreed_request(self, make: Callable[[], Request], run: Progress, asked: Mapping[str, Any]) -> Request:
+        """Returns what a call of `draws` asks for, once all ranks are found to ask the same of the same records.
+
+        Args:
+            make: checks the arguments of the call and makes the request; what it raises here stops the other ranks too.
+            run: the run, whose query, random streams and ledger are compared.
+            asked: everything else that the claim depends on, by name.
+
+        Raises:
+            Disagreement: on every rank and before anything is drawn, with the names of what differs.
+
+        """
+        ranks = self.ranks
+        if ranks is None or ranks.size == 1:
+            return self._cut(make(), {})
+        seconds = 0.0  # that one record takes to be read
+        sites: dict[int, bytes] = {}
+
+        def collect() -> tuple[Request, Facts]:
+            nonlocal seconds
+            request, facts = make(), Facts(b"", ranks.rank)
+            self._add_run(facts, run, asked)
+            _add_request(facts, request)
+            seconds = self._add_data(facts, request, sites)
+            return request, facts
+
+        request = collect_and_agree(ranks, collect)
+        self._compare_more_records(request, seconds)
+        return self._cut(request, sites)
+
+    def _add_run(self, facts: Facts, run: Progress, asked: Mapping[str, Any]) -> None:
+        """Adds the facts about this process and about the run before the draws that are asked for."""
+        for name, value in _environment().items():
+            facts.add(name, value)
+        keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
+        facts.add("random streams (the seed, or a loaded state)", keys)
+        facts.add("model", self._model)
+        facts.add("query", run.query)
+        for name, value in asked.items():
+            facts.add(name, value)
+        facts.add("steps before", run.steps)
+        facts.add("state of the query", digest(run.state))
+        facts.add("ledger", _history(run.ledger))
+
+    def _add_data(self, facts: Facts, request: Request, sites: dict[int, bytes]) -> float:
+        """Adds digests of the records and returns the seconds that one took to be read; 0 where rows are compared.
+
+        Sites are data that differ on purpose. Their digests go to `sites`, to be compared among ranks that hold the same.
+        """
+        if isinstance(request.dataset, Sites):
+            facts.add("lengths of the sites", list(request.dataset.lengths))
+            for site, held in request.dataset.held.items():
+                facts_of_site = Facts(b"")
+                self._add_records(facts_of_site, Loader(held, None), len(held))
+                sites[site] = facts_of_site.digest()
+            return 0.0
+        load = request.load.load if isinstance(request.load, UnitLoader) else request.load
+        return self._add_records(facts, load, len(request.dataset)) if isinstance(load, Loader) else 0.0
+
+    def _add_records(self, facts: Facts, load: Loader, n: int) -> float:
+        """Adds a digest of a dataset's records, or of some of them, and returns the seconds that one took to be read."""
+        if data_digest.is_loaded_by_rows(load):
+            facts.add("records of the dataset", data_digest.digest_rows(self._key, load, n))
+            return 0.0
+        reads, seconds = data_digest.first_reads(self._key, load, n)
+        facts.add("records of the dataset", "which change by themselves" if reads is None else b"".join(reads))
+        return 0.0 if reads is None else seconds
+
+    def _compare_more_records(self, request: Request, seconds: float) -> None:
+        """Compares as many records of a dataset with code of its own as the first rank can read in the time there is."""
+        assert self.ranks is not None, "one process has nobody to compare with"
+        load = request.load.load if isinstance(request.load, UnitLoader) else request.load
+        count = int(self.ranks.of_first(data_digest.reads_in_time(seconds, len(request.dataset)) if seconds else 0))
+        if count <= data_digest.FIRST_READS or not isinstance(load, Loader):
+            return
+
+        def collect() -> tuple[None, Facts]:
+            facts = Facts(b"")
+            chosen = data_digest.choose_records(self._key, len(request.dataset), count)
+            facts.add("records of the dataset", b"".join(data_digest.digest_reads(self._key, load, chosen)))
+            return None, facts
+
+        collect_and_agree(self.ranks, collect)
+
+    def _cut(self, request: Request, sites: Mapping[int, bytes]) -> Request:
+        """Returns the request with its lots cut among the ranks: in turn, or by where the records are."""
         ranks, data = self.ranks or Ranks(), request.dataset
         if not isinstance(data, Sites):
             return replace(request, cutting=InTurn(ranks.rank, ranks.size))
-        told = ranks.gathered((data.lengths, list(data.held), request.copies))
-        if len({lengths for lengths, _, _ in told}) > 1:
-            raise Refusal("the ranks were given sites of other lengths: need the same list on each")
+        told = ranks.gathered((sites, list(data.held), request.copies))
+        for site in range(len(data.lengths)):
+            if len({digests[site] for digests, _, _ in told if site in digests}) > 1:
+                raise Disagreement(
+                    f"the ranks do not agree, so nothing was drawn or released. Site {site} is held by several ranks, and "
+                    "its records are not the same on all of them.\nGive each site the same records wherever it is held."
+                )
         whose = owners([held for _, held, _ in told], len(data.lengths))
         copies = max(copies for _, _, copies in told)
         return replace(request, copies=copies, cutting=BySite(data.ends, whose, ranks.rank, ranks.size))
@@ -133,13 +234,16 @@ class Together:
     def ended(self, run: Progress) -> bool:
         """After the last lot of a call of `draws`: all ranks have come to the same. Are there any?"""
         if self.ranks is not None:
-            meet_at_the_end(self.ranks, self._facts(run), lambda: run.ledger.voided, run.ledger.void)
+            facts = (*self._facts(run), _history(run.ledger))
+            meet_at_the_end(self.ranks, facts, lambda: run.ledger.voided, run.ledger.void)
         return self.ranks is not None
 
     def _facts(self, run: Progress) -> Sequence[Any]:
         """What must be the same on all ranks; of the noise key a digest."""
         keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
-        return run.steps, keys, run.state, run.ledger.length, of_all(self._tensors())
+        query = Facts(b"")
+        query.add("query", run.query)
+        return run.steps, keys, run.state, run.ledger.length, of_all(self._tensors()), query.digest()
 
     def _tensors(self) -> list[Tensor]:
         """What every rank has whole: in the passes over a lot all of the model."""
@@ -161,3 +265,45 @@ def _noticed(gradients: LotGradients, ledger: Ledger) -> str | None:
     if ledger.voided is None and gradients.written is not None:
         ledger.void(str(Finding(Broken.WRITTEN, gradients.written)))
     return ledger.voided
+
+
+def _add_request(facts: Facts, request: Request) -> None:
+    """Adds the facts about the draws that are asked for, except for the records themselves."""
+    facts.add("sampler", request.sampler)
+    facts.add("steps", request.steps)
+    facts.add("number of records", request.n)
+    facts.add("expected_batch", request.expected)
+    facts.add("collate", request.collate)
+    facts.add("unit", (request.unit, request.declared))
+    if isinstance(request.load, UnitLoader):
+        facts.add("records of the units", request.load.members)
+    if not isinstance(request.dataset, Sites):
+        facts.add("copies of one record", request.copies)
+
+
+def _history(ledger: Ledger) -> dict[str, Any]:
+    """Returns what was done to the data so far, as far as it has a guarantee.
+
+    What voids a claim on one rank is told to the others at the next sum, and what is disclosed is said by each for itself.
+    """
+    state = ledger.state_dict()
+    entries = [entry for entry in state["entries"] if "NonPrivate" not in str(entry[0])]
+    return {"entries": entries, "unit": state["unit"], "coordinates": state["coordinates"]}
+
+
+def _environment() -> dict[str, Any]:
+    """Returns what rounding depends on in this process: versions, kernels, threads and switches of torch.
+
+    The model of the processor is left out: machines of several kinds may train together if their instructions are the same.
+    """
+    known = {f"environment: {name}": value for name, value in environment.here().items() if name != "processor"}
+    switches = {
+        "default dtype": torch.get_default_dtype(),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "autocast dtype": (torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),
+        "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+        "TF32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32),
+    }
+    return {**known, **{f"torch: {name}": value for name, value in switches.items()}}

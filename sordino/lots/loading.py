@@ -91,6 +91,10 @@ class Loader:
             return self
         return Loader(_copied(self._begun._dataset), _copied(self._begun._collate))
 
+    def record(self, index: int) -> Any:
+        """Returns one record as the dataset gives it, before collate."""
+        return self._dataset[index]
+
     def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
         """The batch of these records.
 

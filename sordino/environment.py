@@ -1,0 +1,71 @@
+"""What the last bit of a result depends on: code, libraries, processor, threads.
+
+Privacy: a crashed run is replayed with the same noise only where every bit will come out the same. Anywhere else the steps
+that may have been released are charged and left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+import sordino
+from sordino.kernels import build
+from sordino.kernels.processor import instructions, name
+
+Environment: TypeAlias = dict[str, str | int]
+
+
+def here(more: Mapping[str, str] | None = None) -> Environment:
+    """The environment of this process, and what else is said of it."""
+    return {
+        **(more or {}),
+        "sordino": sordino.__version__,
+        "code": code(),
+        "kernels": kernels(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "processor": processor(),
+        "instructions": instructions(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+@cache
+def code() -> str:
+    """A digest of this package's own source: an edit may change a result's last bit."""
+    digest = hashlib.sha256()
+    root = Path(sordino.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def kernels() -> str:
+    """A digest of the compiled libraries, or that they are switched off: torch's results differ from theirs in rounding."""
+    if os.environ.get("SORDINO_KERNELS") == "0":
+        return "off"
+    digest = hashlib.sha256()
+    for library in build.LIBRARIES:
+        digest.update(library.name.encode() + (library.path.read_bytes() if library.path.exists() else b"none"))
+    return digest.hexdigest()[:16]
+
+
+def processor() -> str:
+    """The model of the processor; libraries choose their kernels by it."""
+    return name()
+
+
+def difference(before: Environment, now: Environment) -> str:
+    """What is not as it was, in words; empty when a replay gives the same bits."""
+    names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
+    return ", ".join(f"{name} was {before.get(name)}, is {now.get(name)}" for name in names)

@@ -1,0 +1,337 @@
+"""Describes what a run depends on as named facts, so that ranks can compare them and say which one differs.
+
+    facts = Facts(key)
+    facts.add("query", NoisySum(Flat(1.0), Gaussian(1.1)))
+    facts.found["query.noise.multiplier"]        # Fact(shown="1.1", digest=b"…")
+
+An object is taken apart into its fields, and theirs, down to plain values. What a user wrote counts by its code as well: a
+clipping rule of one's own is known by its class, the code of its methods, its fields, and the functions and constants that
+this code reads. Code of sordino, torch, numpy and the standard library counts by its name: the versions are compared too.
+
+Two things are meant to differ between ranks and are therefore described in words that do not: a device counts by its kind
+(`cuda`, not `cuda:1`), and a variable with "rank" in its name that holds this process's own rank counts as "its own rank".
+
+Privacy: tensors, arrays and records enter as keyed digests (BLAKE2b under the run's key), which are sent to ranks only.
+What is shown in an error is public: fields of the query, names of functions, versions. Contents of tensors are not shown.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import re
+import sys
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_DIGEST_BYTES = 16
+_LONG = 32
+"""Elements from which on a list is one fact and not one for each of its elements."""
+_DEEPEST = 12
+_MOST_SHOWN = 60
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu)(:\d+)?")
+_LIBRARIES = frozenset({"sordino", "torch", "numpy", "builtins", *sys.stdlib_module_names}) - {"__main__"}
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CALLS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodDescriptorType)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that all ranks must have in common: its digest, and what may be shown of it in an error."""
+
+    shown: str
+    digest: bytes
+
+
+@dataclass
+class Facts:
+    """Named facts about a run, in the order in which they were added.
+
+    Args:
+        key: the key of the digests, the same on all ranks.
+        rank: the number of this process among the ranks.
+
+    >>> facts = Facts(b"key")
+    >>> facts.add("noise", {"multiplier": 1.1})
+    >>> facts.found["noise['multiplier']"].shown
+    '1.1'
+
+    """
+
+    key: bytes
+    rank: int = -1
+    found: dict[str, Fact] = field(default_factory=dict)
+    _inside: list[int] = field(default_factory=list)  # identities of the objects that are being taken apart
+    _described: set[int] = field(default_factory=set)  # identities of functions and classes whose code is in it already
+
+    def add(self, name: str, thing: Any) -> None:
+        """Adds everything that `thing` consists of, under names that begin with `name`."""
+        if isinstance(thing, Enum):
+            self._leaf(name, str(thing))
+        elif isinstance(thing, _PLAIN):
+            self._plain(name, thing)
+        elif isinstance(thing, torch.dtype | torch.Size | torch.layout | np.dtype | types.ModuleType | range | slice):
+            self._leaf(name, getattr(thing, "__name__", repr(thing)))
+        elif isinstance(thing, torch.device):
+            self._leaf(name, f"device {thing.type}")
+        elif isinstance(thing, Tensor | np.ndarray | np.generic):
+            self._leaf(name, "a tensor of other values", digest_of_record(self.key, thing))
+        elif id(thing) in self._inside or len(self._inside) >= _DEEPEST:
+            self._leaf(name, _identity(type(thing)))
+        else:
+            self._inside.append(id(thing))
+            try:
+                self._take_apart(name, thing)
+            finally:
+                self._inside.pop()
+
+    def _take_apart(self, name: str, thing: Any) -> None:
+        """Adds the parts of a container, a function, a class, a module or an object."""
+        if isinstance(thing, Mapping):
+            self._elements(name, [(f"{name}[{key!r}]", value) for key, value in thing.items()])
+        elif isinstance(thing, list | tuple):
+            self._elements(name, [(f"{name}[{place}]", value) for place, value in enumerate(thing)])
+        elif isinstance(thing, set | frozenset):
+            self._leaf(name, f"a set of {len(thing)}", self._together(sorted(map(repr, thing))))
+        elif isinstance(thing, functools.partial):
+            self.add(f"{name}.func", thing.func)
+            self.add(f"{name}.args", thing.args)
+            self.add(f"{name}.keywords", thing.keywords)
+        elif isinstance(thing, types.MethodType):
+            self.add(f"{name}.self", thing.__self__)
+            self.add(f"{name}.function", thing.__func__)
+        elif isinstance(thing, types.FunctionType):
+            self._function(name, thing)
+        elif isinstance(thing, types.BuiltinFunctionType | types.MethodDescriptorType):
+            self._leaf(name, f"{getattr(thing, '__module__', None)}.{thing.__qualname__}")
+        elif callable(getattr(thing, "__wrapped__", None)):
+            self.add(f"{name}.__wrapped__", thing.__wrapped__)
+        elif isinstance(thing, type):
+            self._class(name, thing)
+        elif isinstance(thing, nn.Module):
+            self._module(name, thing)
+        else:
+            self._object(name, thing)
+
+    def _elements(self, name: str, parts: list[tuple[str, Any]]) -> None:
+        """Adds a container's elements: each under its own name, or all as one fact where there are many."""
+        if len(parts) <= _LONG:
+            self._leaf(name, f"{len(parts)} elements")
+            for path, value in parts:
+                self.add(path, value)
+            return
+        inner = Facts(self.key, self.rank, _inside=self._inside, _described=set(self._described))
+        for path, value in parts:
+            inner.add(path, value)
+        self._leaf(name, f"{len(parts)} elements", inner.digest())
+
+    def _object(self, name: str, thing: Any) -> None:
+        """Adds an object by its class and its fields; of other libraries' objects only those of dataclasses."""
+        kind = type(thing)
+        self._class(name, kind)
+        if is_dataclass(thing):
+            for each in fields(thing):
+                if each.init or each.compare:  # what is neither is a cache
+                    self.add(f"{name}.{each.name}", getattr(thing, each.name, None))
+        elif not _of_library(kind):
+            for attribute, value in _attributes(thing):
+                self.add(f"{name}.{attribute}", value)
+        elif kind.__module__.partition(".")[0] == "sordino":
+            for attribute, value in _attributes(thing):
+                self._read(f"{name}.{attribute}", value)
+
+    def _class(self, name: str, kind: type) -> None:
+        """Adds a class by its name and, where it is a user's, by the code of all its methods."""
+        self._leaf(name, _identity(kind))
+        for base in kind.__mro__:
+            if _of_library(base) or id(base) in self._described:
+                continue
+            self._described.add(id(base))
+            for attribute, value in sorted(vars(base).items()):
+                function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+                if isinstance(function, types.FunctionType):
+                    self._function(f"{name}.{attribute}()", function)
+                elif not attribute.startswith("__") and isinstance(value, (*_PLAIN, tuple)):
+                    self.add(f"{name}.{attribute}", value)
+
+    def _function(self, name: str, function: types.FunctionType) -> None:
+        """Adds a function by its code, its defaults, and what it reads from around it."""
+        if _of_library(function) or id(function) in self._described:
+            self._leaf(name, f"{function.__module__}.{function.__qualname__}")
+            return
+        self._described.add(id(function))
+        code = function.__code__
+        self._leaf(name, f"other code of {function.__qualname__}", self._together(_code(code)))
+        self.add(f"{name} defaults", function.__defaults__)
+        self.add(f"{name} keyword defaults", function.__kwdefaults__)
+        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self._read(f"{name} variable {variable!r}", cell.cell_contents if _is_filled(cell) else None)
+        for variable in sorted(_names(code)):
+            if variable in function.__globals__:
+                self._read(f"{name} global {variable!r}", function.__globals__[variable])
+
+    def _read(self, name: str, value: Any) -> None:
+        """Adds what a function reads from outside of it: values, functions, classes; of other objects the class."""
+        if type(value) is int and value == self.rank and "rank" in name.lower():
+            self._leaf(name, "its own rank")
+        elif (
+            isinstance(value, (*_PLAIN, *_CALLS, Enum, Tensor, np.ndarray, functools.partial, list, tuple, dict, type))
+            or is_dataclass(value)
+            or isinstance(value, nn.Module)
+        ):
+            self.add(name, value)
+        else:
+            self._leaf(name, _identity(type(value)))
+
+    def _module(self, name: str, module: nn.Module) -> None:
+        """Adds a model: its layers with their settings, which of its parameters are trained, and its users' code."""
+        for path, each in module.named_modules():
+            where = f"{name}.{path}" if path else name
+            self._class(where, type(each))
+            self._leaf(f"{where} settings", each.extra_repr())
+            self._leaf(f"{where} mode", "training" if each.training else "evaluation")
+            for own, value in sorted(each.__dict__.items()):
+                if not own.startswith("_") and own != "training" and isinstance(value, _PLAIN):
+                    self._plain(f"{where}.{own}", value)
+        for path, p in module.named_parameters():
+            trained = "trained" if p.requires_grad else "frozen"
+            self._leaf(f"{name}.{path}", f"{trained}, {tuple(p.shape)}, {p.dtype}")
+
+    def _plain(self, name: str, value: Any) -> None:
+        """Adds a number or a text; the name of a device by its kind."""
+        if isinstance(value, str) and _DEVICE.fullmatch(value):
+            self._leaf(name, value.partition(":")[0])
+        else:
+            shown = value.hex() if isinstance(value, float) else repr(value)
+            self._leaf(name, repr(value), f"{type(value).__name__} {shown}".encode())
+
+    def _leaf(self, name: str, shown: str, known: bytes | None = None) -> None:
+        digest = self._together([shown]) if known is None else self._together([known])
+        self.found[name] = Fact(shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 1] + "…", digest)
+
+    def _together(self, parts: Iterable[str | bytes]) -> bytes:
+        made = hashlib.blake2b(key=self.key[:64], digest_size=_DIGEST_BYTES)
+        for part in parts:
+            bare = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+            made.update(len(bare).to_bytes(8, "little") + bare)
+        return made.digest()
+
+    def digest(self) -> bytes:
+        """Returns one digest of all facts and their names."""
+        return self._together(part for name, fact in self.found.items() for part in (name, fact.digest))
+
+
+def digest_of_record(key: bytes, thing: Any) -> bytes:
+    """Returns a keyed digest of a record: tensors, arrays, numbers, texts and containers of them, by value.
+
+    Objects of other kinds count by their bytes (`tobytes`, as pictures have it) or else by their class alone.
+    """
+    made = hashlib.blake2b(key=key[:64], digest_size=_DIGEST_BYTES)
+    _feed(made, thing, 0)
+    return made.digest()
+
+
+def _feed(made: Any, thing: Any, depth: int) -> None:
+    """Adds a record's content to a hash, with the type and the length of every part."""
+    if isinstance(thing, Tensor):
+        held = thing.detach().cpu().contiguous()
+        made.update(f"tensor {thing.dtype} {tuple(thing.shape)};".encode())
+        made.update(held.reshape(-1).view(torch.uint8).numpy().data if held.numel() else b"")
+    elif isinstance(thing, np.ndarray | np.generic) and thing.dtype != object:
+        held_array = np.ascontiguousarray(thing)
+        made.update(f"array {held_array.dtype} {held_array.shape};".encode())
+        made.update(held_array.tobytes())
+    elif isinstance(thing, Mapping) and depth < _DEEPEST:
+        made.update(f"mapping {len(thing)};".encode())
+        for name, value in thing.items():
+            _feed(made, name, depth + 1)
+            _feed(made, value, depth + 1)
+    elif isinstance(thing, list | tuple | np.ndarray) and depth < _DEEPEST:
+        made.update(f"list {len(thing)};".encode())
+        for value in thing:
+            _feed(made, value, depth + 1)
+    elif isinstance(thing, _PLAIN):
+        bare = thing if isinstance(thing, bytes) else repr(thing).encode("utf-8", "surrogatepass")
+        made.update(f"{type(thing).__name__} {len(bare)};".encode() + bare)
+    elif is_dataclass(thing) and not isinstance(thing, type) and depth < _DEEPEST:
+        made.update(_identity(type(thing)).encode())
+        for each in fields(thing):
+            _feed(made, getattr(thing, each.name, None), depth + 1)
+    elif callable(getattr(thing, "tobytes", None)):
+        made.update(f"{_identity(type(thing))};".encode() + thing.tobytes())
+    else:
+        made.update(f"{_identity(type(thing))};".encode())
+
+
+def differences(by_rank: list[dict[str, Fact]]) -> list[str]:
+    """Returns one line for every fact in which some rank differs from the first, with what may be shown of both."""
+    first, lines = by_rank[0], list[str]()
+    for name in dict.fromkeys(name for found in by_rank for name in found):
+        missing = Fact("nothing", b"")
+        values = [found.get(name, missing) for found in by_rank]
+        other = next((rank for rank, fact in enumerate(values) if fact.digest != values[0].digest), None)
+        if other is None:
+            continue
+        one, two = first.get(name, missing).shown, values[other].shown
+        said = f"rank 0 has {one}, rank {other} has {two}" if one != two else f"not the same on rank {other}"
+        lines.append(f"{name}: {said}")
+    return lines
+
+
+def _identity(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _of_library(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", None) or "builtins").partition(".")[0] in _LIBRARIES
+
+
+def _attributes(thing: Any) -> list[tuple[str, Any]]:
+    """Returns an object's own attributes by name, those in slots included."""
+    found = dict(getattr(thing, "__dict__", {}))
+    for base in type(thing).__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(thing, name):
+                found[name] = getattr(thing, name)
+    return sorted(found.items())
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=1024)
+def _code(code: types.CodeType) -> tuple[bytes | str, ...]:
+    """Returns what a code object does, without file names, line numbers and the docstring's place."""
+    parts: list[bytes | str] = [code.co_code, str(code.co_names), str(code.co_varnames), str(code.co_argcount)]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            parts += _code(constant)
+        elif isinstance(constant, frozenset):  # whose order is another in every process
+            parts += sorted(map(repr, constant))
+        else:
+            parts.append(repr(constant))
+    return tuple(parts)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Returns the global names that a code object and the functions inside it look up."""
+    found = {str(each.argval) for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return frozenset(found)
