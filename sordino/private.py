@@ -116,7 +116,8 @@ class Private(Declares, Saved):
         self._accountant: Accountant = PLD() if accountant is None else accountant
         self._ledger = ledger_for(model, ledger)
         root = self._together.root(seed, self._ledger)
-        self._run = Progress(root, query, self._backend, self._ledger, self._together.fresh)
+        by_shapes = self._together.ranks is not None
+        self._run = Progress(root, query, self._backend, self._ledger, self._together.fresh, by_shapes)
         self._checks = LotChecks(model, self._passes, self._ledger, root.child("standing test"), self._together.ranks)
         self._live: LiveEpsilon | None = None
         self._lot: Lot | None = None
@@ -187,7 +188,8 @@ class Private(Declares, Saved):
         request = self._together.agreed_request(make, self._run, asked)
         few = self._passes.tried(request.first)
         known = summable(physical_batch) or self._run.chunk
-        chunk = known or self._together.physical_batch(self._passes, few, request.expected)
+        by_shapes = self._run.by_shapes
+        chunk = known or self._together.physical_batch(self._passes, few, request.expected, by_shapes=by_shapes)
         for name in size_not_covered(sampler, request.n, expected_batch):
             self._ledger.disclose(name)
         return Draws(request.steps, self._lots(request, chunk))

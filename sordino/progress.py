@@ -1,7 +1,8 @@
 """How far a run has come: its random streams, its draws, the query's state; what is saved of it and how it goes on.
 
-Privacy: a saved state holds the key of the noise. Loaded, it goes on with a new key, because what was released after it was
-saved, here or elsewhere, used the old one; only a `Replay` takes the old key again.
+Privacy: a saved state does not hold the key of the noise; the positions of its streams and what a sampler remembers of the
+records are encrypted under that key. Loaded, a state goes on with a new key, because what was released after it was saved,
+here or elsewhere, used the old one. Only a `Replay`, which brings the old key, uses it again.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from sordino.algorithms.dry_run import dry_step
 from sordino.door import claims
 from sordino.door.diverged import Diverged, finite, not_finite
 from sordino.door.ledger import Ledger
-from sordino.gradients.protocol import Backend, Resumable
+from sordino.gradients.protocol import Backend, Measuring, Resumable
 from sordino.lots.phase import Phase
+from sordino.noise_key import NoiseKey, read_secret
 from sordino.random.rng import Rng
 from sordino.ranks.shard import gathered
 from sordino.refusal import Refusal
@@ -27,7 +29,13 @@ from sordino.replay import Replay
 from sordino.sampling.sampler import Draw, Sampler
 from sordino.weigh.weigher import State
 
-_FORMAT = 3
+_FORMAT = 4
+_WITH_KEY = 3
+"""The format of version 0.2, whose states hold the key and what a sampler remembers in the clear. It can still be loaded."""
+_STREAMS = ("root", "noise", "forward")
+_MEASURED = """this state was saved while the run still measured which formulas are fastest.
+A replay may choose others, which round differently, and then one noise hides two sums.
+Load it without replay=. To have states that can be replayed, call private.save_secret(folder) before the first is saved."""
 
 
 @dataclass
@@ -39,6 +47,8 @@ class Progress:
     backend: Backend
     ledger: Ledger
     fresh: Callable[[], Rng] = Rng.from_entropy  # a stream nobody can repeat; the same on all ranks
+    by_shapes: bool = False
+    """Nothing is measured from here on: formulas and batch sizes follow from shapes, so that a replay repeats them."""
     noise: Rng = field(init=False)
     forward: Rng = field(init=False)
     state: State = field(init=False)  # the query's
@@ -95,48 +105,72 @@ class Progress:
         if loads != self.loads:
             raise Refusal("a state was loaded after these draws began: call draws() again, which goes on from it")
 
+    def choose_by_shapes(self) -> None:
+        """Stops measuring. What was measured so far stays chosen, and is in every state that is saved from here on."""
+        self.by_shapes = True
+        if isinstance(self.backend, Measuring):
+            self.backend.choose_by_shapes()
+
+    def secret_state(self) -> dict[str, Any]:
+        """Returns the keys of the streams. States that are saved from here on can be replayed with them."""
+        self.choose_by_shapes()
+        return self._key().table()
+
+    def _key(self) -> NoiseKey:
+        return NoiseKey.of_streams(self.root, self.noise, self.forward)
+
+    def _is_repeatable(self) -> bool:
+        """Returns whether what follows from here is a function of key, data, model and settings, and of no clock."""
+        measures = isinstance(self.backend, Measuring) and self.backend.measures
+        return self.by_shapes or (not measures and self.chunk is not None)
+
     def state_dict(self) -> dict[str, Any]:
-        """As JSON, but for tensors that the query keeps."""
+        """Returns the state as JSON, but for tensors that the query keeps. It holds no key."""
         now = self.phase
+        memory = None if now is None or now.memory is None else now.memory()
+        counters = {name: getattr(self, name).counter for name in _STREAMS}
         return {
             "format": _FORMAT,
             "ledger": self.ledger.state_dict(),
             "page": self.page,
             "query": repr(self.query),
             "state": gathered(self.state),
-            "root": self.root.state_dict(),
-            "noise": self.noise.state_dict(),
-            "forward": self.forward.state_dict(),
+            "encrypted": self._key().encrypt({"counters": counters, "memory": memory}),
+            "remembers_records": memory is not None,
+            "repeatable": self._is_repeatable(),
             "steps": self.steps,
             "phases": self.phases,
             "phase": -1 if now is None else now.number,
             "position": 0 if now is None else now.position,
             "source": None if now is None else now.source,
             "physical_batch": self.chunk,
-            "memory": None if now is None or now.memory is None else now.memory(),
             "diverged": None if self.diverged is None else [self.diverged.step, self.diverged.what],
             "backend": self.backend.state_dict() if isinstance(self.backend, Resumable) else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], replay: Replay | None) -> None:
-        """Go on from a saved position, with a new key unless it is a replay."""
-        if state.get("format") != _FORMAT:
+        """Goes on from a saved position, with a new key unless it is a replay."""
+        if state.get("format") not in (_FORMAT, _WITH_KEY):
             raise ValueError(
                 f"state of format {state.get('format')!r}: need {_FORMAT}, as saved by Private.state_dict()"
             )
+        # Everything that may be refused comes before the first change.
+        streams, memory = self._decrypt(state, replay)
         self.ledger.load_state_dict(state["ledger"])
         self.page = state["page"]
         if state["query"] == repr(self.query):  # another query begins anew; what the old one did stays in the ledger
             self.state = state["state"]
-        if replay is None:
+        if replay is None or streams is None:
             self.renew(draws=True)
         else:
-            self.root, self.noise, self.forward = (Rng.replay(state[name]) for name in ("root", "noise", "forward"))
+            self.root, self.noise, self.forward = streams
             if not replay.entered:
                 self.ledger.disclose(f"{claims.REPLAYED}: {replay.because}")
         self.steps, self.phases = state["steps"], state["phases"]
-        memory, saved = state["memory"], None
-        if state["source"] is not None:  # the rest of a pass from a new key is not of that pass
+        saved = None
+        # A sampler that remembers records begins anew where that memory cannot be read.
+        forgotten = memory is None and state.get("remembers_records", False)
+        if state["source"] is not None and not forgotten:  # the rest of a pass from a new key is not of that pass
             number, source = state["phase"] if replay else self.phases, (state["source"][0], state["source"][1])
             saved = Phase(number, source, state["position"], None if memory is None else lambda: memory)
         self.phase = self.saved = saved
@@ -144,7 +178,37 @@ class Progress:
         self.diverged = Diverged(*state["diverged"]) if state.get("diverged") else None
         if state.get("backend") is not None and isinstance(self.backend, Resumable):
             self.backend.load_state_dict(state["backend"])
+        if replay is not None:
+            self.choose_by_shapes()
         self.loads += 1
+
+    def _decrypt(self, state: Mapping[str, Any], replay: Replay | None) -> tuple[tuple[Rng, ...] | None, Any]:
+        """Returns the saved streams, or None if it is no replay, and what the sampler remembered, if that can be read.
+
+        Raises:
+            WrongKey: if the secret of the replay is not that of the state.
+            Refusal: if the replay could come to other bits, because the run chose by a stopwatch after the state.
+
+        """
+        old = state["format"] == _WITH_KEY
+        if replay is None:
+            return None, state["memory"] if old else None
+        if old:
+            streams, memory = tuple(Rng.replay(state[name]) for name in _STREAMS), state["memory"]
+            measures = isinstance(self.backend, Measuring) and self.backend.measures
+            repeatable = not measures and (self.by_shapes or state["physical_batch"] is not None)
+        else:
+            given = replay.secret
+            if given is None:
+                key = self._key()  # of the same seed, or of this very run
+            else:
+                key = NoiseKey.from_table(given if isinstance(given, Mapping) else read_secret(given))
+            opened = key.decrypt(state["encrypted"])
+            streams, memory = key.streams_at(opened["counters"]), opened["memory"]
+            repeatable = state["repeatable"]
+        if not repeatable and not replay.entered:
+            raise Refusal(_MEASURED)
+        return streams, memory
 
     def renew(self, *, draws: bool) -> None:
         """Noise that was never used before, and draws too if asked."""

@@ -1,12 +1,14 @@
 """What is saved of a run and gone on with, and what becomes of a copy.
 
-Privacy: noise is never in two places. A loaded state and a copy go on with a key of their own; the ledger goes with both.
+Privacy: noise is never in two places. A loaded state and a copy go on with a key of their own; the ledger goes with both. The
+key is in no state dict: `save_secret` writes it to a file of its own, for who wants to replay a run bit by bit.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from torch import nn
@@ -16,6 +18,7 @@ from sordino.algorithms.dpsgd import Query
 from sordino.door.ledger import Ledger
 from sordino.gradients.protocol import Backend, LossFn
 from sordino.lots.lot_gradients import LotGradients
+from sordino.noise_key import write_secret
 from sordino.progress import Progress
 from sordino.replay import Replay
 from sordino.standing import LotChecks
@@ -37,18 +40,37 @@ class Saved:
     _checks: LotChecks
 
     def state_dict(self) -> dict[str, Any]:
-        """Ledger, random streams and position, as JSON. It holds the noise key: keep it as secret as the data.
+        """Returns ledger and position, as JSON but for tensors of a query's state. It does not hold the noise key.
 
-        Tensors of a query's state are in it as they are. Of several `draws` in turn, the last can be gone on with.
+        It can go wherever the model goes: everything in it is public, or released, or encrypted under the run's key. Of
+        several `draws` in turn, the last can be gone on with.
         """
         return {**self._run.state_dict(), **self._checks.state_dict()}
 
+    def secret_state(self) -> dict[str, Any]:
+        """Returns the run's noise key as JSON. Whoever reads it can subtract the noise: it is as secret as the data.
+
+        It is needed for a `Replay` and for nothing else. States that are saved from here on can be replayed, because from
+        here on nothing is measured: formulas and batch sizes are chosen by shapes alone, which a replay repeats.
+        """
+        return self._run.secret_state()
+
+    def save_secret(self, folder: str | Path) -> Path:
+        """Writes the run's noise key to `SECRET-noise-key-do-not-share.json` in a folder, and returns the file's path.
+
+        Only its owner can read the file, and the folder's `.gitignore` names it. Call this once, before the first state is
+        saved that may be replayed, and again after a state was loaded without a `Replay`, which makes a new key. Delete the
+        file when the run is over.
+        """
+        return write_secret(folder, self.secret_state())
+
     def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
-        """Continue a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
+        """Continues a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
 
         The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere, used
-        those of the old one. So a pass that was begun is charged once more, for its rest. With a `Replay` the key is the
-        saved one, and the run goes on bit by bit. Model and optimizer are the user's own, loaded by their own methods.
+        those of the old one. So a pass that was begun is charged once more, for its rest, and a sampler that remembers
+        records asks them anew. With a `Replay` the key is that of its `secret`, and the run goes on bit by bit. Model and
+        optimizer are the user's own, loaded by their own methods.
         """
         self._run.load_state_dict(state, replay)
         self._checks.resumed(state, self._run.root.child("standing test"), replayed=replay is not None)

@@ -194,9 +194,9 @@ class Together:
         copies = max(copies for _, _, copies in told)
         return replace(request, copies=copies, cutting=BySite(data.ends, whose, ranks.rank, ranks.size))
 
-    def physical_batch(self, gradients: LotGradients, few: Any, expected: float) -> int:
+    def physical_batch(self, gradients: LotGradients, few: Any, expected: float, *, by_shapes: bool = False) -> int:
         """How many records are processed at once; where there are ranks the same for any number of them."""
-        found = gradients.physical_batch(few, expected, by_shapes=self.ranks is not None)
+        found = gradients.physical_batch(few, expected, by_shapes=by_shapes or self.ranks is not None)
         return found if self.ranks is None else int(self.ranks.of_first(found))  # at sites records may be longer
 
     def ranked(

@@ -160,9 +160,9 @@ def test_a_state_loaded_twice_goes_on_with_two_noises(seed):
 def test_a_replay_is_bit_equal_and_the_claim_says_so():
     run = private(seed=None)
     noise(run)
-    saved = run.state_dict()
+    secret, saved = run.secret_state(), run.state_dict()
     other = private(seed=None)
-    other.load_state_dict(saved, replay=sd.Replay("nothing was released after it"))
+    other.load_state_dict(saved, replay=sd.Replay("nothing was released after it", secret=secret))
     assert torch.equal(noise(other), noise(run))
     assert f"{REPLAYED}: nothing was released after it" in other.claim(1e-5).not_covered
 
@@ -188,8 +188,8 @@ def test_the_rest_of_a_pass_from_a_new_key_is_another_pass():
 def test_a_replayed_pass_is_one_pass():
     run = private()
     list(run.draws(linear(), sd.Shuffle(16), steps=2))
-    other = private()
-    other.load_state_dict(run.state_dict(), replay=sd.Replay("a test"))
+    secret, other = run.secret_state(), private(seed=None)
+    other.load_state_dict(run.state_dict(), replay=sd.Replay("a test", secret=secret))
     list(other.draws(linear(), sd.Shuffle(16), steps=2))
     assert other.event == sd.events.Shuffle(sd.events.Repeat(sd.events.Gaussian(1.0), 4))
 
@@ -198,7 +198,8 @@ def test_draws_that_began_before_a_state_was_loaded_end_there():
     run = private()
     lots = run.draws(linear(), sd.Shuffle(16), steps=4)
     next(lots)
-    run.load_state_dict(run.state_dict(), replay=sd.Replay("a test"))
+    secret = run.secret_state()
+    run.load_state_dict(run.state_dict(), replay=sd.Replay("a test", secret=secret))
     with pytest.raises(sd.Refusal, match=r"call draws\(\) again"):
         next(lots)
 

@@ -222,9 +222,11 @@ def test_a_sorted_run_resumed_anywhere_draws_what_it_would_have_drawn(cheaper, s
     run(*first, stop)
     second = fresh(99)
     second[0].load_state_dict(first[0].state_dict())
-    second[1].load_state_dict(json.loads(json.dumps(first[1].state_dict())), replay=sd.Replay("a test", entered=True))
+    replay = sd.Replay("a test", entered=True, secret=first[1].secret_state())
+    second[1].load_state_dict(json.loads(json.dumps(first[1].state_dict())), replay=replay)
     run(*second, 12 - stop)
     assert all(torch.equal(a, b) for a, b in zip(whole[0].parameters(), second[0].parameters(), strict=True))
+    whole[1].secret_state()
     assert whole[1].state_dict() == second[1].state_dict()
 
 

@@ -42,7 +42,7 @@ from sordino.runs.digest import digest
 from sordino.runs.directory import CONFIG, Run
 from sordino.runs.environment import difference, here
 from sordino.runs.job import assemble
-from sordino.runs.loop import Training
+from sordino.runs.loop import Training, read_key
 from sordino.runs.settings import read
 from sordino.runs.view import Silent
 
@@ -215,7 +215,11 @@ class _Walk:
 
     def _from(self, start: Checkpoint) -> Training:
         training = Training(self._job, self._run, _ReadOnly(), Silent(), self._crew)  # type: ignore[arg-type]  # enters nothing
-        training._load(start.state)
+        if not training._load(start.state, read_key(self._run.folder)):
+            raise ValueError(
+                f"{self._run.folder}: its noise key was erased when the run was finished, so that nothing can be replayed.\n"
+                "Train with --keep-key to have a run that can be audited; its secret file is then as secret as the data."
+            )
         training._prepare()
         return training
 

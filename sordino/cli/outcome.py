@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from sordino.accounting import BudgetExhausted
 from sordino.door import claims
+from sordino.noise_key import NAME
 from sordino.ranks.ranked_lot import StoppedElsewhere
 from sordino.runs.directory import FINISHED
 from sordino.runs.fit import Failed, History
@@ -32,6 +33,7 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
                     "claim": claims.table(history.claim),
                     "seconds": history.seconds,
                     "run": str(history.run),
+                    "noise_key": str(history.run / NAME) if (history.run / NAME).exists() else None,
                 }
             )
         )
@@ -45,9 +47,20 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
         print(f"run directory  {history.run}")
         if (history.run / "report.html").exists():
             print(f"report         {history.run / 'report.html'}")
+        print(f"noise key      {_key_said(history)}")
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
     return STOPPED if stopped else 0
+
+
+def _key_said(history: History) -> str:
+    """Returns where the noise key of a run is, and what to do with it."""
+    path = history.run / NAME
+    if not path.exists():
+        return "erased; nothing in the run directory can take the noise off"
+    use = "`sordino audit replay`" if history.status == FINISHED else "`sordino resume`"
+    after = "delete it after the audit" if history.status == FINISHED else "it is erased when the run is finished"
+    return f"{path}\n               needed by {use}; never publish it; {after}"
 
 
 def followed(history: History) -> int:

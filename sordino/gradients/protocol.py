@@ -137,6 +137,20 @@ class Resumable(Protocol):
 
 
 @runtime_checkable
+class Measuring(Protocol):
+    """A backend that times formulas and takes the fastest, which may be another one in another process."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether it still does."""
+        ...
+
+    def choose_by_shapes(self) -> None:
+        """Measures nothing any more: shapes that were not met so far get the formula that follows from them alone."""
+        ...
+
+
+@runtime_checkable
 class PerPass(Protocol):
     """A backend with something that all batches of a pass share: random directions, or a look at the model's modules."""
 

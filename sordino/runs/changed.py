@@ -27,6 +27,7 @@ FREE = frozenset(
         "budget",
         "show_private",
         "trace",
+        "keep_key",
         "report",
         "evaluate_every",
         "checkpoint_every",

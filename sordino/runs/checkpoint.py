@@ -1,13 +1,15 @@
 """Checkpoints: a folder each, made whole or not at all, with the checksums of its files; the last two are kept.
 
     checkpoints/start/                                the one before the first step, for `sordino audit replay`
-    checkpoints/step-00000320/state.json            ledger, random streams, position, history, optimizer numbers
+    checkpoints/step-00000320/state.json            ledger, position, history, optimizer numbers
                               tensors.safetensors   parameters, buffers, optimizer state, average
                               SHA256SUMS            of both; `sha256sum -c SHA256SUMS` checks them too
+    checkpoints/ledger-head.json                    the end of the ledger, see write_ahead.py
 
 A checkpoint whose sums do not match, or that cannot be read, is passed over, by name, for the one before it.
 
-Privacy: a checkpoint holds the key of the noise and is as secret as the data; only its owner can read the folder.
+Privacy: a checkpoint does not hold the key of the noise, which is in a file of its own (noise_key.py). Where streams stand, and
+what a sampler remembers of the records, is encrypted under that key. Only its owner can read the folder.
 """
 
 from __future__ import annotations

@@ -93,8 +93,11 @@ class Crew:
 class Elsewhere:
     """The write-ahead ledger as the other ranks have it: what the first one wrote, and nothing on a disk."""
 
-    def __init__(self, upto: int = 0, lineage: int = 0, environment: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, upto: int = 0, lineage: int = 0, environment: dict[str, Any] | None = None, is_complete: bool = True
+    ) -> None:
         self.upto, self.lineage, self.environment = upto, lineage, dict(environment or {})
+        self.is_complete, self.position = is_complete, dict[str, str]()
 
     def reserve(self, upto: int, environment: dict[str, Any] | None = None) -> None:
         """Steps below `upto` may be released once the first has entered them."""

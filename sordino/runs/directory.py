@@ -12,14 +12,17 @@
     initial.safetensors  the network before training, a function of a public seed
     model.safetensors    the trained network; where the recipe averages, the average
     trace/               with the option `trace`: the network of each evaluation, STEP.safetensors
-    ledger.jsonl         steps entered before they were released, see ahead.py
-    checkpoints/         the first and the last two, see checkpoint.py; as secret as the data
+    ledger.jsonl         steps entered before they were released, see write_ahead.py
+    checkpoints/         the first and the last two, see checkpoint.py, and the end of the ledger
+    SECRET-noise-key-do-not-share.json
+                         the key of the noise, while the run goes on or can be resumed, see noise_key.py; erased when it is
+                         finished, unless `keep_key` was asked for
+    .gitignore, .lock    what git must not take; what the one process holds that trains here
     findings.json        what audits and attacks found, if there were any, see findings.py
     report.html, PRIVACY.md    written at the end, from the above
 
-Only released and public quantities are in these files, the checkpoints excepted, and what `show_private` or `diagnose`
-asked for. The last line of a .jsonl file may be cut
-short while the run is going on, or after it was killed.
+Only released and public quantities are in these files, the secret one excepted, and what `show_private` or `diagnose` asked
+for. The last line of a .jsonl file may be cut short while the run is going on, or after it was killed.
 
 Privacy: `privacy.json` is there from the beginning, with the claim of the whole plan, and is replaced by what was really
 done when the run stops; by the plan again when it goes on; by the reason as soon as there is no guarantee any more. So a
@@ -29,8 +32,9 @@ run that was killed reports at least what it spent, and what its claim does not 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -41,11 +45,15 @@ from torch import nn
 from sordino.accounting import PLD, gaussian_mu
 from sordino.door import claims
 from sordino.door.claims import Claim, Guarantee
+from sordino.file_lock import Locked, lock
 from sordino.runs import files, toml
+from sordino.runs.write_ahead import Busy
 
 FORMAT = 1
 CONFIG, METRICS, PRIVACY = "config.toml", "metrics.jsonl", "privacy.json"
 INITIAL, MODEL, TRACE, CHECKPOINTS = "initial.safetensors", "model.safetensors", "trace", "checkpoints"
+
+LOCK = ".lock"
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 
@@ -87,16 +95,21 @@ class Run:
     """False: another rank writes it, and nothing is written here."""
 
     @staticmethod
-    def create(folder: Path) -> Run:
-        """A new one; a folder that holds something already is refused."""
+    def create(folder: Path, held: ExitStack) -> Run:
+        """Makes the folder of a new run, which is this process's alone until `held` is closed.
+
+        Raises:
+            Busy: if another process has begun a run in the folder, even if it has written nothing yet.
+            ValueError: if the folder holds something already, or cannot be written to.
+
+        """
         try:
-            if folder.exists() and not folder.is_dir():
-                raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
-            if folder.is_dir() and any(path.name != CHECKPOINTS or any(path.iterdir()) for path in folder.iterdir()):
-                raise ValueError(
-                    f"out={str(folder)!r}: holds something already; need an empty folder, or `sordino resume {folder}`"
-                )
+            # Looked at twice: a folder that holds something is left without a trace, and the process that held the lock
+            # before may have written something since.
+            _refuse_if_used(folder)
             folder.mkdir(parents=True, exist_ok=True)
+            lock_folder(folder, held)
+            _refuse_if_used(folder)
             (folder / CHECKPOINTS).mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise ValueError(f"out={str(folder)!r}: cannot be written to ({error.strerror})") from error
@@ -113,6 +126,7 @@ class Run:
         """Nothing was begun: leave no trace of it."""
         with suppress(OSError):
             self.checkpoints.rmdir()
+            (self.folder / LOCK).unlink(missing_ok=True)
             self.folder.rmdir()
 
     @property
@@ -168,6 +182,41 @@ class Run:
         if not self.written:
             return
         files.write(self.folder / PRIVACY, json.dumps(statement(claim, status, steps, budget), indent=1) + "\n")
+
+
+def lock_folder(folder: Path, held: ExitStack) -> None:
+    """Makes a run directory this process's alone until `held` is closed.
+
+    Raises:
+        Busy: if another process has it.
+
+    """
+    while True:
+        file = open(folder / LOCK, "ab")  # noqa: SIM115 (held for the life of the run)
+        held.callback(file.close)
+        try:
+            lock(file, wait=False)
+        except Locked:
+            raise Busy(
+                f"{folder}: another process has begun a run here.\nWait for it or stop it, or give another folder."
+            ) from None
+        # Whoever gives a run up removes its folder. A lock on a file that is no longer there holds nobody off.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(folder / LOCK), os.fstat(file.fileno())):
+                return
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _refuse_if_used(folder: Path) -> None:
+    """Raises ValueError where a folder holds more than a process leaves that died before it began."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name == LOCK or (path.name == CHECKPOINTS and path.is_dir() and not any(path.iterdir())):
+            continue
+        raise ValueError(
+            f"out={str(folder)!r}: holds something already; need an empty folder, or `sordino resume {folder}`"
+        )
 
 
 def statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:

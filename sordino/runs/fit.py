@@ -19,16 +19,30 @@ from torch import nn
 from sordino.accounting import Budget
 from sordino.door.claims import Claim, Guarantee
 from sordino.runs import Recipe, checkpoint
+from sordino.runs.checkpoint import Checkpoint
 from sordino.runs.crew import Crew, Elsewhere
-from sordino.runs.directory import CONFIG, FAILED, FINISHED, INITIAL, MODEL, RUNNING, STOPPED, Row, Run
+from sordino.runs.directory import (
+    CONFIG,
+    FAILED,
+    FINISHED,
+    INITIAL,
+    METRICS,
+    MODEL,
+    RUNNING,
+    STOPPED,
+    Row,
+    Run,
+    lock_folder,
+)
+from sordino.runs.environment import here
 from sordino.runs.job import Job, assemble
-from sordino.runs.loop import NotFinite, Training
+from sordino.runs.loop import NotFinite, Training, read_key
 from sordino.runs.own_data import GIVEN, Given
 from sordino.runs.own_file import OwnFile
 from sordino.runs.settings import Config, Settings, read, settle
 from sordino.runs.signals import signals
 from sordino.runs.view import Silent, View
-from sordino.runs.write_ahead import Ahead
+from sordino.runs.write_ahead import Ahead, was_begun
 
 
 class Failed(RuntimeError):
@@ -137,21 +151,22 @@ def carry_out(settings: Settings, out: str | Path | None, view: View, budget: st
     crew = Crew.here()
     crew.refuse(settings)
     folder = crew.told(lambda: Path(out) if out is not None else named(settings.recipe.name))
+    with ExitStack() as held:
 
-    def begin() -> tuple[Run, Job]:
-        run = Run.create(folder) if crew.first else Run(folder, written=False)  # refused before the data is read
-        try:
-            job = assemble(settings, view.say)
-            if budget is not None and crew.first:
-                _enter(job.planned(), Budget(budget), folder.name)
-            return run, job
-        except BaseException:
-            if crew.first:
-                run.discard()
-            raise
+        def begin() -> tuple[Run, Job]:
+            run = Run.create(folder, held) if crew.first else Run(folder, written=False)  # before the data is read
+            try:
+                job = assemble(settings, view.say)
+                if budget is not None and crew.first:
+                    _enter(job.planned(), Budget(budget), folder.name)
+                return run, job
+            except BaseException:
+                if crew.first:
+                    run.discard()
+                raise
 
-    run, job = crew.after_first(begin)
-    return _begun(job, run, view, crew)
+        run, job = crew.after_first(begin)
+        return _begun(job, run, view, crew)
 
 
 def _enter(planned: Claim, budget: Budget, name: str) -> None:
@@ -169,21 +184,21 @@ def resume(
     Of a run of `fit(model, data)`, model and data have to be given again: they are in no file.
     """
     seen, crew = view or Silent(), Crew.here()
-    config, entered = crew.told(lambda: _config(Path(folder)))
     run = Run(Path(folder), written=crew.first)
-    settings = _with_memory(config.settings(), run, model, data, test)
-    if not entered:  # killed before anything was released
-        return _begun(crew.after_first(lambda: assemble(settings, seen.say)), run, seen, crew)
     with ExitStack() as held:
+        config, entered = crew.told(lambda: _config(run.folder, held))
+        settings = _with_memory(config.settings(), run, model, data, test)
+        if not entered:  # killed before anything was released
+            return _begun(crew.after_first(lambda: assemble(settings, seen.say)), run, seen, crew)
         ahead = _held(run, held, crew)
-        found, passed = crew.told(lambda: checkpoint.latest(run.checkpoints))
+        found, passed, secret = crew.told(lambda: _latest(run, ahead))
         for why in passed:
             seen.say(f"passed over {why}")
         _same_threads(ahead)
         job = crew.after_first(lambda: assemble(settings, seen.say, config.resolved))
         training = Training(job, run, ahead, seen, crew.going_on(ahead.environment))
         try:
-            training.resume(found)
+            training.resume(found, secret)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(
                 f"{run.folder}: the checkpoint of step {found.step} does not fit this version or this model ({error})"
@@ -202,19 +217,34 @@ def _with_memory(settings: Settings, run: Run, model: nn.Module | None, data: An
     return replace(settings, own=Given.of(model, data, test)) if model is not None else settings
 
 
-def _config(folder: Path) -> tuple[Config, bool]:
-    """What a run was asked for, and whether anything of it may have been released."""
+def _config(folder: Path, held: ExitStack) -> tuple[Config, bool]:
+    """Returns what a run was asked for, and whether anything of it may have been released. The folder is ours from here on."""
     run = Run.open(folder)
-    return read(run.folder / CONFIG), bool(checkpoint.found(run.checkpoints)) or _entered(run)
+    lock_folder(folder, held)
+    traces = bool(checkpoint.found(run.checkpoints)) or (folder / METRICS).exists() or (folder / MODEL).exists()
+    return read(folder / CONFIG), traces or was_begun(folder)
+
+
+def _latest(run: Run, ahead: Ahead | Elsewhere) -> tuple[Checkpoint, list[str], dict[str, Any] | None]:
+    """Returns the newest whole checkpoint, why others were passed over, and the noise key, or None where it is gone.
+
+    Raises:
+        DamagedLedger: if the ledger is not the one that the checkpoint was saved beside.
+
+    """
+    found, passed = checkpoint.latest(run.checkpoints)
+    assert isinstance(ahead, Ahead), "asked of the first rank alone"
+    ahead.check_position(found.state.get("entered"))
+    return found, passed, read_key(run.folder)
 
 
 def _held(run: Run, held: ExitStack, crew: Crew) -> Ahead | Elsewhere:
     """The write-ahead ledger; the others have what the first rank finds in it."""
     mine: list[Ahead] = []
 
-    def opened() -> tuple[int, int, dict[str, Any]]:
+    def opened() -> tuple[int, int, dict[str, Any], bool]:
         mine.append(held.enter_context(Ahead(run.folder)))
-        return mine[0].upto, mine[0].lineage, mine[0].environment
+        return mine[0].upto, mine[0].lineage, mine[0].environment, mine[0].is_complete
 
     found = crew.told(opened)
     return mine[0] if mine else Elsewhere(*found)
@@ -224,7 +254,8 @@ def _begun(job: Job, run: Run, view: View, crew: Crew) -> History:
     run.write_config(job.config())
     run.write_model(INITIAL, job.problem.model)
     run.write_privacy(job.planned(), RUNNING, job.steps, job.settings.budget)
-    with Ahead(run.folder, new=True) if crew.first else Elsewhere() as ahead:
+    now = here(crew.environment)
+    with Ahead(run.folder, new=True, environment=now) if crew.first else Elsewhere(environment=now) as ahead:
         training = Training(job, run, ahead, view, crew)
         training.begin()
         return _trained(training)
@@ -253,6 +284,8 @@ def _trained(training: Training) -> History:
     view.end()
     status, seconds = FINISHED if done else STOPPED, training.elapsed()
     claim = _leave(training, status)
+    if done:
+        training.erase_key()
     if training.average is not None:
         training.average.swap()
     return History(tuple(training.rows), claim, training.model, run.folder, seconds, status)
@@ -271,11 +304,6 @@ def _leave(training: Training, status: str) -> Claim:
 def named(name: str) -> Path:
     """Where a run goes that was given no folder."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-
-
-def _entered(run: Run) -> bool:
-    path = run.folder / "ledger.jsonl"
-    return path.exists() and path.stat().st_size > 0
 
 
 def _same_threads(ahead: Ahead | Elsewhere) -> None:

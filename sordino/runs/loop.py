@@ -1,6 +1,6 @@
 """One run in progress: draws, steps, evaluations, checkpoints, and the entries that go to the disk before each of them.
 
-    save checkpoint t  →  reserve steps t … t+k on the disk  →  draw, release, step, k times  →  save checkpoint t+k  → …
+    write the key  →  save checkpoint t  →  reserve steps t … t+k on the disk  →  draw, release, step, k times  →  save checkpoint t+k  → …
 
 A process that dies anywhere in this leaves a checkpoint and a mark above all that it may have released. The next one goes
 on from the checkpoint and releases the same values again, from the same key, parameters, data and settings, which tells
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from sordino.door.ledger import Ledger
 from sordino.door.live_epsilon import LiveEpsilon
 from sordino.events import NonPrivate
 from sordino.lots.lot import Lot
+from sordino.noise_key import NoiseKey, WrongKey, add_to_gitignore, erase_secret, read_secret, write_secret
 from sordino.optim import Average
 from sordino.random.rng import Rng
 from sordino.ranks.group import fresh
@@ -50,6 +52,8 @@ from sordino.sampling.sampler import Informed
 ENTERED = Replay("the steps are in the write-ahead ledger, and nothing that makes them is another", entered=True)
 ALONE = Crew()
 _LOWER = "lower learning_rate in config.toml"
+NO_KEY = "its noise key is gone"
+SAME_RECORDS = "the records are those the run began with: the key that would show it is gone"
 REPLAY = "steps replayed after a crash did not give the same parameters, so their noise was used twice"
 
 
@@ -76,6 +80,7 @@ class Training:
         self.seconds, self.saved, self._since = 0.0, -1, time.perf_counter()
         self._live = LiveEpsilon(recipe.delta)
         self._lots: Iterator[Lot] | None = None
+        self._written_key: dict[str, Any] | None = None
 
     @contextmanager
     def tested(self) -> Iterator[nn.Module]:
@@ -92,16 +97,25 @@ class Training:
         self.save()
         self._reserve(here(self.crew.environment))
 
-    def resume(self, found: Checkpoint) -> None:
-        """From a checkpoint, by replay where that repeats every bit, else past the steps that may have been released."""
+    def resume(self, found: Checkpoint, secret: Mapping[str, Any] | None) -> None:
+        """Goes on from a checkpoint, by replay where that repeats every bit, else past the steps that may have been released.
+
+        `secret` is the noise key of the run, or None where it is gone: then nothing can be replayed.
+        """
         other = self._difference(found.state)
-        self._load(found.state)
-        if other:
+        has_key = self._load(found.state, secret)
+        if not has_key and self.private.steps >= self.job.steps:  # finished: the key was erased, and nothing is to be done
+            self.saved = found.step
+            return
+        if not has_key:
+            other = f"{other}, {NO_KEY}" if other else NO_KEY
+            self.ledger.declare(SAME_RECORDS)
+        elif other:
             # Samplers that ask the records release what they go by: with new noise. The others draw what nobody has drawn.
             self.private.renew(draws=isinstance(self.job.sampler, Informed))
             self.preparation = fresh()
         self.saved = found.step
-        lost = self.ahead.upto - self.private.steps
+        lost = self._may_have_been_released(found.state) - self.private.steps
         if lost > 0 and other:
             if not self.prepared:
                 raise ValueError(
@@ -142,27 +156,52 @@ class Training:
             return
         self._note()
         self._tell_if_void()
+        self._write_key()
         if self.crew.first:
             checkpoint.save(self.run.checkpoints, Checkpoint(self.private.steps, self.state()))
         self.saved = self.private.steps
 
+    def erase_key(self) -> None:
+        """Erases the noise key of a finished run, unless it was asked to be kept for an audit."""
+        if self.crew.first and not self.job.settings.options.keep_key:
+            erase_secret(self.run.folder)
+
+    def _write_key(self) -> None:
+        """Writes the noise key to its own file, before the first checkpoint that needs it."""
+        key = self.private.secret_state()
+        if self.crew.first and key != self._written_key:
+            add_to_gitignore(self.run.folder, "SECRET-*")
+            write_secret(self.run.folder, {**key, "preparation": self.preparation.state_dict()})
+        self._written_key = key
+
+    def _may_have_been_released(self, state: Mapping[str, Any]) -> int:
+        """Returns the step below which something may have been released.
+
+        A ledger of version 0.2 may lack its last lines. Steps are reserved in blocks that end where the next checkpoint is
+        due, so its newest checkpoint, whole or not, bounds what they may have said.
+        """
+        if self.ahead.is_complete:
+            return self.ahead.upto
+        every = max(self.job.checkpoint_every, state["settings"]["options"].get("checkpoint_every") or 1)
+        newest = int(checkpoint.found(self.run.checkpoints)[0].name.rpartition("-")[2])
+        return max(self.ahead.upto, min(self.job.steps, (newest // every + 1) * every))
+
     def state(self) -> dict[str, Any]:
-        """Everything that is needed to go on; as secret as the data."""
-        private = self.private.state_dict()
+        """Returns everything that is needed to go on, but for the noise key, which is in a file of its own."""
         return {
-            "private": private,
+            "private": self.private.state_dict(),
             "model": dict(self.model.state_dict()),
             "average": None if self.average is None else self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "prepared": self.prepared,
-            "preparation": self.preparation.state_dict(),
             "rows": [asdict(row) for row in self.rows],
             "diagnosis": self.diagnosis.state_dict(),
             "seconds": self.elapsed(),
-            "data": self.job.data.digest(private["root"]["key"]),
+            "data": self.job.data.digest(self.private.secret_state()["root"]),
             "resolved": self.job.resolved(),
             "settings": {name: dict(table) for name, table in self.job.settings.table().items()},
             "lineage": self.ahead.lineage,
+            "entered": self.ahead.position,
         }
 
     def _difference(self, state: Any) -> str:
@@ -175,8 +214,15 @@ class Training:
             filter(None, (difference(self.ahead.environment, here(self.crew.environment)), adjusted, branched))
         )
 
-    def _load(self, state: Any) -> None:
-        if state["data"] != self.job.data.digest(state["private"]["root"]["key"]):
+    def _load(self, state: Any, secret: Mapping[str, Any] | None) -> bool:
+        """Loads a checkpoint; returns False where its noise key is gone, so that nothing can be replayed from it.
+
+        Raises:
+            ValueError: if data or configuration are not those the run began with.
+
+        """
+        secret = _key_of(state, secret)
+        if secret is not None and state["data"] != self.job.data.digest(secret["root"]):
             raise ValueError(
                 f"{self.run.folder}: the training records are not those the run began with; "
                 "its claim is about those; start a new run"
@@ -190,11 +236,14 @@ class Training:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         load_state(self.optimizer, state["optimizer"])
-        self.private.load_state_dict(state["private"], replay=ENTERED)  # from here the parameters are watched
+        replay = None if secret is None else replace(ENTERED, secret=secret)
+        self.private.load_state_dict(state["private"], replay=replay)  # from here the parameters are watched
         self.prepared = state["prepared"]
-        self.preparation = Rng.replay(state["preparation"])
+        self.preparation = fresh() if secret is None else Rng.replay(secret["preparation"])
+        self._written_key = {name: value for name, value in (secret or {}).items() if name != "preparation"}
         self.rows = [Row(**row) for row in state["rows"]]
         self.seconds = float(state["seconds"])
+        return secret is not None
 
     def _prepare(self) -> None:
         """What is released before the first step, once."""
@@ -290,3 +339,29 @@ class Training:
     def elapsed(self) -> float:
         """Seconds of training, those of earlier processes included."""
         return self.seconds + time.perf_counter() - self._since
+
+
+def read_key(folder: Path) -> dict[str, Any] | None:
+    """Returns what the secret file of a run holds, or None where it is gone or cannot be read."""
+    try:
+        return read_secret(folder)
+    except (OSError, ValueError):
+        return None
+
+
+def _key_of(state: Mapping[str, Any], secret: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Returns the noise key of a checkpoint: from the run's secret file if it is of that key, else None.
+
+    Checkpoints of version 0.2 hold their key themselves.
+    """
+    private = state["private"]
+    if "root" in private:
+        streams = {name: private[name]["key"] for name in ("root", "noise", "forward")}
+        return {**streams, "preparation": state["preparation"]}
+    if secret is None:
+        return None
+    try:
+        NoiseKey.from_table(secret).decrypt(private["encrypted"])
+    except (WrongKey, ValueError, KeyError):
+        return None
+    return secret

@@ -1,6 +1,8 @@
 """A search carried out in a folder, so that being killed changes nothing: the same number of trials, the same trials.
 
-    search.json      what is searched; while it goes on, the key that number and trials follow from as well: secret
+    search.json      what is searched, and at the end what came of it
+    SECRET-noise-key-do-not-share.json
+                     while it goes on, the key that number and trials follow from
     trials/          run directories of the trials, while it goes on: secret
     winner/          at the end, the best trial: its network, configuration and metrics, and the claim of the search
 
@@ -27,6 +29,7 @@ from sordino.accounting import Budget
 from sordino.door.claims import OTHERS, Claim, Guarantee, NoGuarantee
 from sordino.door.ledger import Ledger
 from sordino.events import canonical
+from sordino.noise_key import NAME, erase_secret, read_secret, write_secret
 from sordino.random.rng import Rng
 from sordino.runs import files
 from sordino.runs.directory import CONFIG, FINISHED, Row, Run
@@ -86,8 +89,14 @@ def _begun(what: Search, folder: Path, budget: Path | None) -> Rng | None:
             raise ValueError(
                 f"{folder}: holds another search; give the same fields to go on with it, or another folder"
             )
-        return None if held["key"] is None else Rng.replay(held["key"])
-    if folder.exists() and any(path.name != TRIALS for path in folder.iterdir()):
+        if "key" in held:  # of version 0.2, which kept the key here
+            return None if held["key"] is None else Rng.replay(held["key"])
+        if held["going_on"]:
+            return Rng.replay(read_secret(folder)["search"])
+        erase_secret(folder)  # a crash came before it was erased
+        return None
+    begun = (TRIALS, NAME, ".gitignore")  # what a crash leaves before anything is drawn
+    if folder.exists() and any(path.name not in begun for path in folder.iterdir()):
         raise ValueError(f"{folder}: holds something already; need a new or empty folder")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / TRIALS).mkdir(exist_ok=True, mode=0o700)
@@ -95,7 +104,8 @@ def _begun(what: Search, folder: Path, budget: Path | None) -> Rng | None:
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     if budget is not None:
         Budget(budget).spend(what.event, f"search {folder.name}")
-    _write(what, folder, {"key": rng.state_dict()})
+    write_secret(folder, {"search": rng.state_dict()})
+    _write(what, folder, {"going_on": True})
     return rng
 
 
@@ -178,6 +188,7 @@ def _finish(what: Search, folder: Path) -> None:
             run.write_rows(rows)
             run.write_privacy(said, FINISHED, rows[-1].step if rows else 0, what.settings.recipe.epsilon)
     shutil.rmtree(folder / TRIALS, ignore_errors=True)
-    _write(what, folder, {"key": None, "outcome": outcome})
+    _write(what, folder, {"going_on": False, "outcome": outcome})
+    erase_secret(folder)
     if place.exists():
         (place / OUTCOME).unlink(missing_ok=True)

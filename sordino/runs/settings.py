@@ -50,6 +50,8 @@ class Options:
     """Steps between checkpoints; None: twenty checkpoints in all."""
     physical_batch: int | None = None
     """Records processed at once; None: by the model's size."""
+    keep_key: bool = False
+    """Keep the noise key when the run is finished, for `sordino audit replay`; it is as secret as the data."""
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("init_seed", 0), ("records", 1), ("physical_batch", 1)):
@@ -61,7 +63,7 @@ class Options:
         diagnosis.asked(self.diagnose)
         if self.budget is not None:
             validate.positive("budget", self.budget)
-        for name in ("non_private", "show_private", "trace"):
+        for name in ("non_private", "show_private", "trace", "keep_key"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
 

@@ -16,7 +16,7 @@ CHOSEN = (3, 17, 19)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    sordino.fit("spiral", steps=20, records=1500, noise_multiplier=1.0, out=folder / "a")
+    sordino.fit("spiral", steps=20, records=1500, noise_multiplier=1.0, keep_key=True, out=folder / "a")
     return folder / "a"
 
 

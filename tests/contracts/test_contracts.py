@@ -165,11 +165,13 @@ def test_a_run_resumed_half_way_ends_bit_equal_with_an_equal_ledger(variant, bac
 
     straight, whole, _ = run(8)
     model, private, optimizer = run(4)
+    whole.secret_state()
+    secret = through_a_file(private.secret_state())
     saved = through_a_file(private.state_dict())
     fresh = network()
     fresh.load_state_dict(model.state_dict())
     resumed = begun(fresh, 999)
-    resumed.load_state_dict(saved, replay=sd.Replay("a test", entered=True))
+    resumed.load_state_dict(saved, replay=sd.Replay("a test", entered=True, secret=secret))
     again = torch.optim.Adam(fresh.parameters(), lr=0.01)
     again.load_state_dict(optimizer.state_dict())
     for lot in resumed.draws(data(variant), sampler, steps=8 - resumed.steps, unit=unit_of(variant)):

@@ -88,6 +88,7 @@ def test_it_resumes_bit_equal_and_keeps_the_claim():
         return model, private(model), AdamCorrected(model.parameters(), 0.01, noise=1.0 / 19.2)
 
     model, p, optimizer = begin()
+    secret = p.secret_state()
     for lot in p.draws(linear(), sd.Poisson(0.3), steps=6):
         p.backward(lot)
         optimizer.step()
@@ -100,7 +101,7 @@ def test_it_resumes_bit_equal_and_keeps_the_claim():
     assert isinstance(p.claim(1e-5), sd.Guarantee)
     again, q, second = begin()
     again.load_state_dict(saved[0])
-    q.load_state_dict(saved[1], replay=sd.Replay("the same steps follow"))
+    q.load_state_dict(saved[1], replay=sd.Replay("the same steps follow", secret=secret))
     second.load_state_dict(saved[2])
     for lot in q.draws(linear(), sd.Poisson(0.3), steps=3):
         q.backward(lot)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 import sordino
+from sordino.runs import environment, loop
 from sordino.runs.fit import resume
 from sordino.runs.view import Silent
+from sordino.runs.write_ahead import CHAIN, link
 
 STEPS = 20
 TINY = {"steps": STEPS, "records": 300, "seed": 5, "checkpoint_every": 5, "evaluate_every": 4}
@@ -55,10 +57,17 @@ def resumed(folder):
     return resume(folder, view), view.said
 
 
+def elsewhere(monkeypatch, **facts):
+    """From here on this is another machine: other facts decide the bits."""
+    monkeypatch.setattr(loop, "here", lambda more: {**environment.here(more), **facts})
+
+
 def edited(path, change):
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    """Changes lines of a ledger and forges the chain behind them, as no accident does."""
+    lines, chain = [json.loads(line) for line in path.read_text().splitlines()], ""
     for line in lines:
         change(line)
+        chain = line[CHAIN] = link(chain, line)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

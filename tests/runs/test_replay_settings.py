@@ -7,11 +7,12 @@ import pytest
 
 import sordino
 from bench.resilience import same
+from sordino.noise_key import read_secret
 from sordino.runs import Recipe, checkpoint
 from sordino.runs.changed import changed
 from sordino.runs.fit import resume
 from sordino.runs.settings import Options
-from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, crashed, edited, resumed
+from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, crashed, elsewhere, resumed
 
 
 @pytest.mark.parametrize(
@@ -27,27 +28,28 @@ from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, cra
 def test_steps_are_not_replayed_with_other_settings_but_charged_and_left_out(tmp_path, before, after):
     """The same noise on two sums would give away their difference."""
     given = {"learning_rate": 0.1, "momentum": 0.5, "penalty": 0.01, "optimizer": "adamw", "weight_decay": 0.02}
+    given["keep_key"] = True
     calm = sordino.fit("spiral", out=tmp_path / "calm", **{**TINY, **given})
     crashed(tmp_path / "cut", 13, **given)
     path = tmp_path / "cut" / "config.toml"
     assert f"\n{before}\n" in path.read_text()
     path.write_text(path.read_text().replace(f"\n{before}\n", f"\n{after}\n"))
-    old = checkpoint.latest(tmp_path / "cut" / "checkpoints")[0].state["private"]
+    old = read_secret(tmp_path / "cut")
     found, said = resumed(tmp_path / "cut")
     assert "5 steps after the checkpoint are charged and left out" in said[0]
     assert f"{before.partition(' ')[0]} was" in said[0]
     assert charged(found.claim) == charged(calm.claim)
-    new = checkpoint.latest(tmp_path / "cut" / "checkpoints")[0].state["private"]
-    assert all(new[name]["key"] != old[name]["key"] for name in ("noise", "forward"))
+    new = read_secret(tmp_path / "cut")
+    assert all(new[name] != old[name] for name in ("noise", "forward"))
 
 
 @pytest.mark.parametrize("sampler", ["shuffle", "balls-in-bins", "fixed-size"])
-def test_what_is_left_out_of_a_pass_is_charged_with_it(tmp_path, sampler):
+def test_what_is_left_out_of_a_pass_is_charged_with_it(tmp_path, monkeypatch, sampler):
     """The batches that follow are of the same order as those before: together they are one pass."""
     given = {"sampler": sampler}
     calm = sordino.fit("spiral", out=tmp_path / "calm", **{**TINY, **given})
     crashed(tmp_path / "cut", 13, **given)
-    edited(tmp_path / "cut" / "ledger.jsonl", lambda line: line.get("environment", {}).update(torch="1.0"))
+    elsewhere(monkeypatch, torch="1.0")
     after, said = resumed(tmp_path / "cut")
     assert "charged and left out" in said[0]
     assert charged(after.claim) == charged(calm.claim)
@@ -58,7 +60,7 @@ def test_every_field_is_known_to_be_harmless_or_forbids_a_replay(field):
     """The table, read: whatever is not named as free counts."""
     another, adjusted = changed({"recipe": {field: 1}}, {"recipe": {field: 2}})
     harmless = {"name", "tuned", "accuracy", "spread", "seeds", "seconds", "delta", "budget", "show_private", "trace"}
-    harmless |= {"report", "evaluate_every", "checkpoint_every"}
+    harmless |= {"report", "evaluate_every", "checkpoint_every", "keep_key"}
     assert bool(another or adjusted) == (field not in harmless)
 
 
@@ -85,10 +87,10 @@ def test_another_run_is_refused_by_the_name_of_what_is_other(tmp_path, before, a
         resume(tmp_path)
 
 
-def test_after_steps_that_were_left_out_an_older_checkpoint_is_no_place_to_replay_from(tmp_path):
+def test_after_steps_that_were_left_out_an_older_checkpoint_is_no_place_to_replay_from(tmp_path, monkeypatch):
     """Other steps were released since, from a key that is lost with the newer checkpoint: all of them are charged."""
     crashed(tmp_path, 13)
-    edited(tmp_path / "ledger.jsonl", lambda line: line.get("environment", {}).update(torch="1.0"))
+    elsewhere(monkeypatch, torch="1.0")
     with pytest.raises(Crash):
         resume(tmp_path, CrashesAt(18))
     newest, older = checkpoint.found(tmp_path / "checkpoints")
@@ -101,12 +103,11 @@ def test_after_steps_that_were_left_out_an_older_checkpoint_is_no_place_to_repla
     assert after.claim.event.count == STEPS
 
 
-def test_a_run_that_goes_on_elsewhere_has_other_noise_even_if_nothing_was_lost(tmp_path):
-    sordino.fit("spiral", out=tmp_path, view=Asks(signal.SIGINT, 1), **TINY)
-    before = checkpoint.latest(tmp_path / "checkpoints")[0].state["private"]
-    edited(tmp_path / "ledger.jsonl", lambda line: line.get("environment", {}).update(torch="1.0"))
+def test_a_run_that_goes_on_elsewhere_has_other_noise_even_if_nothing_was_lost(tmp_path, monkeypatch):
+    sordino.fit("spiral", out=tmp_path, view=Asks(signal.SIGINT, 1), keep_key=True, **TINY)
+    before = read_secret(tmp_path)
+    elsewhere(monkeypatch, torch="1.0")
     after, said = resumed(tmp_path)
     assert said == []
     assert after.claim.event.count == STEPS
-    now = checkpoint.latest(tmp_path / "checkpoints")[0].state["private"]
-    assert now["noise"]["key"] != before["noise"]["key"]
+    assert read_secret(tmp_path)["noise"] != before["noise"]

@@ -92,9 +92,9 @@ def test_the_claim_is_that_of_the_search(found):
 
 def test_nothing_but_the_winner_is_left_and_nothing_tells_how_many_there_were(found):
     what, result = found
-    assert sorted(path.name for path in result.folder.iterdir()) == ["search.json", "winner"]
+    assert sorted(path.name for path in result.folder.iterdir()) == [".gitignore", "search.json", "winner"]
     held = json.loads((result.folder / "search.json").read_text())
-    assert held["key"] is None
+    assert held["going_on"] is False
     assert set(held["outcome"]) == {"not_covered", "rests_on", "reasons"}
     assert not (result.folder / "winner" / "checkpoints").exists()
     said = json.loads((result.folder / "winner" / "privacy.json").read_text())

@@ -182,11 +182,13 @@ def test_a_run_with_a_statistic_before_it_resumes_with_an_equal_ledger():
         return sd.Private(network(), cross_entropy, dpsgd(), ledger=ledger, seed=0)
 
     whole, half = run(begin(), 6), run(begin(), 3)
+    whole.secret_state()
+    secret = half.secret_state()
     saved = json.loads(json.dumps(half.state_dict()))
     ledger = sd.Ledger()
     beside = sd.Private(network(), cross_entropy, dpsgd(), ledger=ledger)
     resumed = sd.Private(network(), cross_entropy, dpsgd(), ledger=ledger)
-    resumed.load_state_dict(saved, replay=sd.Replay("a test", entered=True))
+    resumed.load_state_dict(saved, replay=sd.Replay("a test", entered=True, secret=secret))
     run(resumed, 3)
     assert resumed.event == whole.event
     assert resumed.state_dict() == whole.state_dict()

@@ -169,6 +169,15 @@ class Captured:
         """
         return {"choices": self._workspace.stopwatch.choices()}
 
+    @property
+    def measures(self) -> bool:
+        """Whether formulas of shapes that were not met so far will be timed."""
+        return self._workspace.stopwatch.measures and not self._workspace.stopwatch.stopped
+
+    def choose_by_shapes(self) -> None:
+        """Times nothing any more; what was chosen so far stays chosen."""
+        self._workspace.stopwatch.stopped = True
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with saved choices in place of measuring; models this backend met before are looked at again."""
         if self.options.measure:

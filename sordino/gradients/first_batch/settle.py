@@ -42,7 +42,7 @@ def settle(session: Session, batch: Any) -> None:
             if options.channels_last is not None:
                 plan.channels_last = options.channels_last
             elif plan.has_convolutions and options.measure and not options.two_pass:
-                plan.channels_last = memory_format.faster(session, batch)
+                plan.channels_last = memory_format.faster(session, batch, more)
             elif plan.has_convolutions and not options.two_pass:
                 plan.channels_last = memory_format.accepts_last(session, more)
             elif options.measure and not options.two_pass and options.verify:

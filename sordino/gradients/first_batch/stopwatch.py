@@ -4,8 +4,9 @@ An operation count picks wrongly for several layers, so the candidates run on a 
 is the shape of one sample: a Poisson batch has a new size every step, and must not be measured again.
 
 Candidates agree up to rounding only, and a stopwatch may decide otherwise in another process. So the choices are part of
-a checkpoint: a resumed run computes what the first one computed, bit by bit. They belong to one backend: what another
-run in the same process measured, or loaded, changes nothing here.
+a checkpoint, and a run that may be replayed stops measuring before its first checkpoint (`stopped`): shapes first met after
+it get the formula that follows from the shape, in the run and in the replay. Choices belong to one backend: what another run
+in the same process measured, or loaded, changes nothing here.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Stopwatch:
 
     def __init__(self, measures: bool = True) -> None:
         self.measures = measures
+        self.stopped = False
+        """Choices that were made are kept, and no others are measured."""
         self._choices: dict[Hashable, str] = {}
         self._restored: dict[str, str] = {}  # by repr of the key, as a checkpoint has them
 
@@ -73,7 +76,7 @@ class Stopwatch:
         margin: float = 0.0,
     ) -> str:
         """The name of the fastest candidate, remembered; the first, unless another saves more than the share `margin`."""
-        if not self.measures:
+        if not self.measures or self.stopped:
             return next(iter(candidates))
         best = dict.fromkeys(candidates, float("inf"))
         if len(candidates) > 1:

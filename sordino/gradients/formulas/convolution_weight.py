@@ -134,6 +134,8 @@ class Convolution:
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
         key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
         choice = self.workspace.stopwatch.known(key)
+        if choice is None and self.workspace.stopwatch.stopped:
+            return by_shape.norms(geometry, self.a, self.g, keep=keep, kernels=kernels)
         if choice is None:
             few = slice(0, samples(max(prod(self.shape), d * t)))
             sub = Convolution(self.a[few], self.g[few], geometry, self.workspace)
