@@ -1,15 +1,15 @@
 """The noise key of a run, kept apart from everything that is meant to be shared.
 
-A run draws its lots, its noise and the random numbers of its forward passes from three AES keys. Whoever has them can subtract
-the noise from what was released and knows which records were drawn. So they are in no state dict, no checkpoint of a framework
-and no log. Only a replay, which repeats releases bit by bit, needs them. For that they can be saved to one file whose name says
-what it is:
+A run draws its lots, its noise and the random numbers of its forward passes from three AES keys. Whoever has them can
+subtract the noise from what was released and knows which records were drawn. So they are in no state dict, no checkpoint
+of a framework and no log. Only a replay, which repeats releases bit by bit, needs them. For that they can be saved to one
+file whose name says what it is:
 
     private.save_secret(folder)       # folder/SECRET-noise-key-do-not-share.json, readable by its owner only
 
-What a state dict must hold of a run's secrets, the positions of the three streams and what a sampler remembers of the records,
-is encrypted there under these keys (AES-256-GCM, NIST SP 800-38D). It can be read with the secret file of the same run, and is
-noise to everybody else.
+What a state dict must hold of a run's secrets, the positions of the three streams and what a sampler remembers of the
+records, is encrypted there under these keys (AES-256-GCM, NIST SP 800-38D). It can be read with the secret file of the
+same run, and is noise to everybody else.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from sordino.weigh.weigher import State
 
 _FORMAT = 4
 _WITH_KEY = 3
-"""The format of version 0.2, whose states hold the key and what a sampler remembers in the clear. It can still be loaded."""
+"""The format of version 0.2, whose states hold key and memory in the clear. It can still be loaded."""
 _STREAMS = ("root", "noise", "forward")
 _MEASURED = """this state was saved while the run still measured which formulas are fastest.
 A replay may choose others, which round differently, and then one noise hides two sums.

@@ -1,8 +1,8 @@
 """Leave to use a saved state's noise again.
 
-Privacy: a run's secret file holds the key of its noise, and a saved state a position. Whatever was released after the state
-was saved used the values from there on. Used again on the same sums, bit by bit, they repeat a release, which tells nobody anything new; used again
-on any other sum, they give away the difference of the two sums, without any noise.
+Privacy: a run's secret file holds the key of its noise, and a saved state a position. Whatever was released after the
+state was saved used the values from there on. Used again on the same sums, bit by bit, they repeat a release, which tells
+nobody anything new; used again on any other sum, they give away the difference of the two sums, without any noise.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ class Replay:
     released at all. The claim lists that promise as not covered, unless it was `entered`: `sordino resume` keeps it, by a
     write-ahead ledger and by comparing every field of the configuration.
 
-    A state can be replayed if the run's key was saved before it. From then on the run measures nothing: which formula computes
-    a gradient, and how many records are processed at once, follows from shapes alone, in the run and in its replay.
+    A state can be replayed if the run's key was saved before it. From then on the run measures nothing: which formula
+    computes a gradient, and how many records are processed at once, follows from shapes alone, in the run and in its
+    replay.
 
     Args:
         because: why every bit will be the same; printed with the claim.
-        secret: where `private.save_secret(folder)` wrote the run's key, or what `private.secret_state()` returned. It may be
-            left out where the `Private` has that key already, as one with the same `seed` does.
+        secret: where `private.save_secret(folder)` wrote the run's key, or what `private.secret_state()` returned. It may
+            be left out where the `Private` has that key already, as one with the same `seed` does.
         entered: for `sordino resume` alone.
 
     Privacy:

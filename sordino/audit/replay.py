@@ -217,7 +217,7 @@ class _Walk:
         training = Training(self._job, self._run, _ReadOnly(), Silent(), self._crew)  # type: ignore[arg-type]  # enters nothing
         if not training._load(start.state, read_key(self._run.folder)):
             raise ValueError(
-                f"{self._run.folder}: its noise key was erased when the run was finished, so that nothing can be replayed.\n"
+                f"{self._run.folder}: its noise key was erased when the run was finished, so nothing can be replayed.\n"
                 "Train with --keep-key to have a run that can be audited; its secret file is then as secret as the data."
             )
         training._prepare()

@@ -9,8 +9,8 @@
     L.Trainer(max_epochs=1).fit(module, lots)
     print(module.claim())
 
-Lightning's loop, loggers, callbacks and checkpoints are its own; a checkpoint holds the ledger. `privacy/epsilon` is
-logged, and `loss` where one is released (`sd.WithLoss`).
+Lightning's loop, loggers, callbacks and checkpoints are its own. A checkpoint holds the ledger and no noise key: training
+goes on from it with a new one. `privacy/epsilon` is logged, and `loss` where one is released (`sd.WithLoss`).
 
 Privacy: gradients come from `Private.backward` alone, in the hook `backward`; every check of `Private` is at work.
 """
@@ -210,7 +210,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             self.log("privacy/epsilon", shown, on_step=True, prog_bar=True, batch_size=size)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The ledger goes with the weights."""
+        """Saves the ledger and the position with the weights; the noise key stays in this process."""
         if "private" in self._held:
             checkpoint[_STATE] = self.private.state_dict()
 

@@ -48,7 +48,9 @@ except ImportError as error:
     raise NotInstalled("transformers", "huggingface") from error
 
 STATE = "sordino"
-"""Name of the files beside a checkpoint of theirs: the ledger and the streams as JSON, tensors of a query's state."""
+"""Name of the files beside a checkpoint of theirs: the ledger and the position as JSON, tensors of a query's state.
+
+They may be uploaded with the weights: the noise key is in neither. Training goes on from them with a new key."""
 CARD = "PRIVACY.md"
 _REFUSED: dict[str, tuple[Any, str]] = {
     "fp16": (False, "norms in half precision are no bound; train in float32"),

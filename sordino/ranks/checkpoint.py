@@ -37,7 +37,7 @@ class Saves(Protocol):
 class InCheckpoint:
     """A run in a checkpoint of torch.distributed; loaded without a `Replay` it goes on with a new key, as always.
 
-    Privacy: what is written holds the key of the noise: the folder is as secret as the data.
+    Privacy: what is written does not hold the key of the noise. A `Replay` brings it, from `private.save_secret`.
 
     Example:
         >>> import sordino as sd

@@ -8,8 +8,8 @@
 
 A checkpoint whose sums do not match, or that cannot be read, is passed over, by name, for the one before it.
 
-Privacy: a checkpoint does not hold the key of the noise, which is in a file of its own (noise_key.py). Where streams stand, and
-what a sampler remembers of the records, is encrypted under that key. Only its owner can read the folder.
+Privacy: a checkpoint does not hold the key of the noise, which is in a file of its own (noise_key.py). Where streams
+stand, and what a sampler remembers of the records, is encrypted under that key. Only its owner can read the folder.
 """
 
 from __future__ import annotations

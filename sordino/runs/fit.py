@@ -218,7 +218,7 @@ def _with_memory(settings: Settings, run: Run, model: nn.Module | None, data: An
 
 
 def _config(folder: Path, held: ExitStack) -> tuple[Config, bool]:
-    """Returns what a run was asked for, and whether anything of it may have been released. The folder is ours from here on."""
+    """Returns what a run was asked for, and whether anything of it may have been released, and locks its folder."""
     run = Run.open(folder)
     lock_folder(folder, held)
     traces = bool(checkpoint.found(run.checkpoints)) or (folder / METRICS).exists() or (folder / MODEL).exists()

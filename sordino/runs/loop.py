@@ -1,6 +1,7 @@
 """One run in progress: draws, steps, evaluations, checkpoints, and the entries that go to the disk before each of them.
 
-    write the key  →  save checkpoint t  →  reserve steps t … t+k on the disk  →  draw, release, step, k times  →  save checkpoint t+k  → …
+    write the key  →  save checkpoint t  →  reserve steps t … t+k on the disk  →  draw, release, step, k times  →
+    save checkpoint t+k  → …
 
 A process that dies anywhere in this leaves a checkpoint and a mark above all that it may have released. The next one goes
 on from the checkpoint and releases the same values again, from the same key, parameters, data and settings, which tells
@@ -98,13 +99,15 @@ class Training:
         self._reserve(here(self.crew.environment))
 
     def resume(self, found: Checkpoint, secret: Mapping[str, Any] | None) -> None:
-        """Goes on from a checkpoint, by replay where that repeats every bit, else past the steps that may have been released.
+        """Goes on from a checkpoint: by replay where that repeats every bit, else past what may have been released.
 
         `secret` is the noise key of the run, or None where it is gone: then nothing can be replayed.
         """
         other = self._difference(found.state)
         has_key = self._load(found.state, secret)
-        if not has_key and self.private.steps >= self.job.steps:  # finished: the key was erased, and nothing is to be done
+        if (
+            not has_key and self.private.steps >= self.job.steps
+        ):  # finished: the key was erased, and nothing is to be done
             self.saved = found.step
             return
         if not has_key:

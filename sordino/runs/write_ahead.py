@@ -2,22 +2,24 @@
 
 One JSON object per line, appended:
 
-    {"format": 2, "run": "5e…", "lineage": 0, "upto": 0, "environment": {…}}     the run begins; nothing was released
-    {"format": 2, "lineage": 0, "upto": 40, "environment": {…}}                  steps below 40 may have been released
-    {"lineage": 0, "step": 40, "parameters": "9f…"}                              the parameters after step 40, by their SHA-256
-    {"lineage": 0, "upto": 52, "closed": true}                                   stopped in good order: nothing past 52 was released
+    {"format": 2, "run": "5e…", "lineage": 0, "upto": 0, "environment": {…}}    a run begins; nothing was released
+    {"format": 2, "lineage": 0, "upto": 40, "environment": {…}}    steps below 40 may have been released
+    {"lineage": 0, "step": 40, "parameters": "9f…"}                the parameters after step 40, by their SHA-256
+    {"lineage": 0, "upto": 52, "closed": true}                     stopped in good order: nothing past 52 was released
 
-Steps are reserved in blocks that end where the next checkpoint is due, so a block costs one write to the disk. Parameters are
-entered after every step, without waiting for the disk. Every line ends with `chain`, a digest of itself and of the line before.
+Steps are reserved in blocks that end where the next checkpoint is due, so a block costs one write to the disk. Parameters
+are entered after every step, without waiting for the disk. Every line ends with `chain`, a digest of itself and of the
+line before.
 
-A chain shows that no line was changed, but not that none is missing at the end. So after every line that reached the disk,
-`checkpoints/ledger-head.json` gets the end of its chain. When a run goes on, every link of the chain is checked and the head
-must be in it. A ledger that is empty, was cut, was changed or is that of another run is refused: it may have said that more
-was released. `sordino audit replay` runs steps again and compares them with what was entered.
+A chain shows that no line was changed, but not that none is missing at the end. So after every line that reached the
+disk, `checkpoints/ledger-head.json` gets the end of its chain. When a run goes on, every link of the chain is checked and
+the head must be in it. A ledger that is empty, was cut, was changed or is that of another run is refused: it may have
+said that more was released. `sordino audit replay` runs steps again and compares them with what was entered.
 
-Privacy: after a crash at any moment, what may have been released is what the last line with `upto` says; a line cut short was
-never acted on. A replay from the checkpoint repeats a release, which costs nothing: key, parameters and data are the same, so
-its output is the same bits. Where parameters were entered they are compared; a lineage ends where a replay is not possible.
+Privacy: after a crash at any moment, what may have been released is what the last line with `upto` says; a line cut short
+was never acted on. A replay from the checkpoint repeats a release, which costs nothing: key, parameters and data are the
+same, so its output is the same bits. Where parameters were entered they are compared; a lineage ends where a replay is
+not possible.
 """
 
 from __future__ import annotations
@@ -287,8 +289,8 @@ def link(before: str, entry: Mapping[str, Any]) -> str:
 def was_begun(folder: Path) -> bool:
     """Returns whether anything of a run may have been released, as far as its ledger shows.
 
-    A ledger whose only line is the first one, and none at all, say that nothing was. Every other one, and one that is damaged,
-    says that something may have been.
+    A ledger whose only line is the first one, and none at all, say that nothing was. Every other one, and one that is
+    damaged, says that something may have been.
     """
     if not (folder / NAME).exists():
         return (folder / HEAD).exists()

@@ -4,9 +4,9 @@ An operation count picks wrongly for several layers, so the candidates run on a 
 is the shape of one sample: a Poisson batch has a new size every step, and must not be measured again.
 
 Candidates agree up to rounding only, and a stopwatch may decide otherwise in another process. So the choices are part of
-a checkpoint, and a run that may be replayed stops measuring before its first checkpoint (`stopped`): shapes first met after
-it get the formula that follows from the shape, in the run and in the replay. Choices belong to one backend: what another run
-in the same process measured, or loaded, changes nothing here.
+a checkpoint, and a run that may be replayed stops measuring before its first checkpoint (`stopped`): shapes first met
+after it get the formula that follows from the shape, in the run and in the replay. Choices belong to one backend: what
+another run in the same process measured, or loaded, changes nothing here.
 """
 
 from __future__ import annotations
