@@ -34,7 +34,10 @@ ALWAYS = (
     ("What was public before", "The architecture, the initial weights and frozen features are taken to be public."),
     ("Time and memory", "Larger lots take longer; nothing hides that from who can watch the machine."),
     ("Rounding", "The theorems are about real numbers, the noise is in floating point."),
-    ("The folder checkpoints/", "It holds the key of the noise: as secret as the data. Do not give it away."),
+    (
+        "SECRET-noise-key-do-not-share.json",
+        "It holds the key of the noise while a run can be resumed. Never give it away.",
+    ),
 )
 
 _SIZE_TOLD = (("The number of records", "It is told here and in config.toml."),)

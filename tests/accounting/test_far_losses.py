@@ -72,7 +72,9 @@ def test_ratios_near_the_smallest_loss_have_relative_precision():
                 exact = mpmath.log((mpmath.exp(mpmath.mpf(loss)) - 1 + mpmath.mpf(rate)) / mpmath.mpf(rate))
                 found = float(base_ratio(rate, np.array([loss]))[0])
                 # the loss itself is rounded: what that moves the ratio by is no error of ours
-                room = 4e-16 * (abs(loss) + abs(bottom)) * float(
-                    mpmath.exp(loss) / abs(mpmath.exp(mpmath.mpf(loss)) - 1 + mpmath.mpf(rate))
+                room = (
+                    4e-16
+                    * (abs(loss) + abs(bottom))
+                    * float(mpmath.exp(loss) / abs(mpmath.exp(mpmath.mpf(loss)) - 1 + mpmath.mpf(rate)))
                 )
                 assert found == pytest.approx(float(exact), rel=1e-12, abs=room + 1e-15)

@@ -41,7 +41,8 @@ except Exception as error:
     said = {"level": "refused", "checks": [f"{type(error).__name__}: {str(error)[:90]}"]}
 print(json.dumps(said))
 """
-TRAIN = "import sordino, sys; sordino.fit('spiral', steps=20, records=1000, noise_multiplier=1.0, out=sys.argv[1])"
+GIVEN = "steps=20, records=1000, noise_multiplier=1.0, keep_key=True"
+TRAIN = f"import sordino, sys; sordino.fit('spiral', {GIVEN}, out=sys.argv[1])"
 AUDIT = "import sys; from sordino.audit.replay import replay; r = replay(sys.argv[1], 8); print(r.wrong[:1] or '')"
 
 

@@ -196,4 +196,4 @@ def part(ranks: Ranks, steps: int, saved: dict[str, Any] | None) -> dict[str, An
 
 def fitted(ranks: Ranks, folder: str) -> None:
     """A run of the command line by all ranks of torch's own group, which are three here."""
-    sd.fit("spiral", steps=10, records=600, noise_multiplier=1.0, out=folder)
+    sd.fit("spiral", steps=10, records=600, noise_multiplier=1.0, keep_key=True, out=folder)
