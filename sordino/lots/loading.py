@@ -59,6 +59,10 @@ class Reads(Protocol):
         """The same as if nothing had been read."""
         ...
 
+    def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
+        """Returns the loader of single records, and which of them these indices stand for."""
+        ...
+
     def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
         """The batch."""
         ...
@@ -74,6 +78,20 @@ class Loader:
         self._tensors = _tensors(dataset) if collate is None else None
         self._join = joined if collate is None else collate
         self._many = getattr(dataset, "__getitems__", None)
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset that records are read from."""
+        return self._dataset
+
+    @property
+    def collate(self) -> Callable[[list[Any]], Any] | None:
+        """What makes a batch of records, if the user gave it."""
+        return self._collate
+
+    def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
+        """Returns itself and the indices, which are those of records already."""
+        return self, indices
 
     @property
     def by_indexing(self) -> bool:

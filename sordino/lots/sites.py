@@ -26,7 +26,7 @@ from sordino.lots.cutting import Indices, chunks
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
-    from sordino.lots.loading import Reads
+    from sordino.lots.loading import Loader, Reads
 
 
 class Sites(Dataset[Any]):
@@ -140,6 +140,10 @@ class OwnRecords:
     def unread(self) -> OwnRecords:
         """The same as if nothing had been read."""
         return OwnRecords(self._load.unread(), self._sites)
+
+    def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
+        """Returns the loader of single records of all sites, and the numbers of these among them."""
+        return self._load.by_record(self._sites.numbers(indices))
 
     def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
         """The batch."""

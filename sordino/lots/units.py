@@ -158,6 +158,11 @@ class UnitLoader:
         """The same as if no record had been read."""
         return replace(self, load=self.load.unread())
 
+    def by_record(self, indices: Rows) -> tuple[Loader, Rows]:
+        """Returns the loader of single records, and the records of these units that may be read."""
+        rows, taken = self.members.chosen(indices, self.stream)
+        return self.load, np.unique(rows[taken])
+
     def __call__(self, indices: Rows, before: Callable[[int], None] | None = None) -> UnitBatch:
         """The batch of these units; `before(k)` is called before the first record of the unit at place k is read."""
         rows, taken = self.members.chosen(indices, self.stream)

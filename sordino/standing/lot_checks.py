@@ -27,6 +27,7 @@ from sordino.random.rng import Rng
 from sordino.ranks.group import Ranks
 from sordino.standing.finding import Broken, Finding
 from sordino.standing.guard import Guard
+from sordino.standing.reading_check import ReadingCheck
 
 
 class LotChecks:
@@ -38,6 +39,7 @@ class LotChecks:
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger)
         self._guard = Guard(model, gradients, ledger.void, stream, ranks)
+        self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
         self._page, self._drawn, self._unused = "", 0, 0
         self.last_of_loop = False  # no lot will follow the one drawn last, in this call of `draws`
         self._watch()
@@ -59,6 +61,7 @@ class LotChecks:
         tested, before_claims = state.get("tested", (0, 0)) if begun else (0, 0)
         self._drawn, self._unused = state.get("lots", (0, 0)) if begun else (0, 0)
         self._guard.resumed(tested, before_claims, stream, replayed=replayed)
+        self._reading.replace_stream(stream.child("reading"))
         self._page = state["page"] or ""
         self.tripwire.used = True
         if begun:
@@ -69,6 +72,7 @@ class LotChecks:
         self._unused += int(not self.tripwire.used)
         self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
         self._guard.drawn(lot, load, indices, n, chunk)
+        self._reading.note_lot(lot, load, indices)
         self.tripwire.looping = True
         self._count()
 
@@ -81,6 +85,7 @@ class LotChecks:
         self._gradients.look(inventory)
         self.tripwire.forget()  # the last gradients' memory is free for the next sum
         if drawn:
+            self._reading.before_backward(step_was_taken=self.tripwire.steps > 0)
             self._guard.before_backward(inventory, released=self.tripwire.steps > 0)
             self._count()
 
@@ -97,7 +102,9 @@ class LotChecks:
         self._gradients.look()
         self._watch()
         self.tripwire.look()
-        self._guard.before_claim(over=self.last_of_loop or not self.tripwire.looping)
+        over = self.last_of_loop or not self.tripwire.looping
+        self._reading.before_claim(over=over)
+        self._guard.before_claim(over=over)
         self._count()
 
     def before_log(self) -> None:

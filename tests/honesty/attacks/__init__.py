@@ -12,6 +12,7 @@ from tests.honesty.attacks.loop import LOOP
 from tests.honesty.attacks.loss import LOSS
 from tests.honesty.attacks.model import MODEL
 from tests.honesty.attacks.modes import MODES
+from tests.honesty.attacks.other_rows import OTHER_ROWS
 from tests.honesty.attacks.padding import PADDING
 from tests.honesty.attacks.randomness import RANDOM
 from tests.honesty.attacks.rows import ROWS
@@ -29,6 +30,7 @@ ATTACKS = [
     *LOSS,
     *MODEL,
     *MODES,
+    *OTHER_ROWS,
     *RANDOM,
     *ROWS,
     *WRAPPERS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.honesty.honest.datasets import HONEST_ROWS
 from tests.honesty.honest.layers import LAYERS
 from tests.honesty.honest.loop import LOOPS
 from tests.honesty.honest.nouns import NOUNS
@@ -9,4 +10,4 @@ from tests.honesty.honest.randomness import CHANCE
 from tests.honesty.honest.steps import STEPS
 from tests.honesty.honest.weights import WEIGHTS
 
-HONEST = [*LAYERS, *WEIGHTS, *CHANCE, *LOOPS, *STEPS, *NOUNS]
+HONEST = [*LAYERS, *WEIGHTS, *CHANCE, *LOOPS, *STEPS, *NOUNS, *HONEST_ROWS]
