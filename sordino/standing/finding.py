@@ -32,8 +32,9 @@ class Broken(Enum):
     READ = (
         "a record reads differently when other rows of the dataset are exchanged: __getitem__, a transform or collate "
         "looks at other records (a partner for mixup, a mean or maximum over the data, neighbours), so one record is in "
-        "the losses of many; make each record of its own row alone, release statistics with sordino.ask, mix with public records, or "
-        "keep a public table that has as many rows as there are records in a module of its own and not in the dataset"
+        "the losses of many; make each record of its own row alone, release statistics with sordino.ask, mix with "
+        "public records, or keep a public table that has as many rows as there are records in a module of its own and not "
+        "in the dataset"
     )
     NORM = (
         "a record's measured gradient length is less than what it adds to the sum; report the model, or use the backend "
