@@ -75,7 +75,8 @@ class Private(Declares, Saved):
         seed: for tests. Without it all randomness comes from the operating system.
         accountant: turns events into ε; PLD by default.
         ledger: where all that is done to the same records is entered, so that one claim is about all of it.
-        mesh: ranks that train together; by default those of the torch.distributed group, if there is one.
+        mesh: ranks that train together; by default those of the torch.distributed group, if there is one. "single" makes
+            one process compute with the bits that any number of ranks would have.
 
     Privacy:
         A lot is charged when it is drawn. What has passed the door is free to use; what has not is sealed.

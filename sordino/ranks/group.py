@@ -21,6 +21,9 @@ from sordino.random.keystream import KEY_BYTES
 from sordino.random.rng import Rng
 from sordino.ranks.kept_memory import KeptMemory
 
+SINGLE = "single"
+"""`Private(mesh=…)` for one process that is to have the bits of any number of ranks."""
+
 
 class Ranks:
     """All processes of a group, seen from one of them.
@@ -124,16 +127,24 @@ class Ranks:
 
 
 def ranks_of(mesh: Any) -> Ranks | None:
-    """The ranks that a user means: a DeviceMesh of one dimension, a process group; by default torch's own group, if any."""
+    """Returns the ranks that a user means, or None for one process that computes in its own way.
+
+    Args:
+        mesh: a DeviceMesh of one dimension, a process group, or "single" for a group of this process alone. None stands for
+            torch's own group, if there is one.
+
+    """
     if isinstance(mesh, Ranks):
         return mesh
+    if mesh == SINGLE:
+        return Ranks()
     if mesh is None:
         ready = dist.is_available() and dist.is_initialized()
         return Ranks(dist.group.WORLD) if ready else None
     if isinstance(mesh, dist.ProcessGroup):
         return Ranks(mesh)
     if not isinstance(mesh, dist.device_mesh.DeviceMesh):
-        raise TypeError(f"mesh={mesh!r}: must be a torch DeviceMesh of one dimension, or a process group")
+        raise TypeError(f"mesh={mesh!r}: must be a torch DeviceMesh of one dimension, a process group, or 'single'")
     if mesh.ndim != 1:
         raise ValueError(
             f"mesh of {mesh.ndim} dimensions: need one, along which the records of a lot are divided; pass "

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.ranks import jobs
+from tests.ranks import jobs, model_jobs
 from tests.ranks.gang import Failed
 from tests.ranks.jobs import Case
 
@@ -98,3 +98,27 @@ def test_worker_processes_load_the_chunks_of_their_rank(gang):
 def test_without_a_seed_the_ranks_have_one_key_and_another_every_time(gang):
     once, again = (the_same(gang(jobs.train, 3, Case(seed=None))) for _ in range(2))
     assert once.parameters != again.parameters
+
+
+@pytest.mark.parametrize("name", model_jobs.MODELS)
+def test_models_of_all_kinds_come_to_the_same(gang, name):
+    found = [came for size in (1, 2, 3) for came in gang(model_jobs.model_run, size, name)]
+    alone = model_jobs.model_run("single", name)  # in this process, which has no group
+    the_same([*found, alone])
+
+
+@pytest.mark.slow
+def test_two_threads_in_every_process_come_to_the_same(gang):
+    the_same([came for size in (1, 2) for came in gang(model_jobs.model_run, size, "perceptron", 2)])
+
+
+@pytest.mark.parametrize("last", [8, 32])
+def test_batches_that_an_engine_met_before_change_no_bit(last):
+    """Another process meets other chunks of a lot first."""
+    torch.manual_seed(0)
+    model = model_jobs.Sometimes()
+    short, long, asked = (torch.randn(64, length, 8) for length in (8, 32, last))
+    alone = model_jobs.norms_and_sums(model, [(asked,)])
+    for before in ([short], [long], [short, long], [long, short]):
+        after = model_jobs.norms_and_sums(model, [*((x,) for x in before), (asked,)])
+        assert all(map(torch.equal, alone, after))

@@ -62,14 +62,14 @@ class PartsByColumn:
             column = columns[id(p)]
             if self.parts[column] is None:
                 self.parts[column] = part
-                if early and column in plan.used_once:
+                if early and column in plan.usage.once:
                     self.squares[column] = self.budget.measure(part)
                     self.measured = True
             elif self.squares[column] is None:
                 self._again.setdefault(column, []).append(part)
             else:
-                plan.used_again |= {column}
-                plan.used_once -= {column}
+                plan.usage.again |= {column}
+                plan.usage.once -= {column}
                 raise UsedDifferently
 
     def finish(self) -> None:
@@ -78,9 +78,9 @@ class PartsByColumn:
             first = self.parts[column]
             assert first is not None, "the first use comes first"
             self.parts[column] = joined([first, *others])
-        plan = self.plan
-        used = plan.used_once or frozenset(k for k, part in enumerate(self.parts) if part is not None)
-        plan.used_once = used - self._again.keys() - plan.used_again
+        usage = self.plan.usage
+        used = usage.once or frozenset(k for k, part in enumerate(self.parts) if part is not None)
+        usage.once = used - self._again.keys() - usage.again
 
 
 def backward_pass(
@@ -95,7 +95,8 @@ def backward_pass(
     columns = len(plan.parameters)
     held = None if plan.held_bytes else Held(losses.numel())
     found = PartsByColumn(plan, KeepBudget.holding(options, uses), [None] * columns, [None] * columns, inner, held)
-    early = [use for use in uses if use.inside and use.bytes >= _LARGE] if plan.used_once and plan.early else []
+    usage = plan.usage
+    early = [use for use in uses if use.inside and use.bytes >= _LARGE] if usage.once and usage.early else []
     late = [use for use in uses if not (use.inside and use.bytes >= _LARGE)] if early else list(uses)
     if not late:
         early, late = [], list(uses)
@@ -118,7 +119,7 @@ def backward_pass(
         for handle in handles:  # a hook holds what holds its node
             handle.remove()
     if waiting:
-        plan.early = False
+        usage.early = False
         raise UsedDifferently
     with PlainArithmetic(losses.device):
         for use, g in zip(late, grads, strict=True):

@@ -89,8 +89,10 @@ class Captured:
             return session.nothing(plan.parameters[0].new_zeros(0))
         if plan.layouts is None or not plan.trusted:
             _settled(session, batch)
-        lengths = tuple([t.shape[1:] for t in inputs]) if plan.by_length else ()
+        lengths = tuple([t.shape[1:] for t in inputs]) if plan.by_length or not self.options.measure else ()
         plan.layouts = plan.by_length.get(lengths, plan.layouts)
+        if not self.options.measure:
+            plan.follow_shapes(lengths)
         began = session.generators()  # a pass that is made again draws the same
         try:
             return self._passed(session, batch, b, began)

@@ -39,6 +39,15 @@ Lengths = tuple[torch.Size, ...]
 
 
 @dataclass
+class Usage:
+    """How often a pass uses each parameter, and whether large layers can be measured during the backward pass."""
+
+    once: frozenset[int] = frozenset()  # columns known to be used once per pass
+    again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
+    early: bool = True  # layers are measured during the backward pass
+
+
+@dataclass
 class Plan:
     """One model's modules, parameters and what its first batch taught."""
 
@@ -59,13 +68,26 @@ class Plan:
     trusted: bool = False  # compared with autograd on samples whose gradients were finite
     channels_last: bool = False
     two_pass: bool = False  # the model checkpoints activations
-    used_once: frozenset[int] = frozenset()  # columns known to be used once per pass
-    used_again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
-    early: bool = True  # layers are measured during the backward pass
+    usage: Usage = field(default_factory=Usage)
+    usages: dict[Lengths, Usage] = field(
+        default_factory=dict
+    )  # by the shapes of a batch, where rounding must follow them
     sample_bytes: int = 0
     held_bytes: int = 0  # of it, what is there at the end of a backward pass
     pool: Pool = field(default_factory=Pool)
     _ones: Tensor | None = None
+
+    def follow_shapes(self, lengths: Lengths) -> None:
+        """Makes what is known of the model's usage a function of a batch's shapes, whatever batches came before it.
+
+        A layer that is measured during the backward pass rounds otherwise than one that is measured after it. Processes
+        that meet batches in another order must not differ in that. So every kind of batch begins with the belief that
+        each parameter is used once; a pass that finds it wrong is made again, and the next of its kind knows.
+        """
+        found = self.usages.get(lengths)
+        if found is None:
+            found = self.usages[lengths] = Usage(once=frozenset(range(len(self.parameters))))
+        self.usage = found
 
     def ones(self, losses: Tensor) -> Tensor:
         """The gradient of the sum at each of the losses: that of the last batch, if it fits and nobody wrote to it."""

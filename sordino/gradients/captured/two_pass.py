@@ -64,14 +64,14 @@ class TwoPassResult:
             uses[column] = uses.get(column, 0) + 1
             if self.inner is not None:
                 self.inner[:, column] += part.dot(plan.parameters[column].detach())
-            if column in plan.used_once:
+            if column in plan.usage.once:
                 columns[column] = measured(part, options)
             else:  # the norm of a sum has cross terms: wait for all uses
                 waiting.setdefault(column, []).append(part)
 
         losses = self._pass(measure)
         once = frozenset(column for column, n in uses.items() if n == 1)
-        wrong, plan.used_once = plan.used_once - once, once
+        wrong, plan.usage.once = plan.usage.once - once, once
         if any(uses.get(column, 0) > 1 for column in wrong):  # measured as if used once: measure again
             uses.clear()
             waiting.clear()
