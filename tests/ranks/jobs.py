@@ -68,7 +68,7 @@ def untested() -> Iterator[None]:
     """Without standing tests, which take half of a short run; they draw from streams of their own, and `train` has them."""
     with (
         patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None),
-        patch("sordino.standing.guard.Guard.before_claim", lambda *_: None),
+        patch("sordino.standing.guard.Guard.before_claim", lambda *_, **__: None),
     ):
         yield
 
