@@ -138,6 +138,11 @@ def other_ledgers(count: int) -> str:
     return f"{OTHERS} {runs} in this process; give all of it one Ledger to add it up"
 
 
+def kept_records(attribute: str) -> str:
+    """Returns how a claim names an attribute of the model in which a forward pass kept values of records."""
+    return f"values of records that the model keeps in {attribute!r}: a state dict does not hold them, torch.save(model) does"
+
+
 def claim(
     event: Event,
     delta: float,

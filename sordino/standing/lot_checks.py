@@ -16,17 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from sordino.door import claims
 from sordino.door.ledger import Ledger
 from sordino.door.lot_counts import LotCounts
 from sordino.door.tripwire import Tripwire
+from sordino.gradients import batch as batches
 from sordino.gradients import check
 from sordino.gradients.inventory import Inventory
 from sordino.lots.loading import Reads
 from sordino.lots.lot_gradients import LotGradients
+from sordino.random.global_state import left_as_they_were
 from sordino.random.rng import Rng
 from sordino.ranks.group import Ranks
 from sordino.standing.finding import Broken, Finding
 from sordino.standing.guard import Guard
+from sordino.standing.kept_records import KeptRecords
 from sordino.standing.reading_check import ReadingCheck
 
 
@@ -41,6 +45,8 @@ class LotChecks:
         self._guard = Guard(model, gradients, ledger.void, stream, ranks)
         self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
         self._page, self._drawn, self._unused = "", 0, 0
+        self._kept = KeptRecords(model)
+        self._read: tuple[Reads, NDArray[np.int64]] | None = None  # what loads the lot drawn last, and its records
         self.last_of_loop = False  # no lot will follow the one drawn last, in this call of `draws`
         self._watch()
         ledger.watchers.add(self.before_claim)
@@ -73,6 +79,7 @@ class LotChecks:
         self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
         self._guard.drawn(lot, load, indices, n, chunk)
         self._reading.note_lot(lot, load, indices)
+        self._read = load, indices
         self.tripwire.looping = True
         self._count()
 
@@ -105,6 +112,7 @@ class LotChecks:
         over = self.last_of_loop or not self.tripwire.looping
         self._reading.before_claim(over=over)
         self._guard.before_claim(over=over)
+        self._name_kept_records()
         self._count()
 
     def before_log(self) -> None:
@@ -114,6 +122,23 @@ class LotChecks:
         self.tripwire.look(numbers=False)
         self._guard.before_log()
         self._count()
+
+    def _name_kept_records(self) -> None:
+        """Names attributes of modules that hold values of records: they leave with the model, and no noise is on them."""
+        if self._read is None:
+            return
+        load, indices = self._read
+        few = np.unique(indices)[:8]
+        if len(few) < 2:
+            return
+
+        def losses(batch: Any) -> object:
+            return batches.losses(self._gradients.loss_for(batch), self._model, batch)
+
+        with self._gradients.whole(), left_as_they_were():
+            kept = self._kept.found(losses, lambda: batches.to(load(few), self._gradients.device))
+        for module, attribute in kept:
+            self._ledger.disclose(claims.kept_records(f"{module}.{attribute}" if module else attribute))
 
     def _watch(self) -> None:
         self.tripwire.watch(self._gradients.named, self._gradients.buffers)
