@@ -140,7 +140,7 @@ def other_ledgers(count: int) -> str:
 
 def kept_records(attribute: str) -> str:
     """Returns how a claim names an attribute of the model in which a forward pass kept values of records."""
-    return f"values of records that the model keeps in {attribute!r}: a state dict does not hold them, torch.save(model) does"
+    return f"values of records that the model keeps in {attribute!r}: its state dict has none, torch.save(model) does"
 
 
 def claim(

@@ -42,6 +42,7 @@ class KeptRecords:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._begun = {place: _mark(value) for place, value in _attributes(model)}
+        self._initial = {place: _copied(value) for place, value in _attributes(model)}
         # Held, so that nothing new can have the identity of something that is gone.
         self._held = [_last(value) if isinstance(value, _CONTAINERS) else value for _, value in _attributes(model)]
 
@@ -59,13 +60,21 @@ class KeptRecords:
             return []
         few = batches.take(batch, torch.arange(min(rows, _FEW)))
         alike = batches.take(few, torch.zeros(min(rows, _FEW), dtype=torch.long))  # every record is the first one
-        one, other = self._contents_after(losses, few), self._contents_after(losses, alike)
+        one, other = (self._contents_after(losses, each, grown) for each in (few, alike))
         return [place for place in grown if one.get(place) != other.get(place)]
 
-    def _contents_after(self, losses: Callable[[Any], object], batch: Any) -> dict[Place, Hashable]:
-        """Returns what all attributes hold after a pass over the batch, and puts every one of them back."""
+    def _contents_after(self, losses: Callable[[Any], object], batch: Any, grown: list[Place]) -> dict[Place, Hashable]:
+        """Returns what all attributes hold after a pass over the batch, and puts every one of them back.
+
+        The pass begins with what the grown attributes were when the run began, where they were anything: a running mean
+        that has become nan would be nan after any batch.
+        """
         before = [(module, {name: _copied(value) for name, value in _own(module)}) for module in self._model.modules()]
+        modules = dict(self._model.named_modules())
         try:
+            for place in grown:
+                if place in self._initial:
+                    vars(modules[place[0]])[place[1]] = _copied(self._initial[place])
             with left_as_they_were(), torch.no_grad():
                 seed_all(0)
                 losses(batch)
