@@ -74,7 +74,7 @@ class KeptRecords:
         try:
             for place in grown:
                 if place in self._initial:
-                    vars(modules[place[0]])[place[1]] = _copied(self._initial[place])
+                    modules[place[0]].__dict__[place[1]] = _copied(self._initial[place])
             with left_as_they_were(), torch.no_grad():
                 seed_all(0)
                 losses(batch)
