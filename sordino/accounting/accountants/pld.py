@@ -26,10 +26,12 @@ from sordino.accounting.losses.certified import adding_at_most, directions, phas
 from sordino.accounting.losses.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
 from sordino.accounting.losses.pairs import Array, BoundedRangePair
 from sordino.accounting.losses.phases import collect, is_private, relation_of
+from sordino.accounting.losses.saddle import Phases
 from sordino.accounting.losses.soundness import at_most
 from sordino.events import BallsInBins, Event, Relation, Repeat, Together
 
 TOLERANCE = 6e-5
+_TYPICAL_DELTA, _LEAST_DELTA, _REFINEMENTS = 1e-10, 1e-30, 4
 
 
 @dataclass(frozen=True)
@@ -80,17 +82,27 @@ class PLD:
             asked = relation or self.relation
             high = tuned_delta(event, epsilon, self, asked)
             return (min(high, least_delta(event, epsilon, self, asked)) if want_lower else 0.0, high)
-        phases = collect(event, relation_of(event, relation or self.relation), 1e-10)
-        if not phases:
-            return (0.0, 0.0)
-        lone = lone_gaussian(phases)
-        if lone is not None:
-            exact = one_release_delta(lone, epsilon)
-            return (exact, exact)
-        low = high = 0.0
-        for add in directions(phases):
-            below, above = phases_delta(phases, add, epsilon, self.tolerance, want_lower)
-            low, high = max(low, below), max(high, above)
+        asked = relation_of(event, relation or self.relation)
+        low, high = 0.0, _TYPICAL_DELTA
+        for _ in range(_REFINEMENTS):
+            # δ decides how far into its tails a pass of balls in bins is resolved; a much smaller one is looked at again
+            assumed = high
+            phases = collect(event, asked, assumed)
+            if not phases:
+                return (0.0, 0.0)
+            lone = lone_gaussian(phases)
+            if lone is not None:
+                exact = one_release_delta(lone, epsilon)
+                return (exact, exact)
+            low = high = 0.0
+            for add in directions(phases):
+                below, above = phases_delta(phases, add, epsilon, self.tolerance, want_lower)
+                low, high = max(low, below), max(high, above)
+            if not _has_passes(phases) or high > 1e-2 * assumed or high < _LEAST_DELTA:
+                break
+        if _has_passes(phases) and high > _TYPICAL_DELTA:
+            # each pass counted as one release without amplification is a bound as well
+            high = min(high, self.delta_bounds(_unallocated(event), epsilon, relation=relation, want_lower=False)[1])
         at_most(low, high, "lower and upper bound on δ")
         return (min(low, high), high)
 
@@ -120,10 +132,10 @@ class PLD:
                 continue
             below, above = phases_epsilon(phases, add, delta, self.tolerance, low if want_lower else None)
             low, high = max(low, below), max(high, above)
-        if math.isinf(high) and any(isinstance(sampled.pair, AllocationPair) for sampled, _ in phases):
-            # δ below the rounding of the pass: fall back on one unamplified release per pass, the average of whose
-            # divergences over the bins is an upper bound by convexity
-            high = self._bound(_unallocated(event), delta, relation, want_lower=False)[1]
+        if _has_passes(phases) and (math.isinf(high) or high > 1.1 * low):
+            # one unamplified release per pass, the average of whose divergences over the bins is an upper bound by
+            # convexity: the better one where there is little noise
+            high = min(high, self._bound(_unallocated(event), delta, relation, want_lower=False)[1])
         high = min(high, pure_epsilon(phases))
         if any(isinstance(sampled.pair, BoundedRangePair) for sampled, _ in phases):
             # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter,
@@ -134,6 +146,11 @@ class PLD:
         high = min(high, sum_of_parts(phases, delta, self.tolerance, low, high))
         at_most(low, high, "lower and upper bound on ε")
         return (min(low, high), high)
+
+
+def _has_passes(phases: Phases) -> bool:
+    """Returns whether a pass of balls in bins is among the phases."""
+    return any(isinstance(sampled.pair, AllocationPair) for sampled, _ in phases)
 
 
 def _unallocated(event: Event) -> Event:

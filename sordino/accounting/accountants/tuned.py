@@ -5,8 +5,8 @@ Of one search the smaller of two bounds counts, by its profile (`losses.selectio
 in several ways.
 
 **Privacy:** upper bounds, held against what one run costs. If all scores are equal, the winner is the first run, so a
-search reveals at least what a run reveals with the probability that there is a run: δ_search(ε) ≥ P[K ≥ 1]·δ_run(ε). That is
-its lower bound, and a search that is priced below it is not returned.
+search reveals at least what a run reveals with the probability that there is a run: δ_search(ε) ≥ P[K ≥ 1]·δ_run(ε).
+That is its lower bound, and a search that is priced below it is not returned.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from scipy.fft import next_fast_len
 from sordino.accounting.losses.lattice import Indices
 from sordino.accounting.losses.pairs import Array
 
+_FEW = 30.0  # e-folds from which on log(1 + x) and x, or log(e^x − 1) and x, are the same float
 LONGEST = 1 << 23  # points of one transform
 
 
@@ -112,15 +113,22 @@ def window(
 
 
 def log_jump_moment(bulk: Cumulant, jumps: Sequence[Weighted], step: float, theta: float) -> float:
-    """Log E[e^{θL}; at least one jump] = K_bulk(θ) + log expm1(Σ T log1p(M_jump/M_bulk))."""
-    total = 0.0
+    """Returns log E[e^{θL}; at least one jump] = K_bulk(θ) + log expm1(Σ T log1p(M_jump/M_bulk)).
+
+    All of it is computed in logarithms: jumps that are rarer than floats are small are still there.
+    """
+    logs = []
     for (log_mass, count), jump in zip(bulk.log_mass(theta), jumps, strict=True):
         if len(jump.index):
             exponent = jump.log_mass + theta * step * jump.index
             top = float(exponent.max())
-            log_jump = top + math.log(float(np.exp(exponent - top).sum()))
-            total += count * float(np.logaddexp(0.0, log_jump - log_mass))
-    if total <= 0:
+            share = top + math.log(float(np.exp(exponent - top).sum())) - log_mass
+            # log(1 + x) is x for the small x that would underflow
+            logs.append(math.log(count) + (share if share < -_FEW else math.log(float(np.logaddexp(0.0, share)))))
+    if not logs:
         return -math.inf
-    grown = total if total > 30 else math.log(math.expm1(total))
-    return bulk(theta) + grown
+    log_total = float(np.logaddexp.reduce(logs))
+    if log_total < -_FEW:
+        return bulk(theta) + log_total
+    total = math.exp(log_total)
+    return bulk(theta) + (total if total > _FEW else math.log(math.expm1(total)))

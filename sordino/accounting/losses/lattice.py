@@ -78,6 +78,11 @@ class Native:
         return float(self.loss[order][over[-1]]) if len(over) else float(self.loss[order][0])
 
 
+def facing(pair: Pair, add: bool) -> Pair:
+    """Returns the pair to use for adding or for removing a record, where the two are bounded by different pairs."""
+    return pair.facing(add) if hasattr(pair, "facing") else pair
+
+
 def sampled_loss(rate: float, ratio: Array) -> Array:
     """log(1 + q(e^λ − 1))."""
     if rate == 1.0:
@@ -127,8 +132,8 @@ class Sampled:
         if self.subset:
             low, mean = 0, 0.0
         unit = max(1, int(std / (mesh.fine * step)))
-        edges = _graded(low, high, mean / step, std / step, unit, mesh.fine)
-        base_q, base_p = self.pair.masses(base_ratio(self.rate, edges * step))
+        edges = graded(low, high, mean / step, std / step, unit, mesh.fine)
+        base_q, base_p = facing(self.pair, add).masses(base_ratio(self.rate, edges * step))
         bottom = math.log1p(-self.rate) if self.rate < 1 else -math.inf
         if edges[0] * step < bottom <= edges[-1] * step:
             # no sampled loss is below log(1 − q): what P lacks altogether (λ = −∞) is there, not below the first edge
@@ -229,8 +234,9 @@ def _log_below(q: Array, p: Array, least: Array) -> Array:
 
 @lru_cache(maxsize=4096)
 def _native(sampled: Sampled, add: bool, cut: float) -> Native:
-    edges = sampled.pair.native()
-    a, b = (np.append(masses[0] + masses[1], masses[2:-1]) for masses in sampled.pair.masses(edges))
+    pair = facing(sampled.pair, add)
+    edges = pair.native()
+    a, b = (np.append(masses[0] + masses[1], masses[2:-1]) for masses in pair.masses(edges))
     mixed = (1 - sampled.rate) * a + sampled.rate * b
     middle = (edges[1:] + edges[:-1]) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -253,7 +259,7 @@ def _native(sampled: Sampled, add: bool, cut: float) -> Native:
     return Native(loss[positive], np.log(p[positive]), float(ends[first]), float(ends[last]), mean, std)
 
 
-def _graded(low: int, high: int, centre: float, std: float, unit: int, fine: float) -> Indices:
+def graded(low: int, high: int, centre: float, std: float, unit: int, fine: float) -> Indices:
     """Integers from low to high: `unit` apart within six std of the centre, then apart in proportion to distance."""
     reach = max(_CORE * std, 2.0 * unit)
     left, right = max(low, math.floor(centre - reach)), min(high, math.ceil(centre + reach))

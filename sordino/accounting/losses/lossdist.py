@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sordino.accounting.losses.compose import LONGEST, Cumulant, Weighted, split, window
+from sordino.accounting.losses.compose import LONGEST, Cumulant, Weighted, log_jump_moment, split, window
 from sordino.accounting.losses.lattice import Mesh
 from sordino.accounting.losses.saddle import Phases, Saddle
 from sordino.accounting.losses.soundness import finite
@@ -31,6 +31,7 @@ _STEEPEST = 100.0  # e-folds of the tilt from one lattice point to the next
 _LEAST_Q = 1e-280  # a probability in the denominator counts as at least this: below, floats lose precision
 _MANY, _ORDINARY = 200, (28.0, 60.0)  # releases, and cells per std, for which no measurement is needed
 _HALVINGS = 100
+_RAREST = -600.0  # logarithm of the tilted share of jumps from which on they are composed apart
 _OTHER_TILT, _OTHER_STEP, _OTHER_FINE, _OTHER_LIMIT = 0.93, 0.87, 1.09, 1.07  # of the upper bound's
 _OUTSIDE, _LEAST_OUTSIDE = 1e-11, 1e-16  # tilted mass left outside the window, smaller when ε is
 
@@ -148,6 +149,18 @@ def _with_jumps(jumps: Sequence[Weighted]) -> bool:
     return any(len(jump.index) for jump in jumps)
 
 
+def _divide(
+    parts: Sequence[Weighted], setting: Setting, step: float, extra: float = 0.0
+) -> tuple[list[Weighted], list[Weighted]]:
+    """Returns the bulk and the jumps of every part, or all of it as bulk where no float holds their share."""
+    bulk, jumps = split(parts, setting.limit / step)
+    if _with_jumps(jumps):
+        tilt, cumulant = setting.tilt(step, jumps=True) + extra, Cumulant(bulk, step)
+        if log_jump_moment(cumulant, jumps, step, tilt) - cumulant(tilt) < _RAREST:
+            return split(parts, math.inf)
+    return bulk, jumps
+
+
 def upper(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> Upper:
     """The composed upper bound at a setting; the step is widened until the transform is affordable."""
     mesh = setting.mesh
@@ -155,7 +168,7 @@ def upper(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -
         parts, infinite = upper_parts(phases, add, mesh)
         if not all(len(part.index) for part in parts):
             return Upper((), 1.0, 0)
-        bulk, jumps = split(parts, setting.limit / mesh.step)
+        bulk, jumps = _divide(parts, setting, mesh.step)
         cumulant = Cumulant(bulk, mesh.step)
         theta, jump_theta = setting.tilt(mesh.step), setting.tilt(mesh.step, jumps=True)
         frame = window(cumulant, theta, mesh.step, setting.outside)
@@ -210,7 +223,7 @@ def lower(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -
             q_parts.append(Weighted(bins.index[known], bins.log_q[known], count))
         plans: list[Plan] = []
         for parts, extra in ((p_parts, 0.0), (q_parts, 1.0)):
-            bulk, jumps = split(parts, setting.limit / step)
+            bulk, jumps = _divide(parts, setting, step, extra)
             cumulant = Cumulant(bulk, step)
             tilt = setting.tilt(step) + extra
             plans.append((bulk, None, tilt, window(cumulant, tilt, step, setting.outside)))

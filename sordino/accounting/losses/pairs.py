@@ -152,11 +152,16 @@ class DiscretePair:
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
         cut = np.searchsorted(self.values, edges, side="right")
+        starts = np.concatenate(([0], cut))
+        empty = starts == np.append(cut, len(self.values))
         result = []
         for mass, low, high in ((self.q, self.lost, 0.0), (self.p, 0.0, self.infinite)):
-            below = np.concatenate(([0.0], np.cumsum(mass))) + low
-            above = np.concatenate((np.cumsum(mass[::-1])[::-1], [0.0])) + high
-            result.append(differences(below[cut], above[cut]))
+            # sums of positive masses cell by cell keep their relative precision; a cell without values would repeat one
+            cells = np.add.reduceat(np.append(mass, 0.0), starts)
+            cells[empty] = 0.0
+            cells[0] += low
+            cells[-1] += high
+            result.append(cells)
         return result[0], result[1]
 
     def native(self) -> Array:
@@ -166,7 +171,10 @@ class DiscretePair:
         if len(self.values) <= _NATIVE:
             middles = (self.values[1:] + self.values[:-1]) / 2
             return np.concatenate(([low - room], middles, [high + room]))
-        return np.linspace(low - room, high + room, 4 * _NATIVE)
+        # half of the edges equally far apart, half of them with equal masses between them
+        total = np.cumsum(self.p / max(float(self.p.sum()), 1e-300) + self.q / max(float(self.q.sum()), 1e-300))
+        even = self.values[np.searchsorted(total, np.linspace(0.0, 2.0, 2 * _NATIVE)[1:-1])]
+        return np.unique(np.concatenate((np.linspace(low - room, high + room, 2 * _NATIVE), even)))
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,27 @@ class SampledPair:
 
 
 @dataclass(frozen=True, eq=False)
+class Directed:
+    """Two pairs: one bounds what is seen when a record is removed, the other what is seen when it is added."""
+
+    removing: Pair
+    adding: Pair
+    symmetric: bool = False
+
+    def facing(self, add: bool) -> Pair:
+        """Returns the pair for one direction."""
+        return self.adding if add else self.removing
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`; of the pair for removing."""
+        return self.removing.masses(edges)
+
+    def native(self) -> Array:
+        """See `Pair`; of the pair for removing."""
+        return self.removing.native()
+
+
+@dataclass(frozen=True, eq=False)
 class Between:
     """A pair that dominates the true one, for upper bounds, with one that the true one dominates, for lower bounds."""
 
