@@ -272,7 +272,7 @@ class _Summands:
         each = count * size ** max(count - 1, 0) + size**count
         if extra is not None:
             other = extra * weight
-            other_total = float(other.sum())
+            other_total = max(float(other.sum()), 1e-300)
             product = product * rfft(other / other_total, self.length)
             log_scale += top + math.log(other_total)
             each = each + size**count
@@ -328,7 +328,12 @@ def _far_edges(limit: float, last: float) -> Array:
     return np.linspace(math.log(limit), math.log(max(last, limit * _GROWTH)), count)
 
 
-def _coarse_points(law: _Sum) -> Array:
+def _summed(place: NDArray[np.int64], masses: Array, size: int) -> Array:
+    """Returns the sum of the masses that go to each place."""
+    return np.asarray(np.bincount(place, masses, size), dtype=np.float64)
+
+
+def _coarse_points(law: _Sum) -> NDArray[np.int64]:
     """Returns indices, ascending, that are dense around the middle of a law and sparser in its tails."""
     used = np.flatnonzero(law.mass > 1e-300)
     total = float(law.mass.sum())
@@ -348,12 +353,12 @@ def _coarsen(law: _Sum) -> _Sum:
     grid, inside = law.values[points], slice(low, high + 1)
     cell = np.clip(np.searchsorted(points, np.arange(low, high + 1), side="right") - 1, 0, len(points) - 2)
     share = (law.values[inside] - grid[cell]) / (grid[cell + 1] - grid[cell])
-    result = []
-    for mass in (law.mass[inside], law.error[inside]):
-        down = np.bincount(cell, mass * (1 - share), len(points))
-        result.append(down + np.bincount(cell + 1, mass * share, len(points)))
+    mass, error = (
+        _summed(cell, part * (1 - share), len(points)) + _summed(cell + 1, part * share, len(points))
+        for part in (law.mass[inside], law.error[inside])
+    )
     outside = float(law.above[:low].sum() + law.above[high + 1 :].sum())
-    return _Sum(grid, result[0], result[1], law.beyond + outside)
+    return _Sum(grid, mass, error, law.beyond + outside)
 
 
 def _dominating(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
@@ -384,7 +389,7 @@ def _removing(
     keep = whole.known()
     p = whole.above * whole.values / bins
     place = np.searchsorted(keep, np.arange(len(p)))
-    masses = np.bincount(place, p, len(keep) + 1)
+    masses = _summed(place, p, len(keep) + 1)
     infinite += float(masses[-1])
     masses = masses[:-1]
     values = np.log(whole.values[keep] / bins) + np.log(whole.above[keep] / whole.below[keep])
@@ -404,7 +409,7 @@ def _adding(
     if not len(keep):
         return _sorted(np.zeros(1), np.zeros(1), np.zeros(1), 0.0, 1.0)
     place = np.searchsorted(keep, np.arange(len(whole.mass)), side="right")
-    masses = np.bincount(place, whole.above, len(keep) + 1)
+    masses = _summed(place, whole.above, len(keep) + 1)
     lost += float(masses[0])
     masses = masses[1:]
     masses[-1] += whole.beyond + far
@@ -458,7 +463,7 @@ def _dominated(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
     )
 
 
-def _outer(weights: Array, law: _Sum, points: Array) -> _Sum:
+def _outer(weights: Array, law: _Sum, points: NDArray[np.int64]) -> _Sum:
     """Returns the law of (a bin beyond the lattice, a coarse bin of the others' sum), as one list of bins."""
     mass, error = (np.add.reduceat(part[: points[-1] + 1], points[:-1]) for part in (law.mass, law.error))
     shape = np.multiply.outer(weights, mass).ravel()
