@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -45,6 +45,14 @@ _AS_THEY_ARE = nullcontext()
 _AGREE = 1e-3  # relative, of squared norms: a layer may round otherwise
 
 
+class Watcher(Protocol):
+    """Sees the training pass over the first batch of a lot."""
+
+    def watch(self, batch: Any, make: Callable[[], tuple[PerSample, Tensor]]) -> tuple[PerSample, Tensor]:
+        """Makes the pass by calling `make`, and returns what it returned."""
+        ...
+
+
 class LotGradients:
     """Passes over lots with one model, loss, engine and penalty."""
 
@@ -67,6 +75,7 @@ class LotGradients:
         self._tensors: list[Tensor] = []  # all that the model holds
         self._vectors: list[Tensor] = []  # of spectral normalisations
         self.buffers: list[tuple[str, Tensor]] = []
+        self.watcher: Watcher | None = None  # sees the next training pass over a lot's first batch, once
         self.look()
 
     def look(self, now: Inventory | None = None) -> None:
@@ -214,7 +223,7 @@ class LotGradients:
     ) -> Chunked:
         """The lot as a query is given it: at the model, and at a model moved, which is put back."""
         return Chunked(
-            lambda: self.parts(lot, losses, ranked),
+            lambda: self.parts(lot, losses, ranked, watched=True),
             partial(self.parts_at, lot, losses, put_back, ranked),
             records,
             estimate_of(self.backend),
@@ -223,9 +232,17 @@ class LotGradients:
             ranked,
         )
 
-    def parts(self, lot: Lot, losses: list[Tensor], ranked: RankedLot | None = None) -> Iterator[PerSample]:
-        """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way."""
+    def parts(
+        self, lot: Lot, losses: list[Tensor], ranked: RankedLot | None = None, *, watched: bool = False
+    ) -> Iterator[PerSample]:
+        """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way.
+
+        `watched`: a watcher that waits sees the first of these passes.
+        """
         losses.clear()
+        watcher: Watcher | None = None
+        if watched:
+            watcher, self.watcher = self.watcher, None
         if ranked is not None:  # what is drawn for all chunks of a pass is the same on all ranks
             reseed(ranked.begin_pass(), self.device)
         parameters = self._names.trained
@@ -233,7 +250,11 @@ class LotGradients:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
         backend = _for_pass(self.backend, self._inventory)
         for batch in lot.loads() if ranked is None else self._loaded(lot, ranked):
-            part, loss = self._part(backend, batch, parameters)
+            if watcher is None:
+                part, loss = self._part(backend, batch, parameters)
+            else:
+                part, loss = watcher.watch(batch, partial(self._part, backend, batch, parameters))
+                watcher = None
             losses.append(loss)
             yield part
             del part  # or it would live on beside the next one

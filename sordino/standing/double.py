@@ -57,6 +57,24 @@ class Rounding:
 
         return self._asked(ask)
 
+    def explains_rows(self, batch: Any, rows: Tensor, other: Any, other_rows: Tensor) -> bool:
+        """Returns whether rows of one batch have the same gradients in float64 as rows of another batch."""
+
+        def ask(twin: nn.Module) -> bool:
+            one = self._gradients(twin, _wide(batch))
+            lengths = one.norms().total()
+            usual = float(lengths[lengths.isfinite()].median())
+            weight = 1 / (lengths[rows] + 1e-3 * usual)
+            weights = torch.zeros(len(lengths), 1, dtype=torch.float64, device=lengths.device)
+            weights[rows, 0] = weight
+            total = {name: tensor.clone() for name, tensor in one.weighted_sum(weights).items()}
+            another = self._gradients(twin, _wide(other))
+            weights = torch.zeros(len(another.losses), 1, dtype=torch.float64, device=lengths.device)
+            weights[other_rows, 0] = weight
+            return distance(total, another.weighted_sum(weights)) <= _WIDE * max(1.0, float(len(rows)))
+
+        return self._asked(ask)
+
     def _asked(self, ask: Callable[[nn.Module], bool]) -> bool:
         try:
             return ask(copy.deepcopy(self._model).double())

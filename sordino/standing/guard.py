@@ -1,13 +1,16 @@
-"""The standing test in the life of one run: when it is made, on which lot, and what comes of a failure.
+"""The neighbour test in the life of one run: when it is made, on which lot, and what comes of a failure.
 
-Before anything was released a failure is refused: nothing is lost. Later the claim is void.
+Most of a test is made right after the lot's own training pass, which it shares, and before anything of the lot is
+written to `.grad`. Before an optimizer has stepped on a released gradient a failure is refused: nothing is lost. Later the
+claim is void.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +25,9 @@ from sordino.ranks.ranked_lot import first_of
 from sordino.refusal import Refusal
 from sordino.standing.double import Rounding
 from sordino.standing.finding import Finding
-from sordino.standing.moments import Moments, mark_of
+from sordino.standing.moments import Moments, Pieces, mark_of
 from sordino.standing.neighbours import EXTREMES
+from sordino.standing.own_pass import Drawn, OwnPass, OwnPassTest, Remembered
 from sordino.standing.questions import StandingTest
 
 _FIRST, _EARLY = 2, 100
@@ -31,7 +35,8 @@ _FIRST, _EARLY = 2, 100
 _SOME = 2
 """Extreme records that a test which asks every question tries after those, beside a real one; others try one."""
 _WHOLE_EARLY, _WHOLE = 1 / 3, 1 / 8
-"""The share of tests that are made on a whole batch of training too, up to lot `_EARLY` and after it."""
+"""The share of tests that are made on a whole batch of training too, up to lot `_EARLY` and after it, where a test is made
+in passes of its own: before claims, and where ranks train together."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,19 @@ class _Lot:
     indices: NDArray[np.int64]
     n: int
     chunk: int  # records that training runs at once, at most
+    last: bool  # of those that were asked for
+
+
+@dataclass(frozen=True)
+class _Armed:
+    """A test that waits for the lot's own pass."""
+
+    lot: _Lot
+    pieces: Pieces
+    own: OwnPass
+    stream: Rng
+    released: bool
+    first: bool  # no test was made before
 
 
 class Guard:
@@ -54,64 +72,163 @@ class Guard:
         stream: Rng,
         ranks: Ranks | None = None,
     ) -> None:
-        self._ranks, self._whole = ranks, gradients.whole
-        self._test = StandingTest(gradients.gradients, model, Rounding(model, gradients.gradients_of))
+        self._ranks, self._gradients = ranks, gradients
+        rounding = Rounding(model, gradients.gradients_of)
+        self._test = StandingTest(gradients.gradients, model, rounding)
+        self._own_test = OwnPassTest(gradients.gradients, model, rounding)
         self._moments, self._void = Moments(stream), void
         self._lot: _Lot | None = None  # drawn last, and not tested yet
         self._newest, self._last = -1, -1  # the numbers of the lots drawn last and tested last
+        self._ends = 0  # calls of `draws` whose last lot was tested
+        self._armed: _Armed | None = None
+        self._drawn: Drawn | None = None  # what the model's passes draw at random, once that is known
         self.tested, self.before_claims = 0, 0
 
-    def resumed(self, tested: int, before_claims: int, stream: Rng, *, replayed: bool) -> None:
-        """A state was loaded, in which so many tests were made, and so many of them for claims."""
-        self.tested, self.before_claims = tested, before_claims
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a resumed run must know to test the same lots, as JSON."""
+        drawn = None if self._drawn is None else self._drawn.name
+        return {"tested": [self.tested, self.before_claims], "drawn": drawn}
+
+    def resumed(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
+        """Goes on from a saved state, in which some tests were made, and some of them for claims."""
+        self.tested, self.before_claims = state.get("tested", (0, 0))
+        drawn = state.get("drawn")
+        self._drawn = None if drawn is None else Drawn[drawn]
         self._moments = Moments(stream, replayed=replayed)
 
-    def drawn(self, number: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int) -> None:
+    def drawn(
+        self, number: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int, *, last: bool = False
+    ) -> None:
         """A lot was drawn, of a dataset of n records; it is processed `chunk` records at a time."""
         self._newest = number
-        self._lot = _Lot(number, load, indices, n, chunk)
+        self._lot = _Lot(number, load, indices, n, chunk, last)
 
     def before_backward(self, inventory: Inventory, *, released: bool) -> None:
-        """Test the lot if its moment has come; `released`: a step was made on what was released."""
-        if self._lot is not None and self._moments.due(self._lot.number, mark_of(inventory)):
-            early = self._lot.number < _EARLY
-            self._made(self._ranks, released=released, thorough=early, whole=_WHOLE_EARLY if early else _WHOLE)
+        """Tests the lot if its moment has come, or prepares to do so after its own pass.
+
+        Args:
+            inventory: the model as it is now.
+            released: whether a step was made on what was released.
+
+        """
+        self._armed, self._gradients.watcher = None, None
+        lot = self._lot
+        if lot is None:
+            return
+        due = self._moments.due(lot.number, mark_of(inventory), self._drawn)
+        last = lot.last and self._moments.at_the_end(lot.number, self._last, self._ends)
+        if not (due or last):
+            return
+        self._ends += int(lot.last)
+        if self._ranks is not None:
+            early = lot.number < _EARLY
+            whole = _WHOLE_EARLY if early else _WHOLE
+            self._ask_in_passes_of_its_own(self._ranks, released=released, thorough=early, whole=whole)
+            return
+        self._lot = None
+        pieces = self._moments.pieces(lot.number, self.tested, self._drawn, last=last)
+        stream = self._moments.stream(lot.number, self.tested)
+        # The questions on a few records come before the training pass, as that is where a wrong model is refused first.
+        if pieces.few:
+            self._conclude(self._ask_few(lot, stream, thorough=pieces.thorough), released=released)
+        unknown = self._drawn is None or self._moments.changed
+        own = OwnPass(stream, exchange=pieces.exchange, name_draws=unknown, device=self._gradients.device)
+        self._armed = _Armed(lot, pieces, own, stream, released, self.tested == 0)
+        if pieces.company or pieces.exchange:
+            self._gradients.watcher = own
+        self.tested, self._last = self.tested + 1, lot.number
+
+    def after_pass(self) -> None:
+        """Makes the rest of a test, after the lot's own pass and before anything of the lot is written to `.grad`."""
+        armed, self._armed, self._gradients.watcher = self._armed, None, None
+        if armed is not None and (armed.pieces.company or armed.pieces.exchange):
+            self._conclude(self._ask_after_pass(armed), released=armed.released)
 
     def before_claim(self, *, over: bool) -> None:
         """Tests the last lot if it was not tested yet, so that no end goes untested; `over`: no lot follows."""
         if self._lot is not None and self._moments.before_claim(self._lot.number, self._last, over=over):
             self.before_claims += 1
             whole = 1.0 if self.before_claims <= _FIRST else _WHOLE_EARLY
-            self._made(None, released=True, thorough=True, whole=whole)  # who claims may be one rank alone
+            # Who claims may be one rank alone.
+            self._ask_in_passes_of_its_own(None, released=True, thorough=True, whole=whole)
 
     def before_log(self) -> None:
         """Tests the last lot if none was tested for long: ε in logs must not go on over a run that became coupled."""
         if self._lot is not None and self._moments.before_log(self._lot.number, self._last):
-            self._made(None, released=True, thorough=False, whole=0.0)
+            self._ask_in_passes_of_its_own(None, released=True, thorough=False, whole=0.0)
 
     @property
     def untested(self) -> int:
         """How many lots came after the last one that was tested."""
         return self._newest - self._last
 
-    def _made(self, ranks: Ranks | None, *, released: bool, thorough: bool, whole: float) -> None:
-        """Make the test; `whole`: the chance that it is made on a whole batch too."""
+    def _ask_after_pass(self, armed: _Armed) -> Finding | None:
+        """Asks the questions that share the lot's own pass, and what they could not answer in passes of their own."""
+        lot, own = armed.lot, armed.own.remembered
+        if own is None:  # the lot was empty, or its gradients cannot be compared from pass to pass
+            return None if armed.pieces.few else self._ask_few(lot, armed.stream, thorough=armed.pieces.thorough)
+        before = self._drawn
+        self._drawn = self._learn(own)
+        finding = None
+        answered = armed.pieces.few
+        if armed.pieces.company and own.drawn is Drawn.NOTHING and self._own_test.company_applies:
+            ask = self._own_test.in_other_company
+            finding = ask(own, lot.load, lot.indices, lot.n, lot.chunk, armed.stream)
+            answered = answered or self._own_test.company_applies
+        elif armed.first:
+            # Other company cannot be tried, so once a whole batch goes through dataset and collate in passes of its own.
+            ask_whole = partial(self._test, lot.load, lot.indices, lot.n, armed.stream)
+            finding = ask_whole(extremes=1, thorough=False, whole=lot.chunk)
+        if finding is None and armed.pieces.exchange:
+            finding = self._own_test.with_rows_exchanged(own, armed.stream)
+        if finding is None and (not answered or before is Drawn.NOTHING is not self._drawn):
+            finding = self._ask_few(lot, armed.stream, thorough=lot.number < _EARLY)
+        return finding
+
+    def _learn(self, own: Remembered) -> Drawn:
+        """Returns what the model's passes draw at random, as far as is known: once something other was drawn, that."""
+        known = self._drawn
+        if own.drawn is Drawn.OTHER and known is Drawn.MASKS and own.began.same_outside_torch(own.ended):
+            return known  # operations are named once; what torch drew since then is taken for masks as well
+        if not self._own_test.company_applies and own.drawn is Drawn.NOTHING:
+            return Drawn.MASKS  # records are read with random changes, so tests must be made in passes of their own
+        return own.drawn
+
+    def _ask_few(self, lot: _Lot, stream: Rng, *, thorough: bool) -> Finding | None:
+        """Asks the questions on a few records, in passes of their own."""
+        extremes = len(EXTREMES) if lot.number < _FIRST else _SOME if thorough else 1
+        return self._test(lot.load, lot.indices, lot.n, stream, extremes=extremes, thorough=thorough)
+
+    def _ask_in_passes_of_its_own(self, ranks: Ranks | None, *, released: bool, thorough: bool, whole: float) -> None:
+        """Makes a test that shares no pass with training.
+
+        Args:
+            ranks: the processes that must agree on the outcome; None if this one decides alone.
+            released: whether a step was made on what was released.
+            thorough: whether every question is asked.
+            whole: the chance that the test is made on a whole batch too.
+
+        """
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
         stream = self._moments.stream(lot.number, self.tested)
-        extremes = len(EXTREMES) if lot.number < _FIRST else _SOME if thorough else 1
 
         def test() -> Finding | None:
-            ask = partial(self._test, lot.load, lot.indices, lot.n, stream, extremes=extremes)
-            found = ask(thorough=thorough)
+            found = self._ask_few(lot, stream, thorough=thorough)
             if found is None and (self.tested == 0 or float(stream.uniform(1)[0]) < whole):
-                found = ask(thorough=False, whole=lot.chunk)
+                ask_whole = partial(self._test, lot.load, lot.indices, lot.n, stream)
+                found = ask_whole(extremes=_SOME if thorough else 1, thorough=False, whole=lot.chunk)
             return found
 
-        with self._whole():
+        with self._gradients.whole():
             finding = test() if ranks is None else first_of(ranks, test, "a standing test", lot.number)
         self.tested, self._last = self.tested + 1, lot.number
-        if finding is not None:
-            if not released:
-                raise Refusal(str(finding))
-            self._void(str(finding))
+        self._conclude(finding, released=released)
+
+    def _conclude(self, finding: Finding | None, *, released: bool) -> None:
+        """Refuses, or voids the claim, if something was found."""
+        if finding is None:
+            return
+        if not released:
+            raise Refusal(str(finding))
+        self._void(str(finding))

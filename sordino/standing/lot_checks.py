@@ -59,14 +59,13 @@ class LotChecks:
     def state_dict(self) -> dict[str, Any]:
         """As JSON; a lot that waits for its step is lost with its gradient, which is not saved."""
         unused = self._unused + int(not self.tripwire.used)
-        return {"lots": [self._drawn, unused], "tested": [self._guard.tested, self._guard.before_claims]}
+        return {"lots": [self._drawn, unused], **self._guard.state_dict()}
 
     def resumed(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
         """A state was loaded: what it counted is in it, and from the first draw on the parameters are right as they are."""
         begun = state["page"] is not None  # else it goes on as another run, with lots of its own
-        tested, before_claims = state.get("tested", (0, 0)) if begun else (0, 0)
         self._drawn, self._unused = state.get("lots", (0, 0)) if begun else (0, 0)
-        self._guard.resumed(tested, before_claims, stream, replayed=replayed)
+        self._guard.resumed(state if begun else {}, stream, replayed=replayed)
         self._reading.replace_stream(stream.child("reading"))
         self._page = state["page"] or ""
         self.tripwire.used = True
@@ -77,7 +76,7 @@ class LotChecks:
         """A lot was drawn, and charged; training runs `chunk` records of it at once."""
         self._unused += int(not self.tripwire.used)
         self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
-        self._guard.drawn(lot, load, indices, n, chunk)
+        self._guard.drawn(lot, load, indices, n, chunk, last=self.last_of_loop)
         self._reading.note_lot(lot, load, indices)
         self._read = load, indices
         self.tripwire.looping = True
@@ -99,6 +98,7 @@ class LotChecks:
     def after_query(self) -> None:
         """The lot's passes are over."""
         self.tripwire.put_back()  # a query may have moved the model and put it back
+        self._guard.after_pass()
         if self._gradients.written is not None:
             self._ledger.void(str(Finding(Broken.WRITTEN, self._gradients.written)))
         self._gradients.over()
