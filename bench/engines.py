@@ -69,8 +69,8 @@ def ours(
 ) -> Step:
     """The product as a user calls it: draw, load, norms, flat clipping, sum, secure noise, ledger, tripwire, SGD.
 
-    In chunks of its own choice if none are given. Options go to `Private`. The standing test, which replays many of a run's
-    first lots and one in a hundred later (`bench.standing` has its price), is left out unless `tested`.
+    In chunks of its own choice if none are given. Options go to `Private`. The neighbour test, which replays many of a run's
+    first lots and few later ones (`bench.whole_run` has its price), is left out unless `tested`.
     """
     model = copy.deepcopy(model)
     optimizer, b = torch.optim.SGD(model.parameters(), RATE), len(x)
@@ -79,7 +79,7 @@ def ours(
     lots = private.draws(TensorDataset(x, y), sd.Full(), _FOREVER, expected_batch=b, physical_batch=chunk)
 
     if not tested:
-        private._checks._guard._moments.due = lambda lot, mark: False  # type: ignore[method-assign]
+        private._checks._guard._moments.due = lambda *_: False  # type: ignore[method-assign]
 
     def step() -> None:
         private.backward(next(lots))

@@ -41,7 +41,8 @@ def files_of_one_lot(monkeypatch) -> list[str]:
         optimizer.step()
     # A lot that has the standing test goes the engine's way before it is summed.
     monkeypatch.setattr(Moments, "due", lambda *_: False)
-    monkeypatch.setattr(Moments, "again", lambda *_: False)
+    monkeypatch.setattr(Moments, "before_claim", lambda *_, **__: False)
+    monkeypatch.setattr(Moments, "at_the_end", lambda *_: False)
     sys.setprofile(called)
     try:
         private.backward(next(lots))

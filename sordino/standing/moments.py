@@ -115,7 +115,7 @@ class Moments:
         return lot - last_tested >= max(_SOON, lot // _LOGGED)
 
     def at_the_end(self, lot: int, last_tested: int, ends: int) -> bool:
-        """Returns whether the last lot of a call of `draws` is tested, right after its own pass, which a claim would pay for.
+        """Returns whether the last lot of a call of `draws` is tested right after its own pass, and not by the claim.
 
         A loop may call `draws` once for every epoch, or for every lot: after the first few of such ends a lot is tested
         when a sixteenth of the lots so far came after the last test.
