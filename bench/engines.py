@@ -69,8 +69,8 @@ def ours(
 ) -> Step:
     """The product as a user calls it: draw, load, norms, flat clipping, sum, secure noise, ledger, tripwire, SGD.
 
-    In chunks of its own choice if none are given. Options go to `Private`. The neighbour test, which replays many of a run's
-    first lots and few later ones (`bench.whole_run` has its price), is left out unless `tested`.
+    In chunks of its own choice if none are given. Options go to `Private`. The neighbour test, which replays many of a
+    run's first lots and few later ones (`bench.whole_run` has its price), is left out unless `tested`.
     """
     model = copy.deepcopy(model)
     optimizer, b = torch.optim.SGD(model.parameters(), RATE), len(x)
