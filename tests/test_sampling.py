@@ -8,6 +8,7 @@ from scipy import stats
 
 import sordino as sd
 from sordino.random.rng import Rng
+from tests.problems import linear, private
 
 ALPHA = 1e-6
 SAMPLERS = [sd.Poisson(0.1), sd.Shuffle(30), sd.FixedSize(20), sd.FixedSize(150), sd.Full(), sd.BallsInBins(5)]
@@ -86,3 +87,50 @@ def test_a_draw_is_a_function_of_its_number(sampler):
     whole = draws(sampler, 200, 12)
     rest = draws(sampler, 200, 5, start=7)
     assert all(np.array_equal(a, b) for a, b in zip(whole[7:], rest, strict=True))
+
+
+@pytest.mark.parametrize("sampler", [each for each in SAMPLERS if not isinstance(each, sd.Full)], ids=repr)
+def test_a_draw_follows_the_key(sampler):
+    """Draws that anyone can repeat have no amplification: who was in a lot must be as secret as the key."""
+    one, other = draws(sampler, 200, 3, seed=1), draws(sampler, 200, 3, seed=2)
+    assert not any(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    assert not np.array_equal(one[0], one[1])
+
+
+@pytest.mark.parametrize("sampler", [sd.Poisson(0.2), sd.Shuffle(40), sd.FixedSize(40), sd.BallsInBins(5)], ids=repr)
+def test_two_runs_without_a_seed_draw_different_lots(sampler):
+    """The chance that two draws of 40 of 200 records are equal is below 1e-40."""
+    found = []
+    for _ in range(2):
+        run = private(seed=None)
+        found += [run._records.copy() for _ in run.draws(linear(200), sampler, 1, expected_batch=40)]
+    assert not np.array_equal(*found)
+
+
+def test_two_calls_of_draws_do_not_draw_the_same_lots():
+    run, found = private(), []
+    for _ in range(2):
+        found += [run._records.copy() for _ in run.draws(linear(200), sd.Poisson(0.2), 1, expected_batch=40)]
+    assert not np.array_equal(*found)
+
+
+@pytest.mark.parametrize("n", [999_999, 1_000_000])
+@pytest.mark.parametrize("rate", [0.003, 0.05, 0.5, 0.95])
+def test_poisson_draws_at_its_rate_to_a_tenth_of_a_percent(n, rate):
+    """A rate 1 % higher than the one that is charged is noticed; the false-alarm rate of each setting is 1e-6."""
+    least = 2e6  # heads, so that one standard deviation is 0.07 % of them or less
+    k = max(2, int(np.ceil(least / (n * rate))))
+    drawn = sum(len(lot) for lot in draws(sd.Poisson(rate), n, k, seed=n))
+    deviation = np.sqrt(k * n * rate * (1 - rate))
+    assert deviation < 0.001 * k * n * rate
+    assert abs(drawn - k * n * rate) < stats.norm.isf(ALPHA / 2) * deviation
+
+
+def test_a_run_draws_at_the_rate_it_is_charged():
+    """Through `Private`, whose ledger names the rate: of 400,000 coins 80,000 heads, give or take 0.3 %."""
+    n, rate, steps = 20_000, 0.2, 20
+    run = private(seed=3)
+    sizes = [len(run._records) for _ in run.draws(linear(n), sd.Poisson(rate), steps, expected_batch=n * rate)]
+    assert f"rate={rate}," in repr(run.event)
+    deviation = np.sqrt(steps * n * rate * (1 - rate))
+    assert abs(sum(sizes) - steps * n * rate) < stats.norm.isf(ALPHA / 2) * deviation
