@@ -18,7 +18,7 @@ from sordino.cli.flags import flags, unsaid, was_given
 from sordino.cli.launched import launched
 from sordino.cli.outcome import finish, finish_several, followed, guarded
 from sordino.ranks.group import ranks_of
-from sordino.runs import own_file
+from sordino.runs import find, own_file
 from sordino.runs.fit import carry_out
 from sordino.runs.own_file import OwnFlags, from_flags
 from sordino.runs.recipe import MEASURED, Recipe
@@ -35,8 +35,11 @@ class Train:
     """A name that `sordino recipes` lists; left out with --data, or when --config names it."""
     config: str | None = None
     """A TOML file of fields, such as the config.toml of another run; flags win over it."""
-    parameter: tuple[str, ...] = ()
-    """Parameters of the words, as in threshold=2.0; weigher.threshold=2.0 where two words have one of that name."""
+    parameter: tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]] = ()
+    """Parameters of the words, as in threshold=2.0; weigher.threshold=2.0 where two words have one of that name. Several
+    may follow one flag, and the flag may be given several times."""
+    without: tuple[str, ...] = ()
+    """Fields of the recipe that are to be empty, such as pca or normalise."""
     budget_stop: bool = False
     """With both --epsilon and --noise-multiplier: stop before ε is exceeded."""
     budget: str | None = None
@@ -51,8 +54,14 @@ class Train:
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
-        """Train, evaluate, claim."""
+        """Trains, evaluates and prints the claim; returns the exit code."""
         config = None if self.config is None else read(self.config)
+        settings = self.settings(config)
+        with launched() as first:
+            return self._carried_out(settings, config, first=first)
+
+    def settings(self, config: Config | None = None) -> Settings:
+        """Returns what the flags ask for, on top of a configuration file's fields."""
         flags = {
             one.name: getattr(self, one.name)
             for one in fields(self)
@@ -67,9 +76,12 @@ class Train:
         given.update(flags)
         parameters: dict[str, Any] = {} if config is None else dict(config.parameters)
         parameters.update(_parsed(self.parameter))
-        settings = settle(self.recipe, given, parameters, budget_stop=self.budget_stop, own=own)
-        with launched() as first:
-            return self._carried_out(settings, config, first=first)
+        recipe: str | Recipe | None = self.recipe
+        if self.without:
+            if self.recipe is None:
+                raise ValueError("--without: leaves out fields of a recipe, and none is named")
+            recipe = find(self.recipe).but(**dict.fromkeys(self.without))
+        return settle(recipe, given, parameters, budget_stop=self.budget_stop, own=own)
 
     def _carried_out(self, settings: Settings, config: Config | None, *, first: bool) -> int:
         """Train; of several ranks one is watched and prints."""
@@ -97,10 +109,13 @@ Command = make_dataclass(
 Command.__doc__ = "Train by a recipe, or on data of your own; any field can be given by flag or in a TOML file."
 
 
-def _parsed(parameters: tuple[str, ...]) -> dict[str, float]:
-    result = {}
-    for text in parameters:
+def _parsed(parameters: tuple[tuple[str, ...], ...]) -> dict[str, float]:
+    """Returns the numbers of all --parameter flags by name; raises ValueError if one is no number or is named twice."""
+    result: dict[str, float] = {}
+    for text in (one for several in parameters for one in several):
         name, equals, value = text.partition("=")
+        if name in result:
+            raise ValueError(f"parameter {name!r}: given twice; leave one out")
         try:
             result[name] = float(value)
         except ValueError:

@@ -131,6 +131,8 @@ class Experiment:
     """What --quick leaves out."""
     middle: str = ""
     """What the default size leaves out, where it is something else."""
+    differs: str = ""
+    """In what even the full size differs from the source in network or data; such a run has no verdict."""
     nouns: tuple[str, ...]
     """Names of sordino that it is made of."""
     terms: str = ""
@@ -164,6 +166,7 @@ class Experiment:
                 "setting",
                 "reduced",
                 "middle",
+                "differs",
                 "nouns",
                 "terms",
             )

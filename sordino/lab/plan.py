@@ -7,6 +7,7 @@ The network that seed k starts from depends on k alone, so the methods compared 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,25 +82,38 @@ class Plan:
     def settings(self, size: Size, seed: int) -> Settings:
         """The run of one seed."""
         given = self.fields(size, seed)
-        base: Recipe = find(self.recipe)
+        base: str | Recipe = self.recipe
         cleared = {name: None for name in _ALONE if name in given and given[name] is None}
         if cleared:
-            base = base.but(**cleared)
-        steps = int(given.get("steps", base.steps))
+            base = find(self.recipe).but(**cleared)
+        steps = int(given.get("steps", find(self.recipe).steps))
         # Checkpoints change no result. A training of seconds has none between its first and its last step.
         checkpoint_every = max(1, steps // _CHECKPOINTS) if size in (Size.MIDDLE, Size.FULL) else steps
         return settle(base, {**given, "checkpoint_every": checkpoint_every}, dict(self.parameters))
 
-    def command(self, size: Size) -> str:
-        """What repeats it by hand."""
-        given = self.fields(size, 0)
-        words = [f"sordino train {self.recipe}"]
+    def command(self, size: Size, seed: int = 0) -> str:
+        """Returns the command that repeats the training of one seed, with the same evaluations."""
+        words = ["sordino", "train", self.recipe]
+        given = self.fields(size, seed)
         for name, value in given.items():
-            if value is None or name in ("seed", "init_seed", "evaluate_every"):
-                continue
-            flag = f"--{name.replace('_', '-')}"
-            words.append(
-                flag if value is True else f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"
-            )
-        words += [f"--parameter {name}={value:g}" for name, value in self.parameters.items()]
-        return " ".join(words)
+            if value is not None:
+                words += _flag(name, value)
+        left_out = [name for name in _ALONE if name in given and given[name] is None]
+        words += ["--without", *left_out] if left_out else []
+        for name, value in self.parameters.items():
+            words += ["--parameter", f"{name}={value!r}"]
+        return shlex.join(words)
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    """Returns a field as it is typed at the command line.
+
+    >>> _flag("widths", (64, 32)), _flag("rate", 0.1), _flag("non_private", True)
+    (['--widths', '64', '32'], ['--rate', '0.1'], ['--non-private'])
+    """
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, tuple | list):
+        return [f"--{flag}", *map(repr, value)]
+    return [f"--{flag}", repr(value) if isinstance(value, float) else str(value)]

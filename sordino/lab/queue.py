@@ -54,7 +54,7 @@ _WORTH: Mapping[str, float] = {
 _ORDINARY = 1.0
 _PUBLISHED = 2.0
 """How much more a curve is worth for each number that the source prints of it."""
-_FURTHER_SEED = 0.3
+_FURTHER_SEED = 0.1
 """What a second or third seed is worth beside the first."""
 _POLL = 0.5
 _LONGEST = 86_400.0

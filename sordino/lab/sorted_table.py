@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.lab.curves import against, higher, learning, no_guarantee
+from sordino.lab.curves import against, higher, learning, no_guarantee, not_run
 from sordino.lab.experiment import Finding, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.thesis import RATES, cifar, label, mnist, pairs
@@ -47,8 +47,8 @@ class Table:
         return cifar(bench, way, rate, bound, epochs=self.epochs, **given)
 
     def trained(self, bench: Workbench) -> dict[str, Trained]:
-        """By label."""
-        return {one.plan.label: one for one in bench.trained(self.plans(bench))}
+        """Returns what is trained, by label; a workbench that does not train may lack some."""
+        return {one.plan.label: one for one in bench.available(self.plans(bench))}
 
     def outcome(
         self,
@@ -64,13 +64,13 @@ class Table:
         judged = [
             higher(bench, found[label(one, rate)], found[label(other, rate)], sentence, line)
             for one, other, rate, sentence, line in says
-            if label(one, rate) in found
+            if label(one, rate) in found and label(other, rate) in found
         ]
         return Outcome(
             learning(every, self.title or self.data),
             against(every, published, self.where),
             [*judged, *findings],
-            [*notes, *no_guarantee(every)],
+            [*notes, *not_run(bench, self.plans(bench)), *no_guarantee(every)],
             bench.commands(self.plans(bench)),
             {"diverged": {name: one.diverged for name, one in found.items() if one.diverged}},
         )

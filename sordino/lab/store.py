@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,24 @@ def note(size: Size, one: Experiment) -> str:
     return f"reduced ({size.value}): {left_out}"
 
 
+def is_source_size(size: Size, one: Experiment) -> bool:
+    """Whether a run of this size is what the source ran: nothing reduced, and the source's own network and data."""
+    return size is not Size.TINY and not note(size, one) and not one.differs
+
+
+def withhold_verdicts(one: Experiment, found: Outcome, size: Size) -> Outcome:
+    """Returns the outcome without verdicts where the run is not what the source ran.
+
+    Below the source's size, or on another network, what comes out neither confirms nor refutes a sentence of the source.
+    """
+    if is_source_size(size, one):
+        return found
+    return replace(found, findings=[replace(finding, holds=None) for finding in found.findings])
+
+
 def table(one: Experiment, found: Outcome, size: Size, seconds: float) -> dict[str, Any]:
-    """The JSON of an experiment."""
+    """Returns the JSON of an experiment; verdicts are withheld where it is not what the source ran."""
+    found = withhold_verdicts(one, found, size)
     head = {
         "size": size.value,
         "version": __version__,

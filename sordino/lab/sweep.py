@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sordino.lab.curves import against, no_guarantee, swept
+from sordino.lab.curves import against, no_guarantee, not_run, swept
 from sordino.lab.experiment import Compared, Finding, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.trained import Trained
-from sordino.lab.workbench import Workbench
+from sordino.lab.workbench import NotTrained, Workbench
 from sordino.report.panels import Panel
 
 Grid = dict[str, dict[float, Trained]]
@@ -38,12 +38,17 @@ class Sweep:
         ]
 
     def trained(self, bench: Workbench) -> Grid:
-        """All of them."""
+        """Returns what is trained, by method and value; raises NotTrained where a method has nothing."""
         some = slice(None) if bench.tells else slice(1)
-        return {
-            method: {v: bench.trained([self.plan(bench, method, v)])[0] for v in self.values(bench, method)[some]}
-            for method in self.methods
-        }
+        grid: Grid = {}
+        for method in self.methods:
+            values = self.values(bench, method)[some]
+            found = {v: bench.available([self.plan(bench, method, v)]) for v in values}
+            grid[method] = {v: one for v, several in found.items() for one in several}
+        missing = [method for method, row in grid.items() if not row]
+        if missing:
+            raise NotTrained(f"nothing trained at the size {bench.size.value} of: {', '.join(missing)}")
+        return grid
 
     def panel(self, grid: Grid) -> Panel:
         """Final accuracy against the setting."""
@@ -75,7 +80,7 @@ class Sweep:
             panels,
             [*against(every, published or {}, where), *compared],
             judge(bench, grid) if judge is not None else (),
-            [*notes, *no_guarantee(every)],
+            [*notes, *not_run(bench, self.plans(bench)), *no_guarantee(every)],
             bench.commands(self.plans(bench)),
             {
                 method: {f"{v:g}": one.last()[0] if not one.diverged else None for v, one in row.items()}

@@ -158,7 +158,7 @@ def _rounded(value: Any) -> Any:
 def _jsonable(table: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings as JSON holds them, without what was not given."""
     return {
-        part: {name: _as_list(value) for name, value in said.items() if value is not None}
+        part: {name: _as_list(value) for name, value in said.items() if value is not None and name != "tuned"}
         for part, said in table.items()
     }
 

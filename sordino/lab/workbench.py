@@ -42,12 +42,8 @@ class Workbench:
         return self.size is not Size.TINY
 
     def judged(self, holds: bool) -> bool | None:
-        """The verdict, or None at the size of the tests."""
+        """Returns the verdict, or None at the size of the tests; `store.table` withholds it from all that is reduced."""
         return holds if self.tells else None
-
-    def told(self, holds: bool) -> bool | None:
-        """The verdict on what a --quick run, on a part of the records, can neither bear out nor refute: None there."""
-        return self.judged(holds) if self.size is not Size.QUICK else None
 
     def rng(self, seed: int = 0) -> np.random.Generator:
         """For data made here and simulated errors, never for noise that a claim speaks of."""

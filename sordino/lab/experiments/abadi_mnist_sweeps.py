@@ -79,7 +79,7 @@ def run(bench: Workbench) -> Outcome:
                 "of the network",
                 "002:116",
                 bench.judged(
-                    spread.get("widths", 0.0) < max(spread.get("batch", 0.0), spread.get("noise_multiplier", 0.0))
+                    spread.get("widths", 0.0) < min(spread.get("batch", 0.0), spread.get("noise_multiplier", 0.0))
                 ),
                 ", ".join(f"{SWEEPS[name][0]} {value:.1f}" for name, value in spread.items())
                 + f" points; most: {SWEEPS[widest][0]}",

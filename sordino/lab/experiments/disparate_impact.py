@@ -96,7 +96,7 @@ def run(bench: Workbench) -> Outcome:
             Finding(
                 "differential privacy has disparate impact",
                 "004:381",
-                bench.told(float(drop[hard].mean()) > float(drop[~hard].mean())) if hard.any() else None,
+                bench.judged(float(drop[hard].mean()) > float(drop[~hard].mean())) if hard.any() else None,
                 f"harder classes lose {float(drop[hard].mean()) if hard.any() else 0:.1f} points, easier ones "
                 f"{float(drop[~hard].mean()):.1f}",
             ),

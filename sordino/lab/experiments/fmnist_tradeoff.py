@@ -8,7 +8,7 @@ reduced    8,000 records, 8 epochs, 2 seeds
 from __future__ import annotations
 
 from sordino.lab.curves import mean, no_guarantee
-from sordino.lab.experiment import Experiment, Finding, Outcome
+from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.fashion import fashion
 from sordino.lab.plan import Plan
 from sordino.lab.workbench import Workbench
@@ -38,19 +38,15 @@ def run(bench: Workbench) -> Outcome:
                 [one.series(x="epsilon") for one in trained.values()],
             ),
         ],
-        findings=[
-            Finding(
-                "accuracy against privacy throughout training",
-                "004:300",
-                bench.judged(accuracy[0.7] > 50),
-                f"{accuracy[0.7]:.1f} % at ε = {spent[0.7]:.2f}; "
-                + ", ".join(
-                    f"{100 * row['test_accuracy']:.1f} % at {row['epsilon']:.2f}"
-                    for row in trained[0.7].runs[0].rows[:3]
-                ),
+        notes=[
+            "The slides make no claim and print no numbers. Here: "
+            + ", ".join(
+                f"{100 * row['test_accuracy']:.1f} % at ε = {row['epsilon']:.2f}"
+                for one in trained.values()
+                for row in (*one.runs[0].rows[:3], one.runs[0].rows[-1])
             ),
+            *no_guarantee(list(trained.values())),
         ],
-        notes=["The slides print no numbers.", *no_guarantee(list(trained.values()))],
         commands=bench.commands(plans(bench)),
         numbers={
             "epsilon": {f"{v:g}": e for v, e in spent.items()},

@@ -8,7 +8,7 @@ reduced    4,000 records, 120 iterations, one seed
 from __future__ import annotations
 
 from sordino.lab.curves import learning, mean
-from sordino.lab.experiment import Experiment, Finding, Outcome
+from sordino.lab.experiment import Experiment, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.workbench import Workbench
 
@@ -39,18 +39,12 @@ def plans(bench: Workbench) -> list[Plan]:
 def run(bench: Workbench) -> Outcome:
     """Accuracy and loss."""
     trained = bench.trained(plans(bench))
-    losses = [mean(one, "test_loss") for one in trained]
     return Outcome(
         learning(trained, "CNN on MNIST"),
-        findings=[
-            Finding(
-                "convergence of DP-SGD with different noise scales",
-                "004:270",
-                bench.judged(losses[-1] > losses[0]),
-                ", ".join(f"{one.plan.label}: {mean(one):.1f} %" for one in trained),
-            )
+        notes=[
+            "The slide makes no claim and prints no numbers, and neither lot nor bound: lots of 64 and C = 1 here: "
+            + ", ".join(f"{one.plan.label} {mean(one):.1f} %" for one in trained)
         ],
-        notes=["The slide prints no numbers, and neither lot nor bound: lots of 64 and C = 1 here."],
         commands=bench.commands(plans(bench)),
     )
 

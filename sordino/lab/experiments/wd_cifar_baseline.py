@@ -31,7 +31,7 @@ def run(bench: Workbench) -> Outcome:
             Finding(
                 "67.37 % with our method against 65.75 %",
                 "000:418",
-                bench.told(inside > outside + 1),
+                bench.judged(inside > outside + 1),
                 f"{outside:.2f} % outside, {inside:.2f} % inside; ε = {epsilon or 0:.2f} for both",
             )
         ],

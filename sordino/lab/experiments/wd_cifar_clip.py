@@ -38,14 +38,14 @@ def judge(bench: Workbench, grid: Grid) -> list[Finding]:
         Finding(
             "the performance of both deteriorates as R decreases",
             "000:426",
-            bench.told(outside[0] < outside[-1] and inside[0] < inside[-1]),
+            bench.judged(outside[0] < outside[-1] and inside[0] < inside[-1]),
             f"{outside[0]:.1f} and {inside[0]:.1f} % at the smallest R, {outside[-1]:.1f} and {inside[-1]:.1f} % at "
             "the largest",
         ),
         Finding(
             "among all R our method performs better than DP-SGD",
             "000:426",
-            bench.told(ahead == len(inside)),
+            bench.judged(ahead == len(inside)),
             f"L2 inside is ahead at {ahead} of {len(inside)} bounds, by "
             f"{max(i - o for i, o in zip(inside, outside, strict=True)):+.2f} points at most",
         ),

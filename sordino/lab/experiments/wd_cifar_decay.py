@@ -53,7 +53,7 @@ def judge(bench: Workbench, grid: Grid) -> list[Finding]:
         Finding(
             "for λ ≥ 1e-3 the accuracy of DP-SGD drops sharply",
             "000:436",
-            bench.told(dropped),
+            bench.judged(dropped),
             f"{outside[min(outside)]:.1f} % at λ = {min(outside):g}, {outside[last]:.1f} % at λ = {last:g}",
         ),
         Finding(

@@ -45,7 +45,7 @@ def judge(bench: Workbench, grid: Grid) -> list[Finding]:
         Finding(
             "among all R our method performs better than DP-SGD",
             "000:354",
-            bench.told(ahead == len(inside)),
+            bench.judged(ahead == len(inside)),
             f"L2 inside is ahead at {ahead} of {len(inside)} bounds, by "
             f"{max(i - o for i, o in zip(inside, outside, strict=True)):+.2f} points at most",
         ),

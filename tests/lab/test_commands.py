@@ -1,0 +1,79 @@
+"""The command printed beside a curve parses to the curve's own settings, and gives the curve's numbers."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from sordino.cli.main import main
+from sordino.cli.parsing import parse
+from sordino.cli.train import Command
+from sordino.lab import store
+from sordino.lab.catalogue import experiments
+from sordino.lab.plan import Plan
+from sordino.lab.size import Size
+from sordino.lab.trained import train
+from sordino.lab.training_store import digest
+from sordino.lab.workbench import Workbench
+
+
+def settings_of(command):
+    program, action, *arguments = shlex.split(command)
+    assert (program, action) == ("sordino", "train")
+    return parse(Command, arguments, "sordino train", "").settings()
+
+
+def test_a_parameter_may_be_given_several_times():
+    flags = ["thesis-cifar", "--query", "projected"]
+    both = {"rho": 4.0, "rounds": 3.0}
+    for more in (["--parameter", "rho=4", "--parameter", "rounds=3"], ["--parameter", "rho=4", "rounds=3"]):
+        assert dict(parse(Command, [*flags, *more], "sordino train", "").settings().parameters) == both
+    with pytest.raises(ValueError, match="given twice"):
+        parse(Command, [*flags, "--parameter", "rho=4", "--parameter", "rho=3"], "sordino train", "").settings()
+
+
+@pytest.mark.parametrize("size", [Size.TINY, Size.QUICK, Size.MIDDLE, Size.FULL], ids=lambda size: size.value)
+def test_every_command_parses_to_the_settings_of_its_curve(size, tmp_path):
+    bench, count = Workbench(size, tmp_path), 0
+    for one in experiments().values():
+        for plan in [] if one.plans is None else one.plans(bench):
+            assert digest(settings_of(plan.command(size))) == digest(plan.settings(size, 0)), plan.label
+            count += 1
+    assert count > (100 if size is Size.TINY else 200)
+
+
+def test_the_commands_that_came_with_the_package_parse():
+    for path in sorted(store.SHIPPED.glob("*.json")):
+        for command in json.loads(path.read_text("utf-8"))["commands"]:
+            assert settings_of(command).recipe.steps > 0, path.name
+
+
+PLANS = {
+    "sorted": Plan(label="x", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k", "bound": 2.0}),
+    "hidden layers": Plan(label="x", method="dpsgd", recipe="thesis-cifar", given={"widths": (8, 4)}),
+    "projected": Plan(
+        label="x", method="projected", recipe="thesis-cifar", given={"query": "projected"},
+        parameters={"rho": 4.0, "rounds": 3.0},
+    ),
+    "inside": Plan(label="x", method="l2-inside", recipe="wd-mnist", given={"weight_decay": 0.0, "penalty": 1 / 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_command_that_is_run_gives_the_numbers_of_its_curve(name, seed, tmp_path):
+    plan = PLANS[name]
+    kept = train(tiny(plan).settings(Size.QUICK, seed), tmp_path / "cache")
+    out = tmp_path / "run"
+    command = tiny(plan).command(Size.QUICK, seed)
+    assert main([*shlex.split(command)[1:], "--out", str(out), "--no-report", "--json"]) == 0
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["test_accuracy"] for row in rows] == [row["test_accuracy"] for row in kept.rows]
+    assert [row["test_loss"] for row in rows] == pytest.approx([row["test_loss"] for row in kept.rows], rel=1e-5)
+
+
+def tiny(plan):
+    """The same words on a problem of a second, at the size quick."""
+    small = {"dataset": "spiral", "model": "mlp", "features": "none", **plan.given}
+    return replace(plan, given=small, records=200, batch=20, epochs=1, evaluations=2)

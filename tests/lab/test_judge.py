@@ -1,0 +1,69 @@
+"""The judge: evidence counts for and against a sentence alike, and only at the source's own size."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sordino.lab import store
+from sordino.lab.catalogue import experiment, experiments
+from sordino.lab.curves import higher
+from sordino.lab.experiment import Finding, Outcome
+from sordino.lab.plan import Plan
+from sordino.lab.size import Size
+from sordino.lab.trained import Trained
+from sordino.lab.training_store import Kept
+from sordino.lab.workbench import Workbench
+
+PLAN = Plan(label="a", method="dpsgd", recipe="thesis-mnist")
+
+
+def trained(*accuracies):
+    return Trained(PLAN, tuple(Kept([{"test_accuracy": one}], 1.0, "", "", 1.0, {}) for one in accuracies))
+
+
+@pytest.mark.parametrize("size", [Size.QUICK, Size.MIDDLE, Size.FULL])
+@pytest.mark.parametrize(
+    ("one", "other", "holds"),
+    [
+        ((0.90, 0.91), (0.80, 0.81), True),
+        ((0.80, 0.81), (0.90, 0.91), False),
+        ((0.80, 0.90), (0.81, 0.91), None),
+        ((0.81, 0.91), (0.80, 0.90), None),
+        ((0.90,), (0.80,), True),
+        ((0.80,), (0.90,), False),
+        ((0.801,), (0.80,), None),
+        ((0.80,), (0.801,), None),
+    ],
+)
+def test_a_comparison_counts_both_ways(size, one, other, holds, tmp_path):
+    assert higher(Workbench(size, tmp_path), trained(*one), trained(*other), "says", "001:1").holds is holds
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_below_the_size_of_the_source_there_is_no_verdict_either_way(holds):
+    outcome = Outcome([], findings=[Finding("says", "001:1", holds, "because")])
+    reduced, calculated = experiment("sorted-mnist-fixed"), experiment("lr-cosine")
+    verdicts = {
+        (one.id, size): store.table(one, outcome, size, 1.0)["findings"][0]["holds"]
+        for one in (reduced, calculated, replace(calculated, id="another", differs="another network"))
+        for size in (Size.QUICK, Size.MIDDLE, Size.FULL)
+    }
+    assert verdicts == {
+        **{("sorted-mnist-fixed", size): None for size in (Size.QUICK, Size.MIDDLE)},
+        ("sorted-mnist-fixed", Size.FULL): holds,
+        **{("lr-cosine", size): holds for size in (Size.QUICK, Size.MIDDLE, Size.FULL)},
+        **{("another", size): None for size in (Size.QUICK, Size.MIDDLE, Size.FULL)},
+    }
+
+
+def test_no_result_that_comes_with_the_package_has_a_verdict_below_the_size_of_the_source():
+    for path in sorted(store.SHIPPED.glob("*.json")):
+        kept = json.loads(path.read_text("utf-8"))
+        if not store.is_source_size(Size(kept["size"]), experiments()[kept["id"]]):
+            assert [one["holds"] for one in kept["findings"]] == [None] * len(kept["findings"]), path.name
+
+
+@pytest.mark.parametrize("name", ["noise-convergence", "fmnist-noise", "fmnist-batch", "fmnist-tradeoff"])
+def test_a_caption_is_no_claim(name, tmp_path):
+    assert not experiment(name).run(Workbench(Size.TINY, tmp_path)).findings

@@ -1,0 +1,107 @@
+"""The queue takes the most valuable training first, can be paused and killed, and goes on where it was."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sordino.lab import queue as queue_module
+from sordino.lab.plan import Plan
+from sordino.lab.queue import Queue, QueuedJob, all_jobs
+from sordino.lab.size import Size
+from sordino.lab.training_store import digest
+
+QUEUE = """
+import pickle, sys
+from pathlib import Path
+from sordino.lab import queue
+
+jobs = pickle.loads(Path(sys.argv[1]).read_bytes())
+queue.all_jobs = lambda: jobs
+if __name__ == "__main__":
+    folder = Path(sys.argv[2])
+    sys.exit(queue.Queue(folder, folder / "trainings", folder / "out").run(1, lambda text: print(text, flush=True)))
+"""
+
+
+def jobs(count, steps=300):
+    found = []
+    for seed in range(count):
+        plan = Plan(label="x", method="dpsgd", recipe="thesis-mnist", epochs=steps / 10, batch=20, records=200,
+                    given={"dataset": "spiral", "model": "mlp", "features": "none"})  # fmt: skip
+        settings = plan.settings(Size.FULL, seed)
+        found.append(QueuedJob(digest(settings), f"seed {seed}", 1.0 + seed, 1.0, ("sorted-mnist-fixed",), settings))
+    return found
+
+
+def test_what_is_worth_most_for_its_time_is_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(queue_module, "all_jobs", lambda: jobs(3))
+    queue = Queue(tmp_path, tmp_path / "trainings", tmp_path / "out")
+    assert [job.about for job in queue.waiting()] == ["seed 2", "seed 1", "seed 0"]
+
+
+def test_the_queue_has_every_training_of_the_sources_once_and_the_tables_of_the_thesis_first():
+    every = all_jobs()
+    assert len({job.name for job in every}) == len(every) > 300
+    first = sorted(every, key=lambda job: -job.worth / job.seconds)[:10]
+    assert {"sorted-mnist-fixed", "sorted-mnist-median"} <= {name for job in first for name in job.ids}
+    # The sources' own networks: nothing at full size trains a stand-in.
+    for job in every:
+        if job.settings is not None and job.settings.recipe.name.endswith("cifar"):
+            assert job.settings.recipe.model in ("cifar-net", "resnet18", "hidden-1000"), job.about
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no SIGSTOP")
+def test_a_queue_is_paused_killed_and_goes_on(tmp_path, monkeypatch):
+    import pickle
+
+    some = jobs(2)
+    (tmp_path / "jobs").write_bytes(pickle.dumps(some))
+    script = tmp_path / "work_off.py"
+    script.write_text(QUEUE)
+    folder = tmp_path / "queue"
+    queue = Queue(folder, folder / "trainings", folder / "out")
+    command = [sys.executable, str(script), str(tmp_path / "jobs"), str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("begun: seed 1")
+        wait_for(lambda: any((folder / "unfinished").glob("*/run/config.toml")))
+        queue.pause_file.touch()
+        assert process.stdout.readline().strip() == "paused"
+        before = written(folder)
+        time.sleep(1.0)
+        assert written(folder) == before
+        monkeypatch.setattr(queue_module, "all_jobs", lambda: some)
+        assert "paused" in queue.status()
+        assert "0 of 2 done, 2 left" in queue.status()
+        # Killed while it is paused: the worker must end all the same, and the training go on from its checkpoint.
+        process.kill()
+        process.wait(10)
+    queue.pause_file.unlink()
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert [job.name for job in some if not (folder / "trainings" / f"{job.name}.json").is_file()] == []
+    assert "2 of 2 done, 0 left" in queue.status()
+
+
+def wait_for(is_true, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def written(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_status_needs_no_queue_that_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(queue_module, "all_jobs", lambda: jobs(1))
+    said = Queue(tmp_path, tmp_path / "trainings", tmp_path / "out").status()
+    assert "0 of 1 done, 1 left" in said
+    assert "not running" in said
+    assert os.listdir(tmp_path) == []
