@@ -148,6 +148,8 @@ class Walk:
         generator = _copy_generator(thing)
         if generator is not None:
             return generator
+        if _is_hugging_face(thing):
+            return self._hugging_face(thing, exchange, depth)
         matching = None if top else self._matching(thing, exchange)
         if matching is not None:
             return self._rows_of(thing, matching)
@@ -166,8 +168,6 @@ class Walk:
             parts = (thing.func, thing.args, thing.keywords)
             new = [self._walk(part, exchange, depth + 1) for part in parts]
             return thing if all(map(operator.is_, parts, new)) else functools.partial(new[0], *new[1], **new[2])
-        if _is_hugging_face(thing):
-            return self._hugging_face(thing, exchange, depth)
         if getattr(thing, "__dict__", None) is not None:
             return self._object(thing, exchange, depth, top=top)
         return thing
@@ -265,8 +265,9 @@ class Walk:
     def _hugging_face(self, thing: Any, exchange: Exchange, depth: int) -> Any:
         """Returns a table of the `datasets` library with rows exchanged by an index, and its transform walked."""
         made = thing
-        if len(thing) == exchange.length:
-            chosen = self._to_exchange(thing, exchange)
+        matching = exchange if len(thing) == exchange.length else self._matching(thing, exchange)
+        if matching is not None:
+            chosen = self._to_exchange(thing, matching)
             if chosen is not None:
                 made = thing.select(chosen.source.tolist(), keep_in_memory=True)
         kept = getattr(thing, "_format_kwargs", None)
@@ -400,6 +401,8 @@ def _has_rows(thing: Any, length: int) -> bool:
         package = type(thing).__module__.split(".")[0]
         if package in ("pandas", "polars", "pyarrow"):
             return hasattr(thing, "__len__") and len(thing) == length
+        if package == "datasets":
+            return _is_hugging_face(thing) and len(thing) == length
         if package == "scipy":
             return hasattr(thing, "tocsr") and thing.shape[0] == length
     except Exception:

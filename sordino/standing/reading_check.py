@@ -189,15 +189,11 @@ class _Test:
         """Returns whether another container has the same rows: a copy of the records, kept beside them."""
         mine = found.containers.get(key)
         rows = np.random.default_rng(self._seed).integers(self._n, size=4).tolist()
-
-        def row(container: Any, i: int) -> Any:
-            return np.asarray(container.iloc[i] if hasattr(container, "iloc") else container[i], dtype=np.float64)
-
         for other, container in found.containers.items():
             try:
-                if other != key and all(np.array_equal(row(mine, i), row(container, i)) for i in rows):
+                if other != key and all(_have_common_part(mine, container, i) for i in rows):
                     return True
-            except Exception:  # not numbers, or not indexed by rows
+            except Exception:  # not indexed by rows
                 continue
         return False
 
@@ -222,6 +218,27 @@ class _Test:
             return kept, collate([found])
         except Exception:  # a collate may need more than one record
             return kept
+
+
+def _have_common_part(one: Any, other: Any, row: int) -> bool:
+    """Returns whether two containers hold the same numbers, more than one of them, in this row."""
+    theirs = _parts_of_row(other, row)
+    return any(np.array_equal(a, b) for a in _parts_of_row(one, row) for b in theirs)
+
+
+def _parts_of_row(container: Any, row: int) -> list[NDArray[np.float32]]:
+    """Returns the arrays of several numbers that one row consists of: its columns, or its entries."""
+    if hasattr(container, "with_format"):
+        container = container.with_format(None)  # without the transform
+    entry = container.iloc[row].tolist() if hasattr(container, "iloc") else container[row]
+    entries = list(entry.values()) if isinstance(entry, dict) else list(entry) if isinstance(entry, tuple) else [entry]
+    found = []
+    for each in entries:
+        try:
+            found.append(np.asarray(each, dtype=np.float64).reshape(-1))
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return [part.astype(np.float32) for part in found if part.size > 1]
 
 
 def _detached(record: Any) -> Any:
