@@ -191,7 +191,7 @@ class Private(Declares, Saved):
         known = summable(physical_batch) or self._run.chunk
         by_shapes = self._run.by_shapes
         chunk = known or self._together.physical_batch(self._passes, few, request.expected, by_shapes=by_shapes)
-        for name in size_not_covered(sampler, request.n, expected_batch):
+        for name in (*size_not_covered(sampler, request.n, expected_batch), *request.not_covered):
             self._ledger.disclose(name)
         return Draws(request.steps, self._lots(request, chunk))
 

@@ -99,3 +99,27 @@ def test_what_a_sampler_released_of_the_lengths_is_charged_for_the_copies():
     sampler = sd.Threshold(sd.PrivateQuantile(0.5, ceiling=1.0, epsilon=0.1), 0.1, 0.2)
     next(run.draws(Subset(TENSORS, [0, 0, 1]), sampler, steps=1))
     assert Group(sd.events.Exponential(0.1), 2) in run.event.events
+
+
+def tables():
+    """Tables of Hugging Face's `datasets`, and how often a row is in them."""
+    datasets = pytest.importorskip("datasets")
+    one = datasets.Dataset.from_dict({"x": torch.rand(20, 3).tolist(), "y": list(range(20))})
+    other = datasets.Dataset.from_dict({"x": torch.rand(20, 3).tolist(), "y": list(range(20))})
+    return [
+        (one, 1),
+        (one.shuffle(seed=0), 1),
+        (one.select([0, 1, 1, 2, 1]), 3),
+        (one.select([0, 1, 1, 2]).select([1, 2, 0]), 2),
+        (datasets.concatenate_datasets([one, other]), 1),
+        (datasets.concatenate_datasets([one, one]), 2),
+        (datasets.concatenate_datasets([one.select([3, 3]), other, one]), 3),
+        (datasets.concatenate_datasets([one.select(range(10)), one.select(range(10, 20))]), 1),
+        (ConcatDataset([one, one.with_transform(lambda batch: batch)]), 2),
+        (Wrapped(one.select([0, 0, 1])), 2),
+    ]
+
+
+def test_rows_of_tables_are_counted():
+    for table, copies in tables():
+        assert most_copies(table, len(table)) == copies

@@ -71,7 +71,11 @@ class Reads(Protocol):
 class Loader:
     """From indices to a batch: tensor datasets by indexing, others record by record and through collate."""
 
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
+    def __init__(
+        self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, repeats_are_charged: bool = False
+    ) -> None:
+        """Args: `repeats_are_charged` says that records which are there several times are charged as a group."""
+        self.repeats_are_charged = repeats_are_charged
         self._dataset = dataset
         self._collate = collate
         self._begun: Loader | None = None

@@ -3,8 +3,12 @@
 A guarantee is about one record of the dataset object. A record that is in it m times can move a sum m times as far, so what
 is done to such a dataset is charged as seen by m records that come and go together.
 
-What is seen: `Subset` and `ConcatDataset` in any nesting, tensors that share rows of one storage, one object several times
-in a list, and such things inside a wrapper of the same length. What is not: equal values in different memory.
+What is seen by structure: `Subset` and `ConcatDataset` in any nesting, tables of `datasets` with repeated or joined rows,
+tensors that share rows of one storage, one object several times in a list, wrappers of the same length around such things,
+and two wrappers around the same data that are joined, as in `ConcatDataset([plain, augmented])`.
+
+What is seen by content: rows of tensors that are equal, where rows are so rich that equality is no accident. If a tenth of
+the rows have a twin, somebody copied them, and they are charged as a group; if fewer have one, the claim names it.
 
 Privacy: group privacy, event by event: the coins of the m copies are independent, so m records under Poisson sampling are
 what `Group` is about. In a pass of disjoint batches the copies meet several of them, and there is no theorem here: refused.
@@ -12,8 +16,9 @@ what `Group` is about. In a pass of disjoint batches the copies meet several of 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
+import secrets
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +33,16 @@ from sordino.sampling.sampler import Draw, Sampler
 
 Rows = NDArray[np.int64]
 
+SOME_EQUAL = (
+    "records that are in the dataset more than once: some are equal in every number, and count as different ones"
+)
+"""What a claim does not cover where a few records are equal."""
+
+_MOST_ROWS, _COMPARED, _DISTINCT = 500_000, 2_000, 32
+"""Rows of tensors are looked at up to so many, compared in full up to so many, and must have so many different ones."""
+_POOR, _LARGE_SCALE = 0.01, 0.1
+"""The share of different rows that may agree in half of their columns; the share of twins that no data have by nature."""
+
 _VALUES = (int, float, complex, str, bytes, bool, type(None), torch.dtype)
 """Python may keep one object for equal values of these: they are different records."""
 
@@ -39,12 +54,76 @@ def most_copies(dataset: Any, n: int) -> int:
     2
     """
     if not _joined(dataset):
-        return 1
+        return EqualRows.of(dataset).copies
     roots: dict[Hashable, int] = {}
     root, row = _origins(dataset, np.arange(n, dtype=np.int64), roots)
     order = np.lexsort((row, root))
     new = np.flatnonzero((np.diff(root[order]) != 0) | (np.diff(row[order]) != 0)) + 1
-    return int(np.diff(np.concatenate([[0], new, [n]])).max())
+    return max(int(np.diff(np.concatenate([[0], new, [n]])).max()), EqualRows.of(dataset).copies)
+
+
+@dataclass(frozen=True)
+class EqualRows:
+    """What the contents of a dataset of tensors say about repeated records."""
+
+    copies: int = 1  # of one record, at most, if records were copied on a large scale
+    some: bool = False  # a few records are equal
+
+    @staticmethod
+    def of(dataset: Any) -> EqualRows:
+        """Returns what equal rows of tensors show; nothing for other datasets, whose records are read one by one."""
+        tensors, rows = _all_tensors(dataset)
+        if not _DISTINCT < len(rows) <= _MOST_ROWS or any(not t.is_cpu or t.is_sparse for t in tensors):
+            return EqualRows()
+        keys = np.random.default_rng(secrets.randbits(128))
+        # First by a few columns, which is cheap; rows that agree there are compared in full.
+        found = _digests(tensors, rows, keys)
+        _, first, where, counts = np.unique(found, return_index=True, return_inverse=True, return_counts=True)
+        alike = np.flatnonzero(counts[where] > 1)
+        if not len(alike):
+            return EqualRows()
+        order = np.lexsort(
+            (where[alike], -counts[where[alike]])
+        )  # rows that agree side by side, the most frequent first
+        compared = alike[order][:_COMPARED]
+        _, same = np.unique(_digests(tensors, rows[compared], keys, columns=None), return_counts=True)
+        twins = float(same[same > 1].sum()) * len(alike) / len(compared)
+        distinct = rows[first[:_COMPARED]]
+        if twins == 0 or len(distinct) < _DISTINCT or not _are_rich(tensors, distinct, keys):
+            return EqualRows()
+        large = twins >= _LARGE_SCALE * len(rows)
+        return EqualRows(int(same.max()) if large else 1, some=not large)
+
+
+def _are_rich(tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator) -> bool:
+    """Returns whether different rows hardly ever agree in half of their columns, so that equal rows must be copies."""
+    halves = _digests(tensors, rows, keys, columns=None, every=2)
+    return len(rows) - len(np.unique(halves)) <= _POOR * len(rows)
+
+
+def _all_tensors(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
+    """Returns the tensors, and the rows of them that are the records; no rows where a dataset is more than that."""
+    if type(dataset) is TensorDataset:
+        return dataset.tensors, np.arange(len(dataset), dtype=np.int64)
+    if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
+        return dataset.dataset.tensors, np.asarray(dataset.indices, dtype=np.int64)
+    return (), np.zeros(0, dtype=np.int64)
+
+
+def _digests(
+    tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator, columns: int | None = 16, every: int = 1
+) -> NDArray[np.uint64]:
+    """Returns one keyed number per row, equal for equal rows: of some columns chosen at random, or of every one or two."""
+    total = np.zeros(len(rows), dtype=np.uint64)
+    for tensor in tensors:
+        flat = tensor.detach().reshape(len(tensor), -1)
+        chosen = keys.permutation(flat.shape[1])
+        chosen = np.sort(chosen[: max(1, len(chosen) // every)][:columns])
+        values = flat[torch.from_numpy(rows)[:, None], torch.from_numpy(chosen)[None]].double().numpy() + 0.0
+        weights = keys.integers(0, 2**64, size=len(chosen), dtype=np.uint64) | np.uint64(1)
+        mixed = np.ascontiguousarray(values).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        total += ((mixed ^ (mixed >> np.uint64(29))) * weights).sum(axis=1, dtype=np.uint64)
+    return total
 
 
 def grouped(draw: Draw, copies: int, sampler: Sampler) -> Draw:
@@ -67,7 +146,10 @@ def _joined(dataset: Any) -> bool:
     """Could a record be in it twice, as far as can be seen?"""
     if type(dataset) is TensorDataset:
         return all(tensor.stride(0) == 0 for tensor in dataset.tensors)
-    return isinstance(dataset, Subset | ConcatDataset | list) or _inner(dataset) is not None
+    if isinstance(dataset, Subset | ConcatDataset | list) or _is_table(dataset):
+        return True
+    inner = _inner(dataset)
+    return inner is not None and _joined(inner)
 
 
 def _origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
@@ -86,24 +168,35 @@ def _origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows
         return root, row
     if isinstance(dataset, TensorDataset):
         return _in_memory(dataset.tensors, np.where(rows < 0, rows + len(dataset), rows), roots)
+    if _is_table(dataset):
+        return _in_table(dataset, np.where(rows < 0, rows + len(dataset), rows), roots)
     if isinstance(dataset, list):
         things = [dataset[i] for i in rows.tolist()]
         if not any(isinstance(thing, _VALUES) for thing in things):
             return _all_of(("objects",), rows, roots), np.array([id(thing) for thing in things], dtype=np.int64)
+    if (rows < 0).any():
+        rows = np.where(rows < 0, rows + len(dataset), rows)
     inner = _inner(dataset)
     if inner is not None:
         return _origins(inner, rows, roots)
-    if (rows < 0).any():
-        rows = np.where(rows < 0, rows + len(dataset), rows)
+    held = _largest_array(dataset)
+    if held is not None:
+        return _in_memory((held,), rows, roots)
     return _all_of((id(dataset),), rows, roots), rows
 
 
-def _in_memory(tensors: tuple[Tensor, ...], rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
-    """Rows of tensors by the address of the first tensor that has rows of its own."""
-    of = next((tensor for tensor in tensors if tensor.stride(0)), tensors[0])
-    storage = ("memory", str(of.device), of.untyped_storage().data_ptr())
-    first, step, width = int(of.storage_offset()), int(of.stride(0)), of.element_size()
-    return _all_of(storage, rows, roots), (first + rows * step) * width
+def _in_memory(arrays: Sequence[Any], rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
+    """Returns the addresses of rows in the first array that has rows of its own."""
+    places = [_address(array) for array in arrays]
+    device, first, step = next((place for place in places if place[2]), places[0])
+    return _all_of(("memory", device), rows, roots), first + rows * step
+
+
+def _address(array: Any) -> tuple[str, int, int]:
+    """Returns the device of an array, the address of its first row, and the bytes from one row to the next."""
+    if isinstance(array, Tensor):
+        return str(array.device), array.data_ptr(), int(array.stride(0)) * array.element_size()
+    return "cpu", int(array.__array_interface__["data"][0]), int(array.strides[0])
 
 
 def _all_of(name: Hashable, rows: Rows, roots: dict[Hashable, int]) -> Rows:
@@ -114,8 +207,39 @@ def _inner(dataset: Any) -> Any:
     """The dataset inside a wrapper, such as one that transforms each record: the only one, of the same length."""
     if isinstance(dataset, TensorDataset | Subset | ConcatDataset) or not isinstance(dataset, Dataset):
         return None
-    found = [value for value in vars(dataset).values() if isinstance(value, Dataset)]
-    return found[0] if len(found) == 1 and _length(found[0]) == _length(dataset) and _joined(found[0]) else None
+    found = [value for value in vars(dataset).values() if isinstance(value, Dataset) or _is_table(value)]
+    return found[0] if len(found) == 1 and _length(found[0]) == _length(dataset) else None
+
+
+def _largest_array(dataset: Any) -> Any:
+    """Returns the largest array in memory that a dataset holds with one row per record; None if there is none."""
+    n = _length(dataset)
+    held = [
+        value
+        for value in getattr(dataset, "__dict__", {}).values()
+        if isinstance(value, Tensor | np.ndarray) and value.ndim and len(value) == n
+    ]
+    return max(held, key=lambda array: int(array.nbytes), default=None)
+
+
+def _is_table(dataset: Any) -> bool:
+    """Returns whether this is a `Dataset` of Hugging Face's `datasets`."""
+    return type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "select") and hasattr(dataset, "data")
+
+
+def _in_table(table: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
+    """Returns where rows of an Arrow table lie: tables that are selected from or joined share the memory of columns."""
+    if table._indices is not None:
+        rows = table._indices.column(0).to_numpy()[rows].astype(np.int64)
+    column = table.data.table.column(0) if hasattr(table.data, "table") else table.data.column(0)
+    root, row, begin = np.empty_like(rows), rows.copy(), 0
+    for chunk in column.chunks:
+        here = (rows >= begin) & (rows < begin + len(chunk))
+        address = next((buffer.address for buffer in chunk.buffers()[1:] if buffer is not None), id(table))
+        root[here] = roots.setdefault(("table", address), len(roots))
+        row[here] = rows[here] - begin + chunk.offset
+        begin += len(chunk)
+    return root, row
 
 
 def _length(dataset: Any) -> int | None:

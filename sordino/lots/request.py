@@ -15,7 +15,7 @@ from sordino.door.rounding import slack
 from sordino.lots.cutting import WHOLE, Cutting
 from sordino.lots.loading import Batches, Loader, MapStyle, Prefetch, Reads, length
 from sordino.lots.phase import Phase
-from sordino.lots.repeated_records import grouped, most_copies
+from sordino.lots.repeated_records import SOME_EQUAL, EqualRows, grouped, most_copies
 from sordino.lots.sites import OwnRecords, Sites
 from sordino.lots.units import RECORD, AnyUnit, Unit, UnitLoader, unit_of
 from sordino.random.rng import Rng
@@ -76,12 +76,17 @@ class Request:
             )
         if workers and unit is not None:
             raise Refusal(f"workers={workers}: units are read by the process that trains; use workers=0")
-        load = Loader(dataset, collate)
+        load = Loader(dataset, collate, repeats_are_charged=copies > 1 or unit is not None)
         load.begin()
         if unit is None or members is None:
             return Request(dataset, sampler, steps, workers, collate, n, expected, load, copies)
         of_units = UnitLoader(load, members)
         return Request(dataset, sampler, steps, 0, collate, n, expected, of_units, copies, unit.name, unit.declared)
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the records' contents show that a claim does not cover."""
+        return (SOME_EQUAL,) if self.unit == RECORD and EqualRows.of(self.here[0]).some else ()
 
     def first(self, few: int) -> Any:
         """A batch of the first few records that are here, for the checks before the first draw."""

@@ -56,7 +56,7 @@ class Exchange:
     """Which rows of `length` rows are kept, and whose values every other row holds."""
 
     source: Rows
-    own: frozenset[int]
+    own: frozenset[int] | range
 
     @property
     def length(self) -> int:
@@ -76,6 +76,11 @@ class Exchange:
         return Exchange(source, kept)
 
     @staticmethod
+    def of_none(length: int) -> Exchange:
+        """Returns an exchange that keeps every row."""
+        return Exchange(np.arange(length, dtype=np.int64), range(length))
+
+    @staticmethod
     def of_one(length: int, row: int, choose: np.random.Generator) -> Exchange:
         """Returns an exchange of this row alone."""
         source = np.arange(length, dtype=np.int64)
@@ -93,6 +98,7 @@ class Walk:
         only: the id of the one container to exchange; None for all of them.
         own_of: for the ids of nested datasets, the rows of theirs that the records are made of.
         pointers: containers found on an earlier walk that hold places in other containers, such as the indices of a split.
+        alone: if given, the containers and datasets with these ids are exchanged in this way, and no others.
         instead: for the ids of containers, the exchange to use in place of the dataset's.
         containers: filled with what has one entry per record, by id.
         readers: filled with the dataset and the datasets in it, by id.
@@ -105,6 +111,7 @@ class Walk:
     only: int | None = None
     own_of: Mapping[int, frozenset[int]] = field(default_factory=dict)
     pointers: Sequence[Rows] = ()
+    alone: Mapping[int, Exchange] | None = None
     instead: Mapping[int, Exchange] = field(default_factory=dict)
     containers: dict[int, Any] = field(default_factory=dict)
     readers: dict[int, Any] = field(default_factory=dict)
@@ -112,6 +119,8 @@ class Walk:
     indices: list[Rows] = field(default_factory=list)  # containers of distinct numbers, which point at rows
     reads: dict[int, set[int]] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)  # of the nested datasets, by id
+    sized: dict[int, int] = field(default_factory=dict)  # the lengths of containers, whatever they are, by id
+    repeated_indices: list[Rows] = field(default_factory=list)  # whole numbers, one per record, some of them equal
     _pointed: dict[tuple[int, int, int], Exchange] = field(default_factory=dict)
     _memo: dict[tuple[int, int], Any] = field(default_factory=dict)
     _alive: list[Any] = field(default_factory=list)
@@ -176,9 +185,13 @@ class Walk:
 
     def _matching(self, thing: Any, exchange: Exchange) -> Exchange | None:
         """Returns the exchange for a container: the dataset's, or that of the rows which a list of places points at."""
+        length = _length_of(thing)
+        if length is not None and self.alone is None and _has_rows(thing, length) and _whole_numbers(thing) is None:
+            self.sized[id(thing)] = length  # labels and places are not what a record is made of
+        if self.alone is not None:
+            return self.alone.get(id(thing))
         if _has_rows(thing, exchange.length):
             return exchange
-        length = _length_of(thing) if self.pointers else None
         for places in self.pointers if length is not None and _has_rows(thing, length) else ():
             if length is None or len(places) != exchange.length:
                 continue
@@ -202,10 +215,12 @@ class Walk:
 
     def _rows_of(self, container: Any, exchange: Exchange) -> Any:
         """Returns the container with its rows exchanged, or itself where its rows are pointers to other rows."""
-        pointers = _distinct_numbers(container)
-        if pointers is not None:
-            self.indices.append(pointers)
+        numbers = _whole_numbers(container)
+        if numbers is not None and len(np.unique(numbers)) == len(numbers):
+            self.indices.append(numbers)
             return container
+        if numbers is not None:
+            self.repeated_indices.append(numbers)
         chosen = self._to_exchange(container, exchange)
         return container if chosen is None else take_rows(container, chosen.source)
 
@@ -265,7 +280,7 @@ class Walk:
     def _hugging_face(self, thing: Any, exchange: Exchange, depth: int) -> Any:
         """Returns a table of the `datasets` library with rows exchanged by an index, and its transform walked."""
         made = thing
-        matching = exchange if len(thing) == exchange.length else self._matching(thing, exchange)
+        matching = self._matching(thing, exchange)
         if matching is not None:
             chosen = self._to_exchange(thing, matching)
             if chosen is not None:
@@ -285,10 +300,14 @@ class Walk:
         nested = length is not None and not top and _reads_by_index(type(thing))
         if nested and length is not None:
             self.lengths[id(thing)] = length
-            if id(thing) in self.own_of:
+            if self.alone is not None:
+                exchange = self.alone.get(id(thing), Exchange.of_none(length))
+                self._alive.append(exchange)
+            elif id(thing) in self.own_of:
                 exchange = self._exchange_for(length, self.own_of[id(thing)])
             elif length != exchange.length:
-                exchange = self._exchange_for(length, range(length))  # whose rows they are is not known: all are kept
+                exchange = Exchange.of_none(length)  # whose rows they are is not known: all are kept
+                self._alive.append(exchange)
         try:
             made = copy.copy(thing)
             if made is thing:
@@ -300,7 +319,7 @@ class Walk:
                 if new is not value:
                     object.__setattr__(made, name, new)
             space = self._class_space(type(thing), exchange, depth)
-            if (nested or top) and length is not None:
+            if (nested or (top and self.alone is None)) and length is not None:
                 space["__getitem__"] = self._reader(thing, exchange, space)
             if space:
                 made.__class__ = type(type(thing).__name__, (type(thing),), space)
@@ -499,8 +518,8 @@ for _name in ["neg", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"]:
 _RowsOnDemand.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
-def _distinct_numbers(container: Any) -> Rows | None:
-    """Returns a container's numbers if they are distinct and not negative: places, offsets, an order; else None."""
+def _whole_numbers(container: Any) -> Rows | None:
+    """Returns a container's numbers if they are whole and not negative, as places, offsets or labels are; else None."""
     if (
         isinstance(container, Tensor)
         and container.dim() == 1
@@ -519,7 +538,7 @@ def _distinct_numbers(container: Any) -> Rows | None:
         return None
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) < 2 or values.min() < 0:
         return None
-    return values.astype(np.int64) if len(np.unique(values)) == len(values) else None
+    return values.astype(np.int64)
 
 
 def whole_numbers_at(container: Any, row: int) -> list[int]:

@@ -36,6 +36,12 @@ class Broken(Enum):
         "public records, or keep a public table that has as many rows as there are records in a module of its own and not "
         "in the dataset"
     )
+    REPEATED = (
+        "rows of the dataset are read as several records (a wrapper that repeats, a list of indices with repetitions, a "
+        "plain and an augmented copy), so one record moves the sum several times; give every record once and draw more "
+        "lots, augment at random as it is read, use unit=sordino.Views(k) for k augmented readings of a record, or repeat "
+        "by torch's Subset and ConcatDataset, which are charged for it"
+    )
     NORM = (
         "a record's measured gradient length is less than what it adds to the sum; report the model, or use the backend "
         "sordino.gradients.Loop()"

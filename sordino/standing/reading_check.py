@@ -43,6 +43,8 @@ _FEWEST = 8
 """Datasets with fewer records are not tested: a list of eight settings would be taken for records."""
 _NO_ACCIDENT = 256
 """With as many records as this, something else that has exactly as many entries is not there by accident."""
+_MOST_RULES, _PAIRS, _MOST_TIMES = 12, 4, 64
+"""Rules by which rows may be repeated, pairs of records tried for each, and how often a row is repeated at most."""
 _OTHER_RECORDS, _OTHER_ROWS, _LIKE_ANY_OTHER = 3, 5, 3.0
 """With fewer, the own row of so many records is compared with so many others each, and must matter by this factor more."""
 
@@ -58,6 +60,7 @@ class Outcome(Enum):
     CLEAN = 0
     COUPLED = 1
     NOT_SEEN = 2
+    REPEATED = 3
 
 
 def test_reading(load: Loader, records: Iterable[int], seed: int) -> Outcome:
@@ -66,6 +69,14 @@ def test_reading(load: Loader, records: Iterable[int], seed: int) -> Outcome:
         return Outcome.CLEAN  # rows of tensors, read by nobody's code
     with left_as_they_were():
         return _Test(load, sorted(set(records)), seed).outcome()
+
+
+def test_repeats(load: Loader, seed: int) -> Outcome:
+    """Looks for rows that are read as several records: by a wrapper that repeats, by indices, plain and augmented."""
+    if load.by_indexing or load.repeats_are_charged:
+        return Outcome.CLEAN
+    with left_as_they_were():
+        return Outcome.REPEATED if _Test(load, [], seed).finds_repeats() else Outcome.CLEAN
 
 
 class _Test:
@@ -99,6 +110,58 @@ class _Test:
             if not same_record(plain[i], found) and self._is_coupled(i, plain[i], walk):
                 return Outcome.COUPLED
         return Outcome.CLEAN if seen else Outcome.NOT_SEEN
+
+    def finds_repeats(self) -> bool:
+        """Returns whether pairs of records are made of one row of something, by one of the usual rules for it."""
+        walk, n = self._walk(exchanging=False), self._n
+        self._copies(walk, Exchange.of_none(n))
+        sized = {**walk.sized, **walk.lengths}
+        numbers = np.arange(n, dtype=np.int64)
+        by_position = [
+            (key, m, rule)
+            for key, m in sized.items()
+            if max(_FEWEST, n // _MOST_TIMES) <= m < n
+            for rule in (numbers % m, numbers // -(-n // m))
+        ]
+        by_list = [(key, m, c) for c in walk.repeated_indices if len(c) == n for key, m in sized.items() if m > c.max()]
+        # A list of labels looks like a list of indices, but two records with one label are not equal.
+        return any(self._pairs_share_a_row(*rule, equal=False) for rule in by_position[:_MOST_RULES]) or any(
+            self._pairs_share_a_row(*rule, equal=True) for rule in by_list[:_MOST_RULES]
+        )
+
+    def _pairs_share_a_row(self, key: int, length: int, row_of: NDArray[np.int64], *, equal: bool) -> bool:
+        """Returns whether records with the same number in `row_of` are made of that row of one container, in every pair.
+
+        `equal`: the two records must also read the same with the same random numbers.
+        """
+        rows, counts = np.unique(row_of, return_counts=True)
+        tried = np.random.default_rng(self._seed).permutation(rows[counts > 1])[:_PAIRS].tolist()
+        for row in tried:
+            one, other = np.flatnonzero(row_of == row)[[0, -1]].tolist()
+            plain = self._copies(self._walk(exchanging=False), Exchange.of_none(self._n))
+            if equal and not same_record(
+                self._read(*plain, one, seed=self._seed - one), self._read(*plain, other, seed=self._seed - other)
+            ):
+                return False
+            if not self._is_made_of([one, other], key, length, row):
+                return False
+        return bool(tried)
+
+    def _is_made_of(self, records: list[int], key: int, length: int, row: int) -> bool:
+        """Returns whether records stay as they are when all rows but this one are exchanged, and change when it is."""
+        choose = np.random.default_rng(self._seed)
+        kept, gone = Exchange.of(length, [row], choose), Exchange.of_one(length, row, choose)
+        plain = self._copies(self._walk(exchanging=False), Exchange.of_none(self._n))
+        others = self._copies(self._walk(alone={key: kept}), Exchange.of_none(self._n))
+        without = self._copies(self._walk(alone={key: gone}), Exchange.of_none(self._n))
+        try:
+            for i in records:
+                record = self._read(*plain, i)
+                if not same_record(record, self._read(*others, i)) or same_record(record, self._read(*without, i)):
+                    return False
+        except Exception:
+            return False
+        return True
 
     def _read_plainly(self) -> dict[int, Any] | None:
         """Returns the records that read the same twice; notes which rows of nested datasets they are made of."""
@@ -309,6 +372,8 @@ class ReadingCheck:
 
         def work() -> Finding | None:
             drawn = lot.indices[stream.permutation(len(lot.indices))] if len(lot.indices) else stream.integers(count, n)
+            if count == FIRST_RECORDS and test_repeats(lot.load, stream.seed()) is Outcome.REPEATED:
+                return Finding(Broken.REPEATED)
             outcome = test_reading(lot.load, drawn[: min(count, n // 4)].tolist(), stream.seed())
             if outcome is Outcome.NOT_SEEN:
                 self._declare(NOT_TESTED)
