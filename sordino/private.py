@@ -31,6 +31,7 @@ from sordino.gradients import batch as batches
 from sordino.gradients import check
 from sordino.gradients.protocol import Backend, LossFn, PerSample
 from sordino.lots.draws import Draws
+from sordino.lots.isolated import isolated_backend, isolated_request
 from sordino.lots.loading import Batches, MapStyle
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
@@ -47,6 +48,9 @@ from sordino.sampling.told_size import size_not_covered
 from sordino.saved import Saved
 from sordino.standing import LotChecks
 from sordino.together import Together
+
+_HELD_BYTES, _HELD_RECORDS = 1 << 28, 256
+"""Gradients of single records that an isolated run holds at once, at most."""
 
 
 class Private(Declares, Saved):
@@ -107,11 +111,17 @@ class Private(Declares, Saved):
         accountant: Accountant | None = None,
         ledger: Ledger | None = None,
         mesh: Any = None,
+        isolate: bool = False,
     ) -> None:
         check.given(model, loss_fn, query)
         check.structure(model)
+        self._isolate = isolate
         self._model, self._loss_fn, self._query = model, loss_fn, query
         self._together = Together(mesh, model)
+        if isolate:
+            backend = isolated_backend(
+                backend, several_ranks=self._together.ranks is not None and self._together.ranks.size > 1
+            )
         self._backend: Backend = prepared(self._together.backend(backend), penalty, model)
         self._passes = LotGradients(model, loss_fn, self._backend, penalty, self._together.sharded)
         self._accountant: Accountant = PLD() if accountant is None else accountant
@@ -187,13 +197,28 @@ class Private(Declares, Saved):
             "physical_batch": physical_batch,
         }
         request = self._together.agreed_request(make, self._run, asked)
+        if self._isolate:
+            request, chunk = self._isolated(request, physical_batch)
+            self._disclose_size(request, expected_batch)
+            return Draws(request.steps, self._lots(request, chunk))
         few = self._passes.tried(request.first)
         known = summable(physical_batch) or self._run.chunk
         by_shapes = self._run.by_shapes
         chunk = known or self._together.physical_batch(self._passes, few, request.expected, by_shapes=by_shapes)
-        for name in (*size_not_covered(sampler, request.n, expected_batch), *request.not_covered):
-            self._ledger.disclose(name)
+        self._disclose_size(request, expected_batch)
         return Draws(request.steps, self._lots(request, chunk))
+
+    def _disclose_size(self, request: Request, expected_batch: float | None) -> None:
+        """Names the dataset's size as not covered where the run's public numbers tell it."""
+        for name in (*size_not_covered(request.sampler, request.n, expected_batch), *request.not_covered):
+            self._ledger.disclose(name)
+
+    def _isolated(self, request: Request, physical_batch: int | None) -> tuple[Request, int]:
+        """Returns the request with records that are read one by one, and how many of their gradients are held at once."""
+        self._checks.isolated = True
+        held = max(1, _HELD_BYTES // self._backend.sample_bytes(self._model))
+        chunk = summable(physical_batch) or self._run.chunk or min(held, _HELD_RECORDS)
+        return isolated_request(request, self._ledger.declare), chunk
 
     def _lots(self, request: Request, chunk: int) -> Generator[Lot, None, None]:
         """Begun with the first lot: a call of `draws` whose lots are never asked for draws nothing."""

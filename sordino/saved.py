@@ -38,6 +38,7 @@ class Saved:
     _ledger: Ledger
     _run: Progress
     _checks: LotChecks
+    _isolate: bool
 
     def state_dict(self) -> dict[str, Any]:
         """Returns ledger and position, as JSON but for tensors of a query's state. It does not hold the noise key.
@@ -98,7 +99,8 @@ class Saved:
         ask, penalty = self._query, self._passes.penalty
         shared, by, mesh = self._ledger, self._backend, self._together.ranks
         made: Any = type(self)
-        twin: Self = made(model, self._loss_fn, ask, penalty=penalty, backend=by, ledger=shared, mesh=mesh)
+        more: dict[str, Any] = {"ledger": shared, "mesh": mesh, "isolate": self._isolate}
+        twin: Self = made(model, self._loss_fn, ask, penalty=penalty, backend=by, **more)
         twin._accountant = self._accountant
         state = self.state_dict()
         twin.load_state_dict({**state, "page": None, "state": copy.deepcopy(state["state"])})

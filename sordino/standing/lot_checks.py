@@ -44,9 +44,10 @@ class LotChecks:
         self.tripwire = Tripwire(ledger)
         self._guard = Guard(model, gradients, ledger.void, stream, ranks)
         self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
-        self._page, self._drawn, self._unused = "", 0, 0
+        self._page, self._drawn, self._unused, self._drawn_isolated = "", 0, 0, 0
         self._kept = KeptRecords(model)
         self._read: tuple[Reads, NDArray[np.int64]] | None = None  # what loads the lot drawn last, and its records
+        self.isolated = False  # every record is run by itself, so there is nothing to test
         self.last_of_loop = False  # no lot will follow the one drawn last, in this call of `draws`
         self._watch()
         ledger.watchers.add(self.before_claim)
@@ -54,7 +55,8 @@ class LotChecks:
     def counts(self) -> LotCounts:
         """What became of the lots; the last is unused too if no step used it and the loop is over."""
         last = int(not self.tripwire.used and not self.tripwire.looping)
-        return LotCounts(self._drawn, self._guard.tested, self._unused + last, self._guard.untested)
+        unused, untested = self._unused + last, 0 if self.isolated else self._guard.untested
+        return LotCounts(self._drawn, self._guard.tested, unused, untested, self._drawn_isolated)
 
     def state_dict(self) -> dict[str, Any]:
         """As JSON; a lot that waits for its step is lost with its gradient, which is not saved."""
@@ -76,9 +78,11 @@ class LotChecks:
         """A lot was drawn, and charged; training runs `chunk` records of it at once."""
         self._unused += int(not self.tripwire.used)
         self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
-        self._guard.drawn(lot, load, indices, n, chunk, last=self.last_of_loop)
-        self._reading.note_lot(lot, load, indices)
-        self._read = load, indices
+        self._drawn_isolated += int(self.isolated)
+        if not self.isolated:
+            self._guard.drawn(lot, load, indices, n, chunk, last=self.last_of_loop)
+            self._reading.note_lot(lot, load, indices)
+            self._read = load, indices
         self.tripwire.looping = True
         self._count()
 

@@ -1,0 +1,346 @@
+"""Puts the state of a user's code back, so that what it learns from one record cannot reach the next.
+
+A model, a loss, a collate function and a dataset may keep something of a record: in an attribute, in a list of a
+closure, in a global variable, in a default argument, in a random generator. Before a pass everything that can be
+reached from them is listed once, with what it holds. After every record each of these things is given back what it held.
+
+What is followed: closures, default arguments and attributes of functions; global variables that a function names;
+attributes and slots of objects, and of the classes that the user wrote; lists, dicts, sets and deques; tensors and
+arrays; torch's, numpy's and Python's random generators. Objects of installed packages without attributes, such as
+tokenizers, are taken to keep nothing.
+
+Raises `Refusal` for what remembers and cannot be put back: an iterator or a generator that a function goes on with.
+
+Privacy: the isolation of records rests on this list. What code keeps outside of it (files, other processes, a module
+that it imports by name inside the function) remains the user's word, and the claim says so.
+"""
+
+from __future__ import annotations
+
+import random
+import site
+import sys
+import sysconfig
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.refusal import Refusal
+
+_ATOMS = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    type(None),
+    type(Ellipsis),
+    range,
+    slice,
+    types.ModuleType,
+    types.CodeType,
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    np.generic,
+    np.dtype,
+)
+_ITERATORS: tuple[type, ...] = (
+    types.GeneratorType,
+    zip,
+    map,
+    filter,
+    enumerate,
+    reversed,
+    type(iter([])),
+    type(iter(())),
+    type(iter({})),
+)
+_SMALL = 1 << 20
+"""Tensors and arrays of up to so many bytes are written back after every record; larger ones must not be written to."""
+_FEWEST, _LONG = 8, 1000
+"""With fewer records than the first, a container of as many entries is there by accident; longer ones are not compared."""
+_MOST = 200_000
+"""Things that are followed at most."""
+
+
+class FrozenState:
+    """Everything that some objects reach, as it was when this was made.
+
+    Args:
+        model: its parameters and buffers may have any shape.
+        code: the loss and the collate function. Neither they nor the model may hold anything with one entry per record:
+        they
+            could read other records there.
+        dataset: its containers with one entry per record are not followed if they are long; `one_record` hides them.
+        records: the number of records.
+
+    """
+
+    def __init__(self, model: nn.Module, code: Iterable[Any], dataset: Any, records: int) -> None:
+        self._records = records
+        self._seen: set[int] = set()
+        self._alive: list[Any] = []  # so that no identity is given out again
+        self._restore: list[Callable[[], None]] = []
+        self._own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._of_dataset = False
+        self._follow((model, *code))
+        self._of_dataset = True
+        self._follow((dataset,))
+
+    def _follow(self, roots: Iterable[Any]) -> None:
+        """Notes everything that can be reached from these, each thing once."""
+        waiting = deque(roots)
+        while waiting:
+            thing = waiting.popleft()
+            if isinstance(thing, _ATOMS) or id(thing) in self._seen:
+                continue
+            self._seen.add(id(thing))
+            self._alive.append(thing)
+            if len(self._alive) > _MOST:
+                raise Refusal(
+                    "isolate=True: the model, the loss and the dataset reach too many objects to put them all back"
+                )
+            if type(thing).__module__.startswith("sordino."):
+                continue  # the library's own keep nothing of a record
+            if not self._is_rows(thing):
+                waiting.extend(self._note(thing))
+
+    def _is_rows(self, thing: Any) -> bool:
+        """Returns whether a container of the dataset holds its records; refuses one that the model or the loss holds."""
+        if isinstance(thing, Tensor | np.ndarray):
+            held = thing.ndim > 0 and thing.shape[0] == self._records and id(thing) not in self._own
+        else:
+            held = isinstance(thing, list | tuple | dict | deque) and len(thing) == self._records
+        if not held or self._records < _FEWEST:
+            return False
+        if not self._of_dataset:
+            raise Refusal(
+                f"isolate=True: the model, the loss or collate holds a {type(thing).__name__} with one entry per record, "
+                "so that it could read other records; let the dataset give each record all that belongs to it"
+            )
+        return isinstance(thing, Tensor | np.ndarray) or self._records >= _LONG
+
+    def put_back(self) -> None:
+        """Gives everything back what it held."""
+        for restore in self._restore:
+            restore()
+
+    def _note(self, thing: Any) -> Iterable[Any]:
+        """Notes how one thing is put back, and returns what it holds."""
+        if isinstance(thing, Tensor):
+            return self._note_tensor(thing)
+        if isinstance(thing, np.ndarray):
+            return self._note_array(thing)
+        if isinstance(thing, torch.Generator):
+            stood = thing.get_state()
+            self._restore.append(lambda: _discard(thing.set_state(stood)))
+            return ()
+        if isinstance(thing, np.random.Generator):
+            self._restore.append(partial(setattr, thing.bit_generator, "state", thing.bit_generator.state))
+            return ()
+        if isinstance(thing, np.random.RandomState):
+            self._restore.append(partial(thing.set_state, thing.get_state()))
+            return ()
+        if isinstance(thing, random.Random):
+            self._restore.append(partial(thing.setstate, thing.getstate()))
+            return ()
+        if isinstance(thing, dict | list | set | deque | bytearray):
+            return self._note_container(thing)
+        if isinstance(thing, tuple | frozenset):
+            return thing
+        if isinstance(thing, types.FunctionType):
+            return self._note_function(thing)
+        if isinstance(thing, types.MethodType):
+            return thing.__func__, thing.__self__
+        if isinstance(thing, partial):
+            return thing.func, thing.args, thing.keywords
+        if isinstance(thing, staticmethod | classmethod):
+            return (thing.__func__,)
+        if isinstance(thing, property):
+            return thing.fget, thing.fset
+        if isinstance(thing, types.CellType):
+            return self._note_cell(thing)
+        if isinstance(thing, type):
+            return self._note_class(thing)
+        if isinstance(thing, _ITERATORS) or (hasattr(type(thing), "__next__") and _is_stateful_builtin(thing)):
+            raise Refusal(
+                f"isolate=True: the model, the loss, collate or the dataset holds a {type(thing).__name__}, which moves on "
+                "with every record and cannot be put back; keep a list, or a number that the loop sets"
+            )
+        return self._note_object(thing)
+
+    def _note_tensor(self, tensor: Tensor) -> Iterable[Any]:
+        """Notes a tensor: a small one is written back after every record, a large one must not be written to."""
+        held = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
+        if isinstance(tensor, nn.Parameter) or tensor.numel() * tensor.element_size() > _SMALL or tensor.requires_grad:
+            known = tensor._version
+
+            def check() -> None:
+                if tensor._version != known:
+                    raise Refusal(
+                        "isolate=True: a pass over a record wrote to a parameter or to a large tensor; it must not"
+                    )
+
+            self._restore.append(check)
+        else:
+            kept = tensor.detach().clone()
+
+            def write_back() -> None:
+                with torch.no_grad():
+                    tensor.detach().copy_(kept)
+
+            self._restore.append(write_back)
+        return held
+
+    def _note_array(self, array: np.ndarray[Any, Any]) -> Iterable[Any]:
+        if array.dtype == object:
+            kept = array.copy()
+            self._restore.append(lambda: np.copyto(array, kept) if array.flags.writeable else None)
+            return tuple(array.flat)
+        if array.nbytes <= _SMALL and array.flags.writeable:
+            copied = array.copy()
+            self._restore.append(lambda: np.copyto(array, copied))
+        return ()
+
+    def _note_container(self, thing: Any) -> Iterable[Any]:
+        """Notes a list, dict, set or deque by the things in it; they are compared by identity, which is quick."""
+        if isinstance(thing, dict):
+            keys, values = list(thing.keys()), list(thing.values())
+
+            def restore() -> None:
+                if len(thing) != len(keys) or not all(map(_same, thing.values(), values)):
+                    dict.clear(thing)
+                    for key, value in zip(keys, values, strict=True):
+                        dict.__setitem__(thing, key, value)
+
+            self._restore.append(restore)
+            return (*keys, *values)
+        kept = list(thing)
+
+        def refill() -> None:
+            if len(thing) != len(kept) or not all(map(_same, thing, kept)):
+                thing.clear()
+                (thing.update if isinstance(thing, set) else thing.extend)(kept)
+
+        self._restore.append(refill)
+        return () if isinstance(thing, bytearray) else kept
+
+    def _note_function(self, function: types.FunctionType) -> Iterable[Any]:
+        """Notes a function: what it captured and defaults to, and the global variables that its code names."""
+        held: list[Any] = [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
+        if function.__dict__:
+            held.append(function.__dict__)
+        if not _is_users(function.__module__):
+            return held
+        space = function.__globals__
+        for name in _names(function.__code__):
+            if name in space:
+                value = space[name]
+                held.append(value)
+                self._restore.append(partial(_set_global, space, name, value))
+            else:
+                self._restore.append(partial(space.pop, name, None))
+        return held
+
+    def _note_cell(self, cell: types.CellType) -> Iterable[Any]:
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            return ()
+        self._restore.append(partial(setattr, cell, "cell_contents", value))
+        return (value,)
+
+    def _note_class(self, kind: type) -> Iterable[Any]:
+        """Notes the attributes of a class that the user wrote."""
+        if not _is_users(kind.__module__):
+            return ()
+        members = {n: v for n, v in vars(kind).items() if n not in ("__dict__", "__weakref__", "__doc__", "__module__")}
+
+        def restore() -> None:
+            for name, value in members.items():
+                if vars(kind).get(name) is not value:
+                    setattr(kind, name, value)
+            for name in [name for name in vars(kind) if name not in members and not name.startswith("__")]:
+                delattr(kind, name)
+
+        self._restore.append(restore)
+        return (*members.values(), *kind.__bases__)
+
+    def _note_object(self, thing: Any) -> Iterable[Any]:
+        """Notes an object by its attributes and slots, and by those of its class."""
+        held: list[Any] = [type(thing)]
+        space = getattr(thing, "__dict__", None)
+        if isinstance(space, dict):
+            held.append(space)
+        for kind in type(thing).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__") and hasattr(thing, name):
+                    value = getattr(thing, name)
+                    held.append(value)
+                    self._restore.append(partial(_set_slot, thing, name, value))
+        return held
+
+
+def _discard(_: object) -> None:
+    """Returns nothing, whatever a setter returned."""
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _set_global(space: dict[str, Any], name: str, value: Any) -> None:
+    if space.get(name) is not value:
+        space[name] = value
+
+
+def _set_slot(thing: Any, name: str, value: Any) -> None:
+    if getattr(thing, name, None) is not value:
+        object.__setattr__(thing, name, value)
+
+
+def _is_stateful_builtin(thing: Any) -> bool:
+    """Returns whether an object that is an iterator keeps its place where Python cannot reach it."""
+    return getattr(thing, "__dict__", None) is None
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yields the names of global variables and attributes in a function's code, and in functions that it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+_INSTALLED = tuple(
+    str(Path(place).resolve())
+    for place in {
+        *sysconfig.get_paths().values(),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        str(Path(__file__).parents[1]),
+    }
+    if Path(place).resolve() not in (Path(sys.prefix).resolve(), Path("/"))
+)
+
+
+def _is_users(module: str | None) -> bool:
+    """Returns whether a module is the user's own and not of an installed package, of Python or of this library."""
+    found = sys.modules.get(module or "")
+    file = getattr(found, "__file__", None)
+    if file is None:
+        return (module or "").split(".")[0] not in sys.builtin_module_names and (module or "") != "builtins"
+    return not str(Path(file).resolve()).startswith(_INSTALLED)

@@ -1,0 +1,182 @@
+"""Per-sample gradients of records that cannot see one another: each is loaded, collated and run by itself.
+
+    for each record of the lot:
+        seed all generators by the record's own number
+        read it from a dataset that holds no other record, and collate it alone
+        run the loss on that batch of one, and differentiate it
+        put back the state of the model, the loss, collate and the dataset
+
+Privacy: a record's gradient is a function of the record, of the parameters and of the random numbers of its own, by
+construction and not by a test. So one record more or fewer leaves every other gradient as it was, bit by bit, and moves
+the sum by its own clipped gradient. What remains the user's word is in the claim: what code keeps in places that cannot
+be put back, such as files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.door.vectors import accumulation_dtype
+from sordino.gradients import check
+from sordino.gradients.batch import losses as losses_of
+from sordino.gradients.batch import plain, size, to
+from sordino.gradients.chunked import nothing
+from sordino.gradients.inventory import Inventory
+from sordino.gradients.materialised import Materialised
+from sordino.gradients.protocol import Backend, LossFn, PerSample, trainable
+from sordino.gradients.spectral import left_unmoved, vectors_of
+from sordino.lots.collate import joined
+from sordino.lots.frozen_state import FrozenState
+from sordino.lots.loading import Loader
+from sordino.lots.one_record import one_record
+from sordino.lots.request import Request
+from sordino.random.global_state import left_as_they_were, seed_all
+from sordino.refusal import Refusal
+from sordino.sampling.sampler import Informed
+
+WORD = "your word that your code keeps nothing of a record in files, other processes or modules that it imports by name"
+WORD_READING = (
+    "your word that each record is read from its own row alone: the dataset holds no rows that could be taken away"
+)
+
+
+def isolated_backend(given: Backend | None, *, several_ranks: bool) -> Isolated:
+    """Returns the backend of an isolated run.
+
+    Raises:
+        Refusal: another backend was asked for, or several ranks train together.
+
+    """
+    if given is not None and not isinstance(given, Isolated):
+        raise Refusal(f"isolate=True runs every record by itself: leave backend={given!r} out")
+    if several_ranks:
+        raise Refusal("isolate=True is for one process: leave it out, or train without torch.distributed")
+    return Isolated()
+
+
+def isolated_request(request: Request, declare: Callable[[str], None]) -> Request:
+    """Returns a request whose records are read one by one.
+
+    Raises:
+        Refusal: the request needs several records at once.
+
+    """
+    if not isinstance(request.load, Loader):
+        raise Refusal("isolate=True is for records: leave `unit` out")
+    if request.workers:
+        raise Refusal(
+            f"workers={request.workers}: with isolate=True each record is loaded when it is run; use workers=0"
+        )
+    if isinstance(request.sampler, Informed):
+        raise Refusal(
+            f"isolate=True: {type(request.sampler).__name__} asks all records before it draws; use Poisson, say"
+        )
+    declare(WORD)
+    return replace(request, load=ApartLoader(request.load, declare))
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """A part of a lot by the numbers of its records, none of which has been read."""
+
+    indices: NDArray[np.int64]
+    loader: ApartLoader
+
+
+class ApartLoader:
+    """Reads records one by one, each from a dataset that holds no other."""
+
+    def __init__(self, loader: Loader, declare: Callable[[str], None]) -> None:
+        self._loader, self.dataset, self._declare = loader, loader.dataset, declare
+        self.join = joined if loader.collate is None else loader.collate
+
+    def unread(self) -> ApartLoader:
+        """Returns itself: nothing is ever kept of what was read."""
+        return self
+
+    def by_record(self, indices: NDArray[np.int64]) -> tuple[Loader, NDArray[np.int64]]:
+        """Returns the loader of single records, and the indices, which are those of records already."""
+        return self._loader, indices
+
+    def __call__(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Apart:
+        """Returns the part of a lot; its records are read when their gradients are computed."""
+        return Apart(indices, self)
+
+    def alone(self, index: int) -> Any:
+        """Returns the batch of one record, read from a dataset that holds no other and collated by itself."""
+        own, place = one_record(self.dataset, index), 0
+        if own is None:
+            self._declare(WORD_READING)
+            own, place = self.dataset, index
+        fetch = getattr(own, "__getitems__", None)
+        records = [own[place]] if fetch is None else fetch([place])
+        made = plain(self.join(records))
+        if size(made) != 1:
+            raise Refusal(
+                "isolate=True: collate made another number of rows than one of one record; need one row per record"
+            )
+        return made
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """The backend of `Private(isolate=True)`."""
+
+    seed: int | None = field(default=None, repr=False)
+    """Of one pass over a lot; with the number of a record it gives the record's own seed."""
+
+    def for_pass(self, inventory: Inventory) -> Isolated:
+        """Returns a backend for one pass, with a seed that all parts of the lot share."""
+        return replace(self, seed=int(torch.randint(2**62, ())))
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
+        """Returns the gradients of the records of a part of a lot, each computed by itself."""
+        check.statistics(model)
+        if not isinstance(batch, Apart):
+            raise Refusal("isolate=True: records are run one by one; use the lots of private.draws")
+        parameters = trainable(model)
+        if not len(batch.indices):
+            return nothing(parameters)
+        seed = int(torch.randint(2**62, ())) if self.seed is None else self.seed
+        device = next(iter(parameters.values())).device
+        loader, vectors = batch.loader, vectors_of(model.modules())
+        state = FrozenState(model, (loss_fn, loader.join), loader.dataset, len(loader.dataset))
+        rows = {name: _empty(p, len(batch.indices)) for name, p in parameters.items()}
+        losses: list[Tensor] = []
+        with left_as_they_were(), left_unmoved(vectors):
+            for place, index in enumerate(batch.indices.tolist()):
+                seed_all(_seed_of(seed, index))
+                try:
+                    with torch.enable_grad():
+                        loss = check.one_loss(losses_of(loss_fn, model, to(loader.alone(index), device)))
+                    if loss.requires_grad:
+                        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+                        for (name, _), gradient in zip(parameters.items(), found, strict=True):
+                            if gradient is not None:
+                                rows[name][place] = gradient.to_dense()
+                    losses.append(loss.detach().clone())
+                    del loss
+                finally:
+                    state.put_back()
+        return Materialised(rows, torch.stack(losses))
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """Returns the bytes of one record's gradient, which is kept until the lot is summed."""
+        return sum(p.numel() * max(4, p.element_size()) for p in trainable(model).values())
+
+
+def _empty(p: nn.Parameter, rows: int) -> Tensor:
+    return torch.zeros((rows, *p.shape), dtype=accumulation_dtype(p.dtype), device=p.device)
+
+
+def _seed_of(seed: int, index: int) -> int:
+    """Returns the seed of one record in one pass: it does not depend on who else is in the lot."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=7).digest(), "little")
