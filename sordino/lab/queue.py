@@ -113,8 +113,8 @@ class Queue:
                     if self.pause_file.exists() != paused and hasattr(signal, "SIGSTOP"):
                         paused = not paused
                         workers.send(signal.SIGSTOP if paused else signal.SIGCONT)
-                        say("paused" if paused else "resumed")
                         self._write_state([numbers[k] for k in workers.running], jobs, paused=paused)
+                        say("paused" if paused else "resumed")
                     while order and workers.has_room and not paused:
                         name = order.pop(0)
                         if self._is_done(jobs[name]):

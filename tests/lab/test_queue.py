@@ -67,20 +67,22 @@ def test_a_queue_is_paused_killed_and_goes_on(tmp_path, monkeypatch):
     queue = Queue(folder, folder / "trainings", folder / "out")
     command = [sys.executable, str(script), str(tmp_path / "jobs"), str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("begun: seed 1")
-        wait_for(lambda: any((folder / "unfinished").glob("*/run/config.toml")))
-        queue.pause_file.touch()
-        assert process.stdout.readline().strip() == "paused"
-        before = written(folder)
-        time.sleep(1.0)
-        assert written(folder) == before
-        monkeypatch.setattr(queue_module, "all_jobs", lambda: some)
-        assert "paused" in queue.status()
-        assert "0 of 2 done, 2 left" in queue.status()
-        # Killed while it is paused: the worker must end all the same, and the training go on from its checkpoint.
-        process.kill()
-        process.wait(10)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("begun: seed 1")
+            wait_for(lambda: any((folder / "unfinished").glob("*/run/config.toml")))
+            queue.pause_file.touch()
+            assert process.stdout.readline().strip() == "paused"
+            time.sleep(0.2)
+            before = written(folder)
+            time.sleep(1.0)
+            assert written(folder) == before
+            monkeypatch.setattr(queue_module, "all_jobs", lambda: some)
+            assert "paused" in queue.status()
+            assert "0 of 2 done, 2 left" in queue.status()
+        finally:
+            # Killed while it is paused: the worker must end all the same, and the training go on from its checkpoint.
+            process.kill()
     queue.pause_file.unlink()
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
