@@ -182,3 +182,9 @@ def test_what_needs_several_records_at_once_is_refused(options, words):
 def test_a_backend_beside_it_is_refused():
     with pytest.raises(sd.Refusal, match="leave backend"):
         sd.Private(network(), cross_entropy, QUERY, isolate=True, backend=sd.gradients.Loop())
+
+
+def test_fit_and_the_command_line_take_it(tmp_path):
+    history = sd.fit("spiral", steps=3, records=60, seed=0, isolate=True, out=tmp_path / "run")
+    assert any("by construction" in what for what in history.claim.rests_on)
+    assert "isolate = true" in (tmp_path / "run" / "config.toml").read_text()

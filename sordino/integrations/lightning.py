@@ -121,7 +121,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             raise Refusal("automatic_optimization=False: each lot is one step of one optimizer; leave it as it is")
         query = privacy.query_for(sampler, length(dataset), steps, expected_batch)
         ledger = ledger_for(self, None)
-        private = Private(self, _losses, query, backend=backend, ledger=ledger)
+        private = Private(self, _losses, query, backend=backend, ledger=ledger, isolate=privacy.isolate)
         if _STATE in self._held:
             private.load_state_dict(self._held.pop(_STATE))
         self._held.update(

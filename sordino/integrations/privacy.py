@@ -34,6 +34,7 @@ class Privacy:
         epsilon: to be met by plain DP-SGD,
         bound: with this bound.
         loss_bound: releases a noisy mean of the losses too.
+        isolate: loads, collates and runs every record by itself, as `Private(isolate=True)` does.
 
     Privacy:
         The noise is found by a dry run. The claim is made of what was done.
@@ -52,6 +53,7 @@ class Privacy:
     epsilon: float | None = None
     bound: float | None = None
     loss_bound: float | None = None
+    isolate: bool = False
 
     def __post_init__(self) -> None:
         validate.fraction("delta", self.delta)
@@ -70,13 +72,15 @@ class Privacy:
                 raise ValueError("loss_bound beside query: wrap the query yourself, in sd.WithLoss")
 
     @classmethod
-    def target(cls, *, epsilon: float, delta: float, bound: float, loss_bound: float | None = None) -> Privacy:
+    def target(
+        cls, *, epsilon: float, delta: float, bound: float, loss_bound: float | None = None, isolate: bool = False
+    ) -> Privacy:
         """DP-SGD with flat clipping and as much noise as ε asks for.
 
         >>> Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0).epsilon
         3.0
         """
-        return cls(delta, epsilon=epsilon, bound=bound, loss_bound=loss_bound)
+        return cls(delta, epsilon=epsilon, bound=bound, loss_bound=loss_bound, isolate=isolate)
 
     def query_for(self, sampler: Sampler, records: int, steps: int, expected_batch: float | None) -> Query:
         """The query, its noise such that so many steps meet ε."""

@@ -69,7 +69,7 @@ class _Net:
         query = self.privacy.query_for(sampler, n, steps, None)
         net.module_.train()
         net.ledger_ = ledger_for(net.module_, None)
-        net.private_ = Private(net.module_, self._losses, query, ledger=net.ledger_)
+        net.private_ = Private(net.module_, self._losses, query, ledger=net.ledger_, isolate=self.privacy.isolate)
         net.trained_on_ = TrainedOn(dataset)
         if getattr(net, "classes", ()) is None:
             net.ledger_.disclose(CLASSES)

@@ -142,7 +142,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         query = self._privacy.query_for(sampler, n, steps, self._expected)
         loss = for_model(self.model) if self._loss_fn is None else self._loss_fn
         self._ledger, self._releases_loss = ledger_for(self.model, None), isinstance(query, WithLoss)
-        self.private = Private(self.model, loss, query, backend=self._backend, ledger=self._ledger)
+        self.private = Private(
+            self.model, loss, query, backend=self._backend, ledger=self._ledger, isolate=self._privacy.isolate
+        )
         if self._resume is not None:
             self.private.load_state_dict(self._resume)
             self._resume = None

@@ -67,6 +67,7 @@ _ITERATORS: tuple[type, ...] = (
     type(iter(())),
     type(iter({})),
 )
+_FRAMEWORKS = ("sordino.", "lightning.", "pytorch_lightning.", "lightning_fabric.", "transformers.trainer")
 _SMALL = 1 << 20
 """Tensors and arrays of up to so many bytes are written back after every record; larger ones must not be written to."""
 _FEWEST, _LONG = 8, 1000
@@ -112,8 +113,8 @@ class FrozenState:
                 raise Refusal(
                     "isolate=True: the model, the loss and the dataset reach too many objects to put them all back"
                 )
-            if type(thing).__module__.startswith("sordino."):
-                continue  # the library's own keep nothing of a record
+            if type(thing).__module__.startswith(_FRAMEWORKS) and not isinstance(thing, nn.Module):
+                continue  # the objects of this library and of a framework around the loop keep nothing of a record
             if not self._is_rows(thing):
                 waiting.extend(self._note(thing))
 
@@ -198,8 +199,11 @@ class FrozenState:
             kept = tensor.detach().clone()
 
             def write_back() -> None:
-                with torch.no_grad():
-                    tensor.detach().copy_(kept)
+                now = tensor.detach()
+                if now.shape != kept.shape:
+                    raise Refusal("isolate=True: a pass over a record gave a tensor another shape; need one that stays")
+                if not torch.equal(now.nan_to_num(), kept.nan_to_num()):
+                    now.copy_(kept)
 
             self._restore.append(write_back)
         return held

@@ -140,15 +140,17 @@ class Job:
 
     def private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
         """What trains it."""
+        isolate = self.settings.options.isolate
         return Private(
             self.problem.model,
             self.problem.loss_fn,
             self.query(),
             penalty=self.penalty(),
-            backend=self.backend(),
+            backend=None if isolate else self.backend(),
             seed=seed,
             ledger=ledger,
             mesh=ranks,
+            isolate=isolate,
         )
 
     @property

@@ -50,6 +50,8 @@ class Options:
     """Steps between checkpoints; None: twenty checkpoints in all."""
     physical_batch: int | None = None
     """Records processed at once; None: by the model's size."""
+    isolate: bool = False
+    """Load, collate and run every record by itself: slower, and the claim then rests on nothing tested."""
     keep_key: bool = False
     """Keep the noise key when the run is finished, for `sordino audit replay`; it is as secret as the data."""
 
@@ -63,7 +65,7 @@ class Options:
         diagnosis.asked(self.diagnose)
         if self.budget is not None:
             validate.positive("budget", self.budget)
-        for name in ("non_private", "show_private", "trace", "keep_key"):
+        for name in ("non_private", "show_private", "trace", "isolate", "keep_key"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
 

@@ -141,3 +141,9 @@ def test_evaluating_the_training_set_voids_the_claim(tmp_path):
 @pytest.mark.parametrize("kind", [AccumulatesByHand, ClipsFirst, SecondOptimizer, ReadsTheLot])
 def test_natural_misuses_print_no_epsilon(tmp_path, kind):
     assert isinstance(fitted(tmp_path, kind(), steps=3)[0].claim(), sd.NoGuarantee)
+
+
+def test_records_can_be_isolated(tmp_path):
+    made = fitted(tmp_path, steps=2, privacy=Privacy(query=QUERY, delta=1e-4, isolate=True))
+    said = (made[0] if isinstance(made, tuple) else made).claim()
+    assert any("by construction" in what for what in said.rests_on), str(said)

@@ -90,3 +90,9 @@ def test_scoring_the_training_set_voids_the_claim():
 @pytest.mark.parametrize("callback", [AccumulatesByHand, ClipsFirst, SecondOptimizer])
 def test_natural_misuses_print_no_epsilon(callback):
     assert isinstance(net(max_epochs=1, callbacks=[callback()]).fit(X, Y).claim_, sd.NoGuarantee)
+
+
+def test_records_can_be_isolated():
+    privacy = Privacy.target(epsilon=5.0, delta=1e-4, bound=1.0, isolate=True)
+    made = net(privacy=privacy, max_epochs=1, batch_size=20).fit(X[:60], Y[:60])
+    assert any("by construction" in what for what in made.claim_.rests_on)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -228,3 +229,11 @@ def test_natural_misuses_print_no_epsilon(tmp_path, callback, words):
     assert isinstance(said, sd.NoGuarantee)
     assert re.search(words, said.reason), said.reason
     assert "epsilon" not in done.metrics
+
+
+def test_records_can_be_isolated(tmp_path):
+    made = trainer(tmp_path, privacy=replace(FIXED, isolate=True), options={"max_steps": 2})
+    made.train()
+    said = made.claim()
+    assert isinstance(said, sd.Guarantee), str(said)
+    assert any("by construction" in what for what in said.rests_on)
