@@ -4,26 +4,32 @@ Losses may be random. Two passes over batches of one shape are compared with the
 single records draw different amounts, so they are compared with steady draws (`random/steady.py`), or, where numpy or
 Python were asked, by the distributions of their losses over many passes.
 
+Altered records may be ones that the loss cannot take: a target outside [0, 1], a count that is negative, an id that
+stands for nothing. Then a record stands in for another instead, which the loss can take. An error that only the probe's
+own batches cause is reported as such, without the words of the error, which may quote a record.
+
 Privacy: the probe runs on a fixed few records before the first draw, releases nothing, and its messages quote shapes and
 names only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sordino.gradients.batch import losses as losses_of
-from sordino.gradients.batch import mapped, size, take
+from sordino.gradients.batch import mapped, size, take, tensors
 from sordino.gradients.check import loss_vector
 from sordino.gradients.inventory import modules_of
 from sordino.gradients.protocol import LossFn
 from sordino.gradients.spectral import left_unmoved, vectors_of
+from sordino.gradients.user_state import UserState
 from sordino.gradients.written import made_up, refuse_changed, refuse_written
 from sordino.random.global_state import GlobalState, left_as_they_were, seed_all
 from sordino.random.steady import Steady
@@ -42,13 +48,47 @@ _NUDGES, _NOISE = 4, 8.0
 """Times the inputs are moved by a rounding error, and how far beyond what that does two losses may be apart."""
 
 _COUPLED = (
-    "changing one record changed the losses of others: the samples of a batch are coupled; need each loss to "
-    "depend on its own record alone; look for a normalisation, a ranking or a mean over the batch"
+    "changing one record changed the losses of others: the samples of a batch are coupled\n"
+    "  Why       Clipping bounds what one record contributes only if its loss depends on that record alone.\n"
+    "  Look for  a normalisation, a ranking or a mean over the batch, in the model and in the loss\n"
+    "  Fix       Make each loss depend on its own record alone."
 )
 _COUNTED = (
-    "a record's loss depends on which others are in the batch, or on how many: the samples are coupled; divide "
-    "by nothing in loss_fn that is counted over the batch"
+    "a record's loss depends on which others are in the batch, or on how many: the samples are coupled\n"
+    "  Why       Clipping bounds what one record contributes only if its loss depends on that record alone.\n"
+    "  Look for  a mean or a divisor that is counted over the batch, in the model and in the loss\n"
+    "  Fix       Divide by nothing that is counted over the batch."
 )
+_KEPT = (
+    "the same records with the same random numbers gave other losses the second time\n"
+    "  Why       What is kept of one batch reaches the losses of the next, where no clipping bounds it.\n"
+    "  Look for  a queue, a running statistic or a cache in the model or the loss; a random generator of its own\n"
+    "  Fix       Keep nothing of the records between batches, and draw from torch's, numpy's or Python's global\n"
+    "            generators, which the run seeds."
+)
+COUNTER = (
+    "the model or the loss counts its own calls: the same records gave other losses at the next call\n"
+    "  Why       How often a loss is called depends on how many records were drawn, so one record more would move\n"
+    "            the schedule of all later losses. The checks call it as well.\n"
+    "  Look for  a counter inside the loss or the model, such as self.step += 1 for annealing or warm-up\n"
+    "  Fix       Set the schedule in the loop, once per lot, and only read it in the loss:\n"
+    "                for step, lot in enumerate(private.draws(...)):\n"
+    "                    loss.weight = min(1.0, step / 1000)\n"
+    "                    private.backward(lot)"
+)
+
+
+def _cannot_run(error: Exception) -> str:
+    """Returns what is said of an error that a batch of one record causes.
+
+    Its words may quote a record, so they are left out.
+    """
+    return (
+        f"loss_fn raised {type(error).__name__} for a batch of one record, which this check made of the first records\n"
+        "  Why       Lots are drawn at random, so a batch may hold one record only.\n"
+        "  Look for  squeeze() without an axis, and code that needs at least two records\n"
+        "  Fix       Make loss_fn return a loss of shape (1,) for one record; try it with the first record of the dataset."
+    )
 
 
 def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
@@ -57,15 +97,20 @@ def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
     The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
     """
     samples = size(batch)  # which refuses what is no batch
-    asked = _Asked(model, loss_fn, batch)
-    refuse_written(model, asked.run, made_up(batch))  # before a private record has been seen
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    loss_vector(asked.run(batch).losses, samples)
-    refuse_changed(model, before)
-    asked.refuse_coupled(changed=samples - 1)
-    with evaluation_mode(model):
-        asked.refuse_coupled(changed=0)
-        asked.refuse_counted()
+    state = UserState([model, loss_fn])
+    asked = _Asked(model, loss_fn, batch, state)
+    try:
+        refuse_written(model, asked.run_as_it_is, made_up(batch))  # before a private record has been seen
+        state.put_back()
+        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        loss_vector(asked.run_as_it_is(batch).losses, samples)
+        refuse_changed(model, before)
+        asked.refuse_coupled(changed=samples - 1)
+        with evaluation_mode(model):
+            asked.refuse_coupled(changed=0)
+            asked.refuse_counted()
+    finally:
+        state.put_back()
 
 
 @dataclass(frozen=True)
@@ -85,20 +130,19 @@ class _Asked:
     model: nn.Module
     loss_fn: LossFn
     batch: Any
+    state: UserState
 
     def refuse_coupled(self, changed: int) -> None:
-        """Change one record, with the same random numbers."""
+        """Refuses a loss that changes for others when one record does, or that is not the same the second time."""
         first = self.run(self.batch)
-        if not _same(first.losses, self.run(self.batch).losses):
-            raise Refusal(
-                "the same records with the same random numbers gave other losses the second time: the model or the loss "
-                "keeps something from one batch to the next, or draws from a generator of its own; keep nothing of the "
-                "records between batches, and draw from torch's, numpy's or Python's global generators, which the run seeds"
-            )
+        if not _same(first.losses, self.run_as_it_is(self.batch).losses):
+            raise Refusal(COUNTER if self._is_counted(changed) else _KEPT)
         others = torch.arange(len(first.losses)) != changed
-        for factor in (-7.0, 0.01):
-            other = _changed(self.batch, changed, factor)
-            now = self.run(other)
+        for other in self._altered_batches(changed):
+            try:
+                now = self.run(other)
+            except Exception:  # the loss does not take such a record
+                continue
             if now.ended.same(first.ended):
                 if not self._same_but_rounding(first.losses, now.losses, others):
                     raise Refusal(_COUPLED)
@@ -108,10 +152,38 @@ class _Asked:
                 if one is not None and two is not None and not _same(one[others], two[others]):
                     raise Refusal(_COUPLED)
 
+    def _altered_batches(self, changed: int) -> list[Any]:
+        """Returns batches in which one record is another: scaled, mirrored between the values of the batch, or exchanged.
+
+        On a GPU an impossible value, such as a probability above 1, ends the process, so nothing is scaled there.
+        """
+        scaled = [_changed(self.batch, changed, partial(_scaled, factor)) for factor in (-7.0, 0.01)]
+        mirrored = _changed(self.batch, changed, lambda row, leaf: leaf.amin() + leaf.amax() - row)
+        exchanged = mapped(lambda leaf: _with_row(leaf, changed, leaf[changed - 1]), self.batch)
+        on_cpu = all(leaf.is_cpu for leaf in tensors(self.batch))
+        return [*scaled, mirrored, exchanged] if on_cpu else [mirrored, exchanged]
+
+    def _is_counted(self, changed: int) -> bool:
+        """Returns whether what changed from pass to pass is the same whatever the records are, as a counter is."""
+        self.state.put_generators_back()
+        first = self.run(self.batch).losses
+        self.state.put_generators_back()
+        if _same(first, self.run_as_it_is(self.batch).losses):
+            return False  # a generator of its own
+        self.run(self.batch)
+        after_itself = self.run_as_it_is(self.batch).losses
+        self.run(mapped(lambda leaf: _with_row(leaf, changed, leaf[changed - 1]), self.batch))
+        after_other = self.run_as_it_is(self.batch).losses
+        return _same(first, self.run(self.batch).losses) and _same(after_itself, after_other)
+
     def refuse_counted(self) -> None:
         """Each record by itself: has it the loss that it has among others?"""
         first = self.run(self.batch)
         singles = [take(self.batch, slice(i, i + 1)) for i in range(len(first.losses))]
+        try:
+            self.run(singles[0])
+        except Exception as error:
+            raise Refusal(_cannot_run(error)) from None
         if not first.drawn:
             alone = torch.cat([self.run(single).losses for single in singles])
             if not self._same_but_rounding(first.losses, alone):
@@ -158,7 +230,12 @@ class _Asked:
         return None if steady.unknown or not ran.torch_only else ran.losses
 
     def run(self, batch: Any, seed: int = 0) -> _Ran:
-        """One pass by a seed; the generators and the vectors of spectral norms are left as they were."""
+        """Makes one pass by a seed, from the state in which the user's objects were found."""
+        self.state.put_back()
+        return self.run_as_it_is(batch, seed)
+
+    def run_as_it_is(self, batch: Any, seed: int = 0) -> _Ran:
+        """Makes one pass by a seed; the generators and the vectors of spectral norms are left as they were."""
         with left_as_they_were(), left_unmoved(vectors_of(modules_of(self.model))), torch.enable_grad():
             seed_all(seed)
             began = GlobalState.now()
@@ -217,17 +294,24 @@ def _nudged(batch: Any, seed: int) -> Any:
     return mapped(nudge, batch)
 
 
-def _changed(batch: Any, i: int, factor: float) -> Any:
-    """The batch with record i made very different."""
+def _changed(batch: Any, i: int, number: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """Returns the batch with record i made very different; `number` changes a row of numbers, given its tensor too."""
 
     def change(leaf: Tensor) -> Tensor:
-        result = leaf.clone()
         if leaf.dtype == torch.bool:
-            result[i] = ~leaf[i]
-        elif leaf.is_floating_point():
-            result[i] = 3 + factor * leaf[i]
-        else:
-            result[i] = leaf[i - 1]  # another record's own value is always a legal label or token
-        return result
+            return _with_row(leaf, i, ~leaf[i])
+        if leaf.is_floating_point():
+            return _with_row(leaf, i, number(leaf[i], leaf))
+        return _with_row(leaf, i, leaf[i - 1])  # another record's own value is always a legal label or token
 
     return mapped(change, batch)
+
+
+def _scaled(factor: float, row: Tensor, leaf: Tensor) -> Tensor:
+    return 3 + factor * row
+
+
+def _with_row(leaf: Tensor, i: int, row: Tensor) -> Tensor:
+    result = leaf.clone()
+    result[i] = row
+    return result

@@ -18,12 +18,16 @@ from sordino.refusal import Refusal
 
 
 def made_up(batch: Any) -> Any:
-    """A batch of the same shapes and types that holds nothing of the records: noise for numbers, zeros for the rest."""
+    """Returns a batch of the same shapes and types that holds nothing of the records: noise for numbers, zeros for the
+    rest.
+
+    The noise lies between 0 and 1, which most losses take: targets of a binary cross-entropy, probabilities, counts.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def invent(leaf: Tensor) -> Tensor:
         if leaf.is_floating_point():
-            return torch.randn(leaf.shape, generator=generator).to(leaf)
+            return torch.rand(leaf.shape, generator=generator).to(leaf)
         return torch.zeros_like(leaf)
 
     return mapped(invent, batch)

@@ -25,6 +25,8 @@ from sordino.refusal import Refusal
 from sordino.sampling.sampler import Draw
 
 Load = Callable[[Indices], Any]
+Alter = Callable[[list[Any]], list[Any]]
+"""From the records that were read to those that collate is given instead."""
 
 
 @runtime_checkable
@@ -63,8 +65,14 @@ class Reads(Protocol):
         """Returns the loader of single records, and which of them these indices stand for."""
         ...
 
-    def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
-        """The batch."""
+    def code(self) -> list[Any]:
+        """Returns what a user wrote that is run to make a batch: the dataset and collate."""
+        ...
+
+    def __call__(
+        self, indices: Indices, before: Callable[[int], None] | None = None, alter: Alter | None = None
+    ) -> Any:
+        """The batch; `alter` changes the records that were read before they are joined."""
         ...
 
 
@@ -117,13 +125,24 @@ class Loader:
         """Returns one record as the dataset gives it, before collate."""
         return self._dataset[index]
 
-    def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
+    def code(self) -> list[Any]:
+        """Returns the dataset and collate; nothing where batches are rows of tensors."""
+        return [] if self._tensors is not None else [self._dataset, self._collate]
+
+    def __call__(
+        self, indices: Indices, before: Callable[[int], None] | None = None, alter: Alter | None = None
+    ) -> Any:
         """The batch of these records.
 
         `before(k)` is called before the record at place k is read, and `before(-1)` before collate: to seed generators.
+        `alter` is given the records that were read, and returns those that are joined: for tests with records that the
+        dataset does not hold.
         """
         if self._tensors is not None:
-            return self._tensors(indices)
+            batch = self._tensors(indices)
+            if alter is None:
+                return batch
+            return tuple(joined(alter([tuple(column[k] for column in batch) for k in range(len(indices))])))
         rows = indices.tolist()
         if self._many is not None:
             records = self._many(rows)
@@ -136,7 +155,7 @@ class Loader:
                 records.append(self._dataset[i])
         if before is not None:
             before(-1)
-        return plain(self._join(records))
+        return plain(self._join(records if alter is None else alter(list(records))))
 
 
 def _copied(thing: Any) -> Any:

@@ -26,7 +26,7 @@ from sordino.lots.cutting import Indices, chunks
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
-    from sordino.lots.loading import Loader, Reads
+    from sordino.lots.loading import Alter, Loader, Reads
 
 
 class Sites(Dataset[Any]):
@@ -145,6 +145,12 @@ class OwnRecords:
         """Returns the loader of single records of all sites, and the numbers of these among them."""
         return self._load.by_record(self._sites.numbers(indices))
 
-    def __call__(self, indices: Indices, before: Callable[[int], None] | None = None) -> Any:
+    def code(self) -> list[Any]:
+        """Returns what a user wrote that is run to make a batch."""
+        return self._load.code()
+
+    def __call__(
+        self, indices: Indices, before: Callable[[int], None] | None = None, alter: Alter | None = None
+    ) -> Any:
         """The batch."""
-        return self._load(self._sites.numbers(indices), before)
+        return self._load(self._sites.numbers(indices), before, alter)

@@ -26,7 +26,7 @@ from torch import Tensor
 from sordino import validate
 from sordino.gradients.batch import mapped, tensors
 from sordino.gradients.unit_loss import UnitBatch
-from sordino.lots.loading import Loader
+from sordino.lots.loading import Alter, Loader
 from sordino.random.rng import Rng
 from sordino.refusal import Refusal
 
@@ -163,7 +163,13 @@ class UnitLoader:
         rows, taken = self.members.chosen(indices, self.stream)
         return self.load, np.unique(rows[taken])
 
-    def __call__(self, indices: Rows, before: Callable[[int], None] | None = None) -> UnitBatch:
+    def code(self) -> list[Any]:
+        """Returns what a user wrote that is run to make a batch."""
+        return self.load.code()
+
+    def __call__(
+        self, indices: Rows, before: Callable[[int], None] | None = None, alter: Alter | None = None
+    ) -> UnitBatch:
         """The batch of these units; `before(k)` is called before the first record of the unit at place k is read."""
         rows, taken = self.members.chosen(indices, self.stream)
         k = self.members.records
@@ -174,7 +180,7 @@ class UnitLoader:
             elif before is not None and place < 0:
                 before(place)
 
-        batch = self.load(rows.reshape(-1), None if before is None else before_record)
+        batch = self.load(rows.reshape(-1), None if before is None else before_record, alter)
         if any(leaf.dim() == 0 or len(leaf) != rows.size for leaf in tensors(batch)):
             raise Refusal(
                 "collate returned another number of rows than it was given records: need one row per record in every "

@@ -30,6 +30,14 @@ _FILLS = frozenset(
 """Draws whose elements have one law."""
 
 
+_UNIFORM = (("from", 0.0), ("to", 1.0))
+"""What `uniform_` is given, in order, and by default."""
+
+LOW_DRAWS, HIGH_DRAWS = 1, 10
+"""Seeds whose uniform draws are about 0.06 and 0.66: under the first one dropout keeps everything and a mask of a share
+of the tokens hides all of them, under the second it is often the other way round."""
+
+
 class Steady(TorchDispatchMode):
     """While it lasts, random tensors are constants that this seed gives."""
 
@@ -75,6 +83,11 @@ class Steady(TorchDispatchMode):
         out: Tensor = func(*args, **kwargs)
         one = torch.empty((), dtype=out.dtype if out.dtype != torch.bool else torch.float32)
         generator = self._generator()
+        if name in ("rand", "rand_like"):
+            return out.fill_(self._uniform(out).item())
+        if name == "uniform_":
+            low, high = (*args[1:3], *(kwargs.get(key, value) for key, value in _UNIFORM[len(args) - 1 :]))
+            return out.fill_(low + (high - low) * self._uniform(out).item())
         if name.endswith("_"):
             given = {key: value for key, value in kwargs.items() if key != "generator"}
             getattr(one, name)(*args[1:], **given, generator=generator)
@@ -83,6 +96,4 @@ class Steady(TorchDispatchMode):
         elif name.startswith("randint"):
             bounds = [a for a in (args[1:] if name == "randint_like" else args) if isinstance(a, int)][:2]
             one.random_(*(bounds if len(bounds) == 2 else (0, bounds[0])), generator=generator)
-        else:
-            one.uniform_(generator=generator)
         return out.fill_(one.item())

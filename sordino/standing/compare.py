@@ -17,6 +17,8 @@ from torch import Tensor
 
 _FLOOR = 0.05
 """Lengths and losses below this share of the usual one are compared as if they had it."""
+NOTHING = 1e-12
+"""Lengths and losses of about this size and below are nothing: no bound is so small that they could matter."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def directions(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
     """Weights (B, 1) that give every watched row about unit length, with its sign; rows that are not finite get 0."""
     fine = lengths.isfinite() & watched
     usual = float(lengths[fine].median()) if bool(fine.any()) else 1.0
-    weights = signs / (lengths + _FLOOR * usual + torch.finfo(lengths.dtype).tiny)
+    weights = signs / (lengths + _FLOOR * usual + NOTHING)
     return torch.where(fine, weights, 0.0).unsqueeze(1)
 
 
@@ -55,7 +57,7 @@ def _rows(one: Tensor, other: Tensor, watched: Tensor) -> float:
     if not len(a):
         return 0.0
     size = torch.maximum(a.abs(), b.abs())
-    floor = _FLOOR * float(size.median()) + torch.finfo(torch.float32).tiny
+    floor = _FLOOR * float(size.median()) + NOTHING
     return float(((a - b).abs() / (size + floor)).max())
 
 

@@ -5,29 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sordino.gradients.probe import COUNTER
+
 
 class Broken(Enum):
     """The promises, each with what is said when it is broken. Nothing private is quoted: no count, no loss, no norm."""
 
     AGAIN = (
-        "the same records with the same random numbers gave other losses or gradients the second time: the model, the loss "
-        "or a hook keeps something from one batch to the next (a queue, a running statistic, a counter), or draws from a "
-        "generator of its own; keep nothing of the records between batches, set schedules from the loop, and draw from "
-        "torch's, numpy's or Python's global generators, which the run seeds"
+        "the same records with the same random numbers gave other losses or gradients the second time\n"
+        "  Why       What is kept of one batch reaches the losses of the next, where no clipping bounds it.\n"
+        "  Look for  a queue, a running statistic or a cache in the model, the loss, collate or a hook;\n"
+        "            a random generator of its own, such as numpy.random.default_rng() or torch.Generator()\n"
+        "  Fix       Keep nothing of the records between batches, and draw from torch's, numpy's or Python's global\n"
+        "            generators, which the run seeds."
     )
+    COUNTED = COUNTER
     EXCHANGED = (
-        "exchanging one record changed the losses or gradients of others in its batch: the samples are coupled; look for a "
-        "statistic, a ranking, a maximum or a padding taken over the batch in the model, the loss, a hook or collate, and "
-        "make each loss depend on its own record alone (mask what is padded, divide by nothing counted over the batch, "
-        "draw what is random from torch's, numpy's or Python's global generators)"
+        "exchanging one record changed the losses or gradients of others in its batch: the samples are coupled\n"
+        "  Why       Clipping bounds what one record contributes only if its loss depends on that record alone.\n"
+        "  Look for  a statistic, a ranking or a maximum taken over the batch in the model, the loss, a hook or collate;\n"
+        "            padding that is not masked; a divisor counted over the batch, such as the number of its tokens\n"
+        "  Fix       Make each loss depend on its own record: mask what is padded, divide by what is counted in the\n"
+        "            record, and draw what is random from torch's, numpy's or Python's global generators."
     )
     ROWS = (
-        "collate returned another number of rows than it was given records: who is left out, or added, may depend on the "
-        "others; leave records out of the dataset beforehand, by a rule that looks at each alone"
+        "collate returned another number of rows than it was given records\n"
+        "  Why       Who is left out, or added, may depend on the others.\n"
+        "  Fix       Leave records out of the dataset beforehand, by a rule that looks at each alone."
     )
     ALONE = (
-        "a record taken alone has another gradient than in its batch: what it is padded with, scaled by or sorted among "
-        "reaches it; look at collate, the dataset and the model, and make each record's loss the same in any company"
+        "a record taken alone has another gradient than in its batch: the samples are coupled\n"
+        "  Why       What it is padded with, scaled by or sorted among reaches it, and depends on the other records.\n"
+        "  Look for  padding that is not masked, and sizes or statistics of the batch, in collate, the dataset,\n"
+        "            the model and the loss\n"
+        "  Fix       Make each record's loss the same in any company."
     )
     READ = (
         "a record reads differently when other rows of the dataset are exchanged: __getitem__, a transform or collate "

@@ -23,10 +23,10 @@ from sordino.random.rng import Rng
 from sordino.ranks.group import Ranks
 from sordino.ranks.ranked_lot import first_of
 from sordino.refusal import Refusal
+from sordino.standing.alterations import ALTERATIONS
 from sordino.standing.double import Rounding
 from sordino.standing.finding import Finding
 from sordino.standing.moments import Moments, Pieces, mark_of
-from sordino.standing.neighbours import EXTREMES
 from sordino.standing.own_pass import Drawn, OwnPass, OwnPassTest, Remembered
 from sordino.standing.questions import StandingTest
 
@@ -74,7 +74,7 @@ class Guard:
     ) -> None:
         self._ranks, self._gradients = ranks, gradients
         rounding = Rounding(model, gradients.gradients_of)
-        self._test = StandingTest(gradients.gradients, model, rounding)
+        self._test = StandingTest(gradients.gradients, model, rounding, code=[gradients.loss_fn])
         self._own_test = OwnPassTest(gradients.gradients, model, rounding)
         self._moments, self._void = Moments(stream), void
         self._lot: _Lot | None = None  # drawn last, and not tested yet
@@ -196,7 +196,7 @@ class Guard:
 
     def _ask_few(self, lot: _Lot, stream: Rng, *, thorough: bool) -> Finding | None:
         """Asks the questions on a few records, in passes of their own."""
-        extremes = len(EXTREMES) if lot.number < _FIRST else _SOME if thorough else 1
+        extremes = len(ALTERATIONS) if lot.number < _FIRST else _SOME if thorough else 1
         return self._test(lot.load, lot.indices, lot.n, stream, extremes=extremes, thorough=thorough)
 
     def _ask_in_passes_of_its_own(self, ranks: Ranks | None, *, released: bool, thorough: bool, whole: float) -> None:

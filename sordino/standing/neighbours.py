@@ -1,4 +1,4 @@
-"""Batches for the standing test: drawn records, the same with one exchanged, one of them alone.
+"""Batches for the neighbour test: drawn records, the same with one exchanged or altered, one of them alone.
 
 They are loaded and collated as training does it, so that the padding, scaling or sorting on the way is in them.
 A record that is read with random changes is read with its own random numbers each time, wherever it stands.
@@ -12,31 +12,24 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from sordino.gradients.batch import mapped, tensors
-from sordino.lots.loading import Reads
+from sordino.gradients.batch import tensors
+from sordino.lots.loading import Alter, Reads
 from sordino.random.global_state import next_draws, seed_all
 
-Change = Callable[[Tensor], Tensor]
-"""From rows of records to rows that may be anything their type can hold."""
+Draws = tuple[int, float, int]
+"""What the global generators give next."""
 
 
-def _scaled(factor: float) -> Change:
-    return lambda row: 3 + factor * row
+@dataclass(frozen=True)
+class Loaded:
+    """A batch as a test loads it."""
 
-
-EXTREMES: tuple[Change, ...] = (
-    _scaled(-7.0),
-    _scaled(1e3),
-    lambda row: torch.full_like(row, float("nan")),
-    lambda row: torch.full_like(row, float("inf")),
-)
-"""What a record's numbers may become; a neighbouring dataset may hold anything."""
-
-_TYPES = (torch.uint8,)
+    batch: Any
+    drew: bool  # collate drew at random, or a generator of the user's own did
+    ended: tuple[Draws | None, Draws]  # where the generators stood after reading, if that is known, and after collate
+    reload: Callable[..., Loaded]  # loads the same once more
 
 
 @dataclass(frozen=True)
@@ -52,51 +45,47 @@ class RecordsTogether:
         places: Sequence[int] | None = None,
         exchanged: Mapping[int, int] | None = None,
         *,
+        alter: Alter | None = None,
         unread: bool = False,
-    ) -> tuple[Any, bool]:
-        """The batch of these places (all of them if None), some records exchanged; and whether collate drew at random.
+    ) -> Loaded:
+        """Loads the batch of these places (all of them if None), with some records exchanged or altered.
 
-        `unread`: from the dataset as it was before any record had been read.
+        Args:
+            places: which of the records, by their places among them.
+            exchanged: records of the dataset that stand at some places instead.
+            alter: changes the records after they were read and before they are collated.
+            unread: whether to read from the dataset as it was before any record had been read.
+
         """
         kept = list(range(len(self.indices))) if places is None else list(places)
         indices = self.indices[kept].copy()
         for place, by in (exchanged or {}).items():
             indices[kept.index(place)] = by
-        collated = False
+        one_by_one, collated = False, False
+        after_reading: Draws | None = None
 
         def before(k: int) -> None:
-            nonlocal collated
-            collated = k < 0
-            seed_all(self.seed if collated else self.seed + 1 + kept[k])
+            nonlocal one_by_one, collated, after_reading
+            if k >= 0:
+                one_by_one = True
+                seed_all(self.seed + 1 + kept[k])
+                return
+            # Records that are read all at once share their random numbers, so it matters how many were drawn.
+            collated, after_reading = True, None if one_by_one else next_draws()
+            seed_all(self.seed)
 
-        made = (self.load.unread() if unread else self.load)(indices, before)
-        return made, collated and next_draws() != self._untouched
+        seed_all(self.seed)
+        made = (self.load.unread() if unread else self.load)(indices, before, alter)
+        after_collate = next_draws()
+        return Loaded(made, collated and after_collate != self.untouched, (after_reading, after_collate), self.batch)
 
     @cached_property
-    def _untouched(self) -> tuple[int, float, int]:
+    def untouched(self) -> Draws:
         """What is drawn next where collate drew nothing."""
         seed_all(self.seed)
         return next_draws()
 
 
-def extreme(batch: Any, places: list[int], change: Change, *, low: bool) -> Any | None:
-    """The batch with some records' numbers made extreme; None where none may be: tokens and labels may not."""
-    if not any(leaf.is_floating_point() or leaf.dtype in _TYPES for leaf in tensors(batch)):
-        return None
-
-    def changed(leaf: Tensor) -> Tensor:
-        if not (leaf.is_floating_point() or leaf.dtype in _TYPES):
-            return leaf
-        result = leaf.clone()
-        if leaf.is_floating_point():
-            result[places] = change(leaf[places])
-        else:
-            result[places] = 0 if low else torch.iinfo(leaf.dtype).max
-        return result
-
-    return mapped(changed, batch)
-
-
 def shapes(batch: Any) -> tuple[tuple[int, ...], ...]:
-    """Of its tensors."""
+    """Returns the shapes of a batch's tensors."""
     return tuple(tuple(leaf.shape) for leaf in tensors(batch))

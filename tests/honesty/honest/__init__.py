@@ -8,6 +8,7 @@ from tests.honesty.honest.loop import LOOPS
 from tests.honesty.honest.nouns import NOUNS
 from tests.honesty.honest.randomness import CHANCE
 from tests.honesty.honest.steps import STEPS
+from tests.honesty.honest.valid_records import VALID
 from tests.honesty.honest.weights import WEIGHTS
 
-HONEST = [*LAYERS, *WEIGHTS, *CHANCE, *LOOPS, *STEPS, *NOUNS, *HONEST_ROWS]
+HONEST = [*VALID, *LAYERS, *WEIGHTS, *CHANCE, *LOOPS, *STEPS, *NOUNS, *HONEST_ROWS]
