@@ -53,7 +53,8 @@ def canonical(event: Event) -> Event:
         return event
     reasons = _reasons(event)
     if reasons:
-        return NonPrivate("; ".join(reasons))
+        many_lines = any("\n" in reason for reason in reasons)
+        return NonPrivate(("\n" if many_lines else "; ").join(reasons))
     return _shorten(event)
 
 
