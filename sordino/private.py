@@ -236,14 +236,14 @@ class Private(Declares, Saved):
                 if draw is None or loaded is None or indices is None:
                     break
                 left -= 1
-                self._checks.last_of_loop = left == 0
+                self._checks.last_of_loop = phase.ended = left == 0
                 lot = self._drawn(phase, draw, loaded, request.expected)
                 self._checks.drawn(run.page or "", lot.step, request.own, indices, request.here[1], chunk)
                 yield lot
             if self._together.ended(run):
                 self._checks.before_claim()  # all ranks are here, and one may ask for the claim alone
         finally:
-            self._checks.tripwire.looping = False
+            self._checks.tripwire.looping, phase.ended = False, True
 
     def backward(self, lot: Lot | Any) -> Sealed[Tensor]:
         """Ask the query of a lot and write the noisy mean to `.grad`.

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from sordino import environment
 from sordino.algorithms.dpsgd import Query
 from sordino.algorithms.dry_run import dry_step
 from sordino.door import claims
@@ -67,9 +68,19 @@ class Progress:
         self.state = self.query.init()
 
     def begin(self, sampler: Sampler, n: int, chunk: int) -> Phase:
-        """A new phase of draws, or the rest of the one a loaded state was saved in."""
-        source, saved = (repr(sampler), n), self.saved
-        phase = saved if saved is not None and saved.source == source else Phase(self.phases, source)
+        """Returns a new phase of draws, or the one that these draws go on with.
+
+        A state that was loaded goes on with the phase it was saved in. A run that can be replayed goes on with its last
+        phase too, once that has ended: its replay, from a state in the middle, would do so, and must draw the same.
+        """
+        source, saved, last = (repr(sampler), n), self.saved, self.phase
+        if saved is not None and saved.source == source:
+            phase = saved
+        elif self.by_shapes and last is not None and last.ended and last.source == source:
+            phase = last
+        else:
+            phase = Phase(self.phases, source)
+        phase.ended = False
         self.phases = max(self.phases, phase.number + 1)
         self.phase, self.saved, self.chunk = phase, None, chunk
         return phase
@@ -138,6 +149,7 @@ class Progress:
             "encrypted": self._key().encrypt({"counters": counters, "memory": memory}),
             "remembers_records": memory is not None,
             "repeatable": self._is_repeatable(),
+            "environment": environment.here() if self._is_repeatable() else None,
             "steps": self.steps,
             "phases": self.phases,
             "phase": -1 if now is None else now.number,
@@ -187,7 +199,8 @@ class Progress:
 
         Raises:
             WrongKey: if the secret of the replay is not that of the state.
-            Refusal: if the replay could come to other bits, because the run chose by a stopwatch after the state.
+            Refusal: if the replay could come to other bits, because the run chose by a stopwatch after the state, or
+                because code, libraries, processor or threads are others.
 
         """
         old = state["format"] == _WITH_KEY
@@ -208,6 +221,13 @@ class Progress:
             repeatable = state["repeatable"]
         if not repeatable and not replay.entered:
             raise Refusal(_MEASURED)
+        other = environment.difference(state.get("environment") or {}, environment.here())
+        if other and not old and not replay.entered:
+            raise Refusal(
+                f"this state was saved elsewhere: {other}.\n"
+                "A replay here may round differently, and then one noise hides two sums.\n"
+                "Replay it where it was saved, or load it without replay=: it goes on with a new key."
+            )
         return streams, memory
 
     def renew(self, *, draws: bool) -> None:

@@ -21,6 +21,8 @@ class Phase:
     source: tuple[str, int]  # sampler and size of the dataset
     position: int = 0
     memory: Callable[[], Any] | None = None  # what an informed sampler left behind
+    ended: bool = False
+    """The call has made all its lots, or was left: nobody draws from it any more."""
 
     def moved(self, draw: Draw) -> None:
         """One draw further."""
