@@ -20,6 +20,9 @@ from tests.untested import untested
 DATA = TensorDataset(torch.randn(24, 2, 6, 6, generator=torch.Generator().manual_seed(3)))
 
 
+torch.optim.SGD([torch.zeros(1)], lr=0.1)  # imports seconds' worth of torch, here once and not in every process
+
+
 def convolutional():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.Flatten(2), nn.Linear(36, 5))
