@@ -1,4 +1,4 @@
-"""sordino: differentially private training in which a privacy statement can be printed only when it is true.
+"""sordino: differentially private training; ε is printed with what it rests on, or not at all.
 
 Every name is resolved on first use: `import sordino.events` and the accountants must not pull torch in. Weighers, samplers
 and queries are not listed here: they declare themselves in their own files (`declared.py`). Type checkers read

@@ -53,6 +53,7 @@ def test_a_block_runs_and_prints_what_the_page_says(code, expected):
 def without_coins(text: str) -> str:
     """The text but for what the run's secret coins decide: how many lots had the standing test, and whether it saw more."""
     text = re.sub(r"\na record taken alone has another gradient than in its batch[^\n]*(\n  [^\n]*)*", "", text)
+    text = re.sub(r"less than \d+ % of lots", "less than some % of lots", text)
     return re.sub(r"[\d,]+ of ([\d,]+ lots replayed)", r"some of \1", text)
 
 

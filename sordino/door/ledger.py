@@ -182,7 +182,9 @@ class Ledger:
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What holds the facts about the user's code that the events take for granted."""
-        return (*lot_counts.said(self._counts.values(), self._unit), *self._declared)
+        counts = list(self._counts.values())
+        word = lot_counts.taken_on_your_word(counts, self._unit)
+        return (*lot_counts.said(counts, self._unit), *self._declared, *word)
 
     def noised(self, coordinates: int) -> None:
         """Noise is added to so many numbers at once: what its end costs grows with them."""

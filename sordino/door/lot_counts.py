@@ -66,14 +66,22 @@ def said(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
     return tuple(lines)
 
 
-def tests_said(counts: Iterable[LotCounts]) -> str | None:
-    """Returns what the tests of a run would have found, in words, or None if nothing had to be tested.
+def taken_on_your_word(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
+    """Returns one line about what a claim of a training run takes on the user's word; nothing where no lot was drawn.
 
-    >>> tests_said([LotCounts(7200, 73)])
-    'couplings of records that show in fewer than 5 % of lots'
+    >>> taken_on_your_word([LotCounts(7200, 73)])[0]
+    'your word: initial weights are public, a record is one row of the data, no coupling shows in less than 5 % of lots'
+    >>> taken_on_your_word([LotCounts(100, isolated=100)])[0]
+    'your word: initial weights are public, a record is one row of the data'
     """
-    every = [count for count in counts if count.drawn > count.isolated]
-    if not every:
-        return None
-    share = smallest_share(sum(count.tested for count in every))
-    return f"couplings of records that show in fewer than {math.ceil(100 * share)} % of lots"
+    drawn = [count for count in counts if count.drawn]
+    if not drawn:
+        return ()
+    words = ["initial weights are public"]
+    if unit == "record":  # what another unit is, the user has declared, and the claim says it in a line of its own
+        words.append("a record is one row of the data")
+    tested = [count for count in drawn if count.drawn > count.isolated]
+    if tested:
+        share = smallest_share(sum(count.tested for count in tested))
+        words.append(f"no coupling shows in less than {math.ceil(100 * share)} % of lots")
+    return (f"your word: {', '.join(words)}",)
