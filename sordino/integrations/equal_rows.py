@@ -1,12 +1,15 @@
 """Whether a table of numbers, or of tokenised texts, has rows of another: by salted digests, as copies have other memory.
 
-Privacy: a row of which the training set has two is no sign of anybody, so rows that it has once are looked for; and a few
-equal rows are chance.
+Copies are known again when they were changed a little: numbers that were rounded agree on a grid of a fraction of a
+column's deviation, texts agree without their padding. A part of the rows is enough, if it is more than chance explains.
+
+Privacy: a row of which the training set has two is no sign of anybody, so rows that it has once are looked for. How many
+independent records would hit such a row by chance is estimated from the training set itself (Good 1953): the mass of
+everything seen once is about 2·N₂/n, where N₂ is the number of different rows that are there twice.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
-_BY_CHANCE, _ALARM = 0.37, 1e-6
+_MOST_BY_CHANCE, _ALARM = 0.37, 1e-6
 """Of independent records at most 1/e are expected to equal a row that the training set has once: a cell that holds
-λ records in expectation holds exactly one with probability λe^−λ ≤ 1/e. More than that, by Hoeffding's bound at one
-false alarm in a million, is no accident."""
+λ records in expectation holds exactly one with probability λe^−λ ≤ 1/e. More hits than that, or than the estimate, are an
+accident once in a million times."""
+_GRIDS = (None, 1 / 32, 1 / 4)
+"""Rows are compared in every bit, and on grids of these shares of a column's deviation."""
 _BLOCK = 4096
 _TEXTS = 50_000
 """Texts that are read through to compare them; more would take more than a second."""
@@ -29,66 +34,132 @@ _salt = secrets.randbits(128)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of a table that it has once, as salted digests: enough to know them again, too little to read them."""
+class _Form:
+    """The rows of a table that it has once, in one precision, as salted digests."""
 
     once: NDArray[np.uint64]
+    chance: float  # that an independent record equals one of them
+    unit: NDArray[np.float64] | None  # of the grid, one per column
+
+    @staticmethod
+    def of(found: NDArray[np.uint64], unit: NDArray[np.float64] | None) -> _Form:
+        """Returns the form of some digests, one per row or several of which any may be met again."""
+        if found.ndim == 2:  # each digest of a row once
+            ordered = np.sort(found, axis=1)
+            keep = np.column_stack([np.ones(len(ordered), dtype=bool), np.diff(ordered, axis=1) != 0])
+            values, counts = np.unique(ordered[keep], return_counts=True)
+        else:
+            values, counts = np.unique(found, return_counts=True)
+        twice, n = float((counts == 2).sum()), max(1, len(found))
+        upper = (2 * twice + 6 * np.sqrt(2 * twice + 1) + 4) / n
+        return _Form(values[counts == 1], min(_MOST_BY_CHANCE, float(upper)), unit)
+
+    def explains(self, hits: int, rows: int) -> bool:
+        """Returns whether chance explains that so many of these rows are met again."""
+        from scipy.stats import binom
+
+        return bool(binom.sf(hits - 1, rows, self.chance) > _ALARM)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table in several precisions: enough to know its rows again, too little to read them."""
+
+    forms: tuple[_Form, ...]
 
     @classmethod
     def of(cls, table: Any) -> Rows | None:
-        """Of a table of numbers; None where it is none."""
-        found = digests(table)
-        if found is None:
+        """Returns the rows of a table of numbers, or of digests; None where it is none."""
+        exact = digests(table)
+        if exact is None:
             return None
-        values, counts = np.unique(found, return_counts=True)
-        return cls(values[counts == 1])
+        if _are_digests(table):
+            return cls((_Form.of(exact, None),))
+        deviation = _plain(table).reshape(len(exact), -1).std(axis=0, dtype=np.float64) if len(exact) else np.ones(1)
+        deviation = np.where(np.isfinite(deviation) & (deviation > 0), deviation, 1.0)
+        units = [None if share is None else share * deviation for share in _GRIDS]
+        forms = []
+        for unit in units:
+            found = digests(table, unit)
+            assert found is not None, "it is a table of numbers"
+            forms.append(_Form.of(found, unit))
+        return cls(tuple(forms))
 
     def hold(self, table: Any, *, one: bool = False) -> bool:
         """Are more of its rows here than chance explains? Of a view of the same memory, which may hold others, `one`.
 
         >>> x = np.random.default_rng(0).random((300, 4))
         >>> trained = Rows.of(x[:200])
-        >>> trained.hold(x[200:]), trained.hold(x[:50].tolist()), trained.hold(x)
-        (False, True, True)
+        >>> trained.hold(x[200:]), trained.hold(x[:50].tolist()), trained.hold(x), trained.hold(x[:50].round(3))
+        (False, True, True, True)
         """
-        found = digests(table)
-        if found is None or not len(found):
-            return False
-        share = float(np.isin(found, self.once).mean())
-        if one:
-            return share > 0
-        return share > _BY_CHANCE + math.sqrt(-math.log(_ALARM) / (2 * len(found)))
+        for form in self.forms[:1] if one else self.forms:
+            found = digests(table, form.unit)
+            if found is None or not len(found):
+                return False
+            hit = np.isin(found, form.once)
+            hits = int((hit if hit.ndim == 1 else hit.any(axis=1)).sum())
+            if hits and (one or not form.explains(hits, len(found))):
+                return True
+        return False
 
 
-def digests(table: Any) -> NDArray[np.uint64] | None:
-    """One number per row, equal for equal rows; None for what is no table of numbers."""
-    if isinstance(table, np.ndarray) and table.dtype == np.uint64 and table.ndim == 1:
-        return table  # they are digests
-    bare = table.detach().cpu().numpy() if isinstance(table, Tensor) else table
+def _are_digests(table: Any) -> bool:
+    return isinstance(table, np.ndarray) and table.dtype == np.uint64
+
+
+def _plain(table: Any) -> NDArray[Any]:
+    return np.asarray(table.detach().cpu().numpy() if isinstance(table, Tensor) else table)
+
+
+def digests(table: Any, unit: NDArray[np.float64] | None = None) -> NDArray[np.uint64] | None:
+    """Returns one number per row, equal for rows that are equal, or equal on a grid; None for no table of numbers."""
+    if _are_digests(table):
+        found: NDArray[np.uint64] = table
+        return found
     try:
-        array = np.asarray(bare)
+        array = _plain(table)
         if array.ndim < 2 or array.dtype.kind not in "biuf":
             return None
     except (TypeError, ValueError):  # rows of different lengths, or no numbers
         return None
     wide = array.reshape(len(array), -1)
+    if unit is not None and len(unit) != wide.shape[1]:
+        return None
     weights = np.random.default_rng(_salt).integers(0, 2**64, size=wide.shape[1], dtype=np.uint64)
     found = np.empty(len(wide), dtype=np.uint64)
     for start in range(0, len(wide), _BLOCK):
-        block = np.ascontiguousarray(wide[start : start + _BLOCK], dtype=np.float32) + np.float32(0.0)  # −0.0 is 0.0
+        block = wide[start : start + _BLOCK]
+        if unit is not None:
+            block = np.rint(np.nan_to_num(block.astype(np.float64), posinf=0.0, neginf=0.0) / unit)
+        block = np.ascontiguousarray(block, dtype=np.float32) + np.float32(0.0)  # −0.0 is 0.0
         found[start : start + _BLOCK] = (block.view(np.uint32).astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64)
     return found
 
 
 def _texts(dataset: Any) -> NDArray[np.uint64] | None:
-    """Digests of tokenised records, which `map` and other tools copy; None for what is none, or too long to read."""
+    """Returns digests of tokenised records, which tools copy and pad; None for what is none, or too long to read.
+
+    A text has three digests: as it is without what its mask hides, and without the run of equal tokens at its end or at its
+    beginning, which is the padding where there is no mask.
+    """
     try:
         if not 0 < len(dataset) <= _TEXTS or not isinstance(dataset[0], Mapping):
             return None
-        tokens = (np.asarray(dataset[i]["input_ids"], dtype=np.int64).tobytes() for i in range(len(dataset)))
-        return np.fromiter((hash((_salt, text)) % 2**64 for text in tokens), np.uint64)
+        return np.array([_forms_of(dataset[i]) for i in range(len(dataset))], dtype=np.uint64)
     except (TypeError, KeyError, ValueError, IndexError):
         return None
+
+
+def _forms_of(record: Mapping[str, Any]) -> list[int]:
+    tokens = np.asarray(record["input_ids"], dtype=np.int64).reshape(-1)
+    mask = record.get("attention_mask")
+    if mask is not None and len(mask) == len(tokens):
+        tokens = tokens[np.asarray(mask).reshape(-1) != 0]
+    other = np.flatnonzero(tokens != tokens[-1]) if len(tokens) else tokens
+    ahead = np.flatnonzero(tokens != tokens[0]) if len(tokens) else tokens
+    parts = (tokens, tokens[: other[-1] + 1] if len(other) else tokens, tokens[ahead[0] :] if len(ahead) else tokens)
+    return [hash((_salt, part.tobytes())) % 2**64 for part in parts]
 
 
 def table_of(dataset: Any) -> Any:

@@ -27,6 +27,30 @@ _OTHERS = 4
 """Held-out datasets that are remembered as such: a loop evaluates the same few again and again."""
 
 
+class _Known:
+    """Stands for records with the same content, wherever they lie: a ledger notes it in place of a table."""
+
+
+_known: deque[tuple[Rows, _Known]] = deque(maxlen=32)
+"""Tables that were fitted on in this process, as digests."""
+
+
+def stand_in_for(table: Any) -> Any:
+    """Returns an object that is the same for tables with the same rows, so that fits on copies count as on one dataset.
+
+    Another ledger that used the object is then named in the claim, as for a dataset that is used twice.
+    """
+    rows = Rows.of(table)
+    if rows is None or not any(len(form.once) for form in rows.forms):
+        return table if table is not None else _Known()
+    for known, stands_in in _known:
+        if known.hold(table):
+            return stands_in
+    made = _Known()
+    _known.append((rows, made))
+    return made
+
+
 def shares_records(one: Any, other: Any) -> bool:
     """Is something of one dataset in the other?
 

@@ -23,9 +23,11 @@ from sordino.door.claims import Claim
 from sordino.door.ledger import ledger_for
 from sordino.integrations.callers import around_fit
 from sordino.integrations.epochs import Epochs, lots_in_an_epoch
+from sordino.integrations.equal_rows import table_of
+from sordino.integrations.fitted_tables import find_sign_of_fitting
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import SCORED, TrainedOn
+from sordino.integrations.same_records import SCORED, TrainedOn, stand_in_for
 from sordino.lots.lot import Lot
 from sordino.private import Private
 from sordino.refusal import Refusal
@@ -40,6 +42,10 @@ except ImportError as error:
 CLASSES = "which classes there are"
 
 
+def _as_rows(table: Any) -> Any:
+    return table.detach().cpu().numpy() if isinstance(table, Tensor) else table
+
+
 class _Net:
     """What both have in common; it comes before skorch's own class."""
 
@@ -52,7 +58,8 @@ class _Net:
             if hasattr(net, "trained_on_") and net.trained_on_.shares(dataset):
                 net.ledger_.void(SCORED)
             return super().get_iterator(dataset, training=training)  # type: ignore[misc]
-        void = around_fit()
+        table = table_of(dataset)
+        void = around_fit() or (None if table is None else find_sign_of_fitting(_as_rows(table)))
         if not isinstance(self.privacy, Privacy):
             raise TypeError(
                 f"privacy={self.privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
@@ -70,6 +77,7 @@ class _Net:
         net.module_.train()
         net.ledger_ = ledger_for(net.module_, None)
         net.private_ = Private(net.module_, self._losses, query, ledger=net.ledger_, isolate=self.privacy.isolate)
+        net.ledger_.uses(stand_in_for(table))
         net.trained_on_ = TrainedOn(dataset)
         if getattr(net, "classes", ()) is None:
             net.ledger_.disclose(CLASSES)

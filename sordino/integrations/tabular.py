@@ -8,13 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from sordino.door.claims import Claim
 from sordino.door.ledger import Ledger
 from sordino.integrations.callers import around_fit
+from sordino.integrations.fitted_tables import find_sign_of_fitting
 from sordino.integrations.missing import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import SCORED, Trained
+from sordino.integrations.same_records import SCORED, Trained, stand_in_for
+from sordino.lots.repeated_records import EqualRows
 from sordino.optim.average import Average
 from sordino.private import Private
 from sordino.sampling.poisson import Poisson
@@ -62,8 +65,8 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, given: Any, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
         """Train on the table x, made of what was given; `disclosed` was read off the data without noise."""
-        void = around_fit()
         features = self._scaled(x)
+        void = around_fit() or find_sign_of_fitting(x) or _repeated_rows(x)
         n = len(y)
         model = _network(features.shape[1], int(self.hidden), outputs, self.seed)
         expected = min(float(self.lot), float(n))
@@ -72,6 +75,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         privacy = Privacy.target(epsilon=self.epsilon, delta=self.delta, bound=self.bound)
         query = privacy.query_for(sampler, n, steps, expected)
         self.ledger_ = Ledger() if self.ledger is None else self.ledger
+        self.ledger_.uses(stand_in_for(x))
         for name in disclosed:
             self.ledger_.disclose(name)
         self.private_ = Private(model, loss, query, ledger=self.ledger_, seed=self.seed)
@@ -118,6 +122,13 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Without the run: its noise must not be in two places. A loaded model predicts; its claim stays with this one."""
         return {name: value for name, value in vars(self).items() if name not in ("private_", "_trained")}
+
+
+def _repeated_rows(x: Array) -> str | None:
+    """Returns why there is no guarantee if rows were copied, as oversampling does; cut and scaled they may not show it."""
+    if EqualRows.of(TensorDataset(torch.from_numpy(np.array(x, dtype=np.float64)))).copies == 1:
+        return None
+    return "rows are in the table several times, so one record moves the sum several times; give every record once"
 
 
 def _network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Module:
