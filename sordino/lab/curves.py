@@ -47,7 +47,7 @@ def against(trained: Sequence[Trained], published: Pairs, where: str) -> list[Co
         for name, value, unit, field in (("accuracy", accuracy, "%", "test_accuracy"), ("loss", loss, "", "test_loss")):
             if value is not None:
                 mean, spread = one.last(field)
-                rows.append(Compared(f"{name}, {one.plan.label}", mean, value, where, spread, unit))
+                rows.append(Compared(f"{name}, {one.plan.label}", mean, value, where, spread, unit, len(one.runs)))
     return rows
 
 

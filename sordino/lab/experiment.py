@@ -39,7 +39,10 @@ class Compared:
     published: float
     where: str
     spread: float | None = None
+    """Standard deviation over seeds."""
     unit: str = ""
+    seeds: int | None = None
+    """How many seeds the mean is of, where it is one."""
 
     def __post_init__(self) -> None:
         for name in ("ours", "spread"):
