@@ -10,6 +10,7 @@ from sordino.lab import store
 from sordino.lab.catalogue import experiments
 from sordino.lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, outcome
 from sordino.lab.not_private import entries
+from sordino.lab.slips import SLIPS
 from sordino.runs import files
 
 BEGIN, END = "<!-- index: written by sordino.lab.index.write -->", "<!-- end of the index -->"
@@ -76,7 +77,15 @@ def called_private() -> str:
         "What a source calls private, or prints an ε beside, and what is true of it. The numbers are\n"
         "computed by `sordino/lab/not_private.py`, and `sordino lab page` shows the same list.\n"
     )
-    return head + "\n" + "\n".join(parts)
+    slips = "\n".join(
+        f"| {one.line} | {_cell(one.prints)} | {_cell(one.right)} | {_cell(one.follows)} |" for one in SLIPS
+    )
+    tail = (
+        "## Slips of the sources\n\n"
+        "What is printed and is not so; the lab builds what is right. Those that weaken a guarantee are above too.\n\n"
+        f"| line | prints | right | what follows |\n|---|---|---|---|\n{slips}\n"
+    )
+    return head + "\n" + "\n".join(parts) + "\n" + tail
 
 
 def _cell(text: str) -> str:

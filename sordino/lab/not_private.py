@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
 
-from sordino.accounting import PLD, amplified, gaussian_epsilon, shuffle_lower_bound
+from sordino.accounting import PLD, amplified, analytic_gaussian, gaussian_epsilon, shuffle_lower_bound
 from sordino.events import Gaussian, Laplace, Poisson, Repeat
 from sordino.lab import store
 from sordino.lab.slides import IGNORED, INSIDE
@@ -95,7 +96,37 @@ def entries() -> tuple[Entry, ...]:
             "a release that tells for sure with probability q still tells a q-th of the time: ε' = log(1 + q(e^ε − 1))",
             f"at q = 0.01 and ε = {one:.2f}: qε = {0.01 * one:.3f}, the truth {amplified(one, DELTA, 0.01)[0]:.3f}",
         ),
+        Entry(
+            "The analytic Gaussian mechanism, scaled by 1/ε",
+            "the optimal noise is σ = (√(2+u) + √u)·Δ/ε, u the argmin of an expression without δ",
+            "003:65–67",
+            "Balle and Wang (2018) divide by 2√ε, and u is where their expression meets δ: above ε = 4 the printed noise "
+            "is less than the least that suffices",
+            _analytic(),
+        ),
+        Entry(
+            "Private for any σ > 0",
+            "“(ε, δ)-differentially private for any σ > 0”, in the theorem about L2 inside the clip",
+            "000:224",
+            "the theorem is for any δ > 0; with σ = 0.1 the sum of a lot is nearly as it is",
+            f"σ = 0.1 at the slides' rate 0.02 over 750 steps: no accountant can say less than {_little_noise():.0f}",
+        ),
     )
+
+
+def _analytic() -> str:
+    """Returns what the printed scaling of the analytic Gaussian mechanism really costs at ε = 8, with the right u."""
+    asked = 8.0
+    least = analytic_gaussian(asked, DELTA)
+    printed = least * 2 / math.sqrt(asked)
+    return (
+        f"at ε = {asked:g}, δ = 1e-5 the least noise is {least:.3f}; scaled as printed it is {printed:.3f}, "
+        f"which costs ε = {gaussian_epsilon(1 / printed, DELTA):.1f}"
+    )
+
+
+def _little_noise() -> float:
+    return PLD().bounds(Repeat(Poisson(0.02, Gaussian(0.1)), 750), DELTA)[0]
 
 
 def _penalty() -> str:

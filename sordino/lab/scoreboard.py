@@ -2,14 +2,15 @@
 
     python -m sordino.lab.scoreboard          prints it, for the results that come with the package
 
-A number is met if ours is within 1 point of an accuracy, within 5 % of any other number, or within two standard errors of our
-mean over seeds. `published.json` lists the numbers; every one is compared in an experiment under the same words.
+A number is met if ours is within 1 point of an accuracy, within 5 % of any other number, or within two standard errors of
+our mean over seeds. `published.json` lists the numbers; every one is compared in an experiment under the same words.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -82,9 +83,8 @@ def is_met(one: Compared) -> bool:
     gap = one.difference
     if gap is None:
         return False
-    if one.unit == "%" and abs(gap) <= POINTS:
-        return True
-    if one.unit != "%" and abs(gap) <= SHARE * abs(one.published):
+    allowed = POINTS if one.unit == "%" else SHARE * abs(one.published)
+    if abs(gap) <= allowed * (1 + 1e-9):
         return True
     several = one.spread is not None and one.seeds is not None and one.seeds > 1
     return several and abs(gap) <= ERRORS * (one.spread or 0.0) / math.sqrt(one.seeds or 1)
@@ -132,4 +132,4 @@ def _is_same(one: Compared, number: Published) -> bool:
 
 
 if __name__ == "__main__":
-    print(table(score(store.read(store.SHIPPED))))
+    sys.stdout.write(table(score(store.read(store.SHIPPED))) + "\n")

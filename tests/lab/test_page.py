@@ -63,7 +63,7 @@ def test_one_size_at_a_time(capsys):
 
 
 def test_what_is_called_private_has_witness_and_number():
-    assert len(entries()) == 7
+    assert len(entries()) == 9
     assert all(one.witness and one.number and re.match(r"00\d:\d", one.line) for one in entries())
 
 

@@ -37,12 +37,12 @@ def judge(bench: Workbench, grid: Grid) -> list[Finding]:
     return [
         Finding(
             "the performance of both methods deteriorates as σ increases",
-            "000:507",
+            "000:510",
             bench.judged(outside[-1] < outside[0] and inside[-1] < inside[0]),
             f"from {outside[0]:.1f} and {inside[0]:.1f} % to {outside[-1]:.1f} and {inside[-1]:.1f} %",
         ),
         Finding(
-            "almost no difference in both methods", "000:507", bench.judged(gap < 4), f"at most {gap:.2f} points apart"
+            "almost no difference in both methods", "000:510", bench.judged(gap < 1), f"at most {gap:.2f} points apart"
         ),
     ]
 

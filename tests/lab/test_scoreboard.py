@@ -1,0 +1,63 @@
+"""The scoreboard counts what was run as the source did, and what came out as the source prints."""
+
+import json
+
+import pytest
+
+from sordino.lab import store
+from sordino.lab.catalogue import experiments
+from sordino.lab.experiment import Compared
+from sordino.lab.scoreboard import MET, MISSED, NOT_RUN, REASONS, is_met, published_numbers, score, summary, table
+from sordino.lab.size import Size
+
+
+@pytest.mark.parametrize(
+    ("one", "met"),
+    [
+        (Compared("accuracy", 91.0, 90.0, "", unit="%"), True),
+        (Compared("accuracy", 91.1, 90.0, "", unit="%"), False),
+        (Compared("accuracy", 92.0, 90.0, "", spread=2.0, unit="%", seeds=4), True),
+        (Compared("accuracy", 92.1, 90.0, "", spread=2.0, unit="%", seeds=4), False),
+        (Compared("accuracy", 92.0, 90.0, "", spread=2.0, unit="%", seeds=1), False),
+        (Compared("loss", 1.05, 1.0, ""), True),
+        (Compared("loss", 1.06, 1.0, ""), False),
+        (Compared("loss", None, 1.0, ""), False),
+    ],
+)
+def test_how_near_is_near(one, met):
+    assert is_met(one) is met
+
+
+def test_only_the_size_of_the_source_counts():
+    number = next(one for one in published_numbers() if one.id == "sorted-mnist-fixed")
+    row = {"what": number.what, "ours": number.published, "published": number.published, "where": "", "unit": "%"}
+    empty = {"panels": [], "findings": [], "notes": [], "commands": [], "numbers": {}}
+
+    def of(size):
+        scores = score({number.id: {"size": size, "compared": [row], **empty}})
+        return next(one.status for one in scores if one.number == number)
+
+    assert (of("quick"), of("middle"), of("full")) == (NOT_RUN, NOT_RUN, MET)
+
+
+def test_every_number_that_a_shipped_result_compares_is_on_the_list():
+    listed = {(one.id, one.published) for one in published_numbers()}
+    for path in sorted(store.SHIPPED.glob("*.json")):
+        kept = json.loads(path.read_text("utf-8"))
+        for row in kept["compared"]:
+            assert (kept["id"], row["published"]) in listed, (kept["id"], row["what"])
+
+
+def test_every_number_of_the_list_is_of_an_id_and_has_a_place():
+    assert len(published_numbers()) >= 150
+    for one in published_numbers():
+        assert one.id in experiments()
+        assert one.where
+
+
+def test_every_miss_has_a_reason_and_every_reason_a_miss():
+    scores = score(store.read(store.SHIPPED))
+    missed = {(one.number.id, one.number.what) for one in scores if one.status == MISSED}
+    assert set(REASONS) >= missed
+    assert summary(scores) in table(scores)
+    assert Size.FULL.value == "full"
