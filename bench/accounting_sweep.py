@@ -3,10 +3,10 @@
     nice python bench/accounting_sweep.py                 4,400 settings; goes on where it was stopped
     python bench/accounting_sweep.py --numbers 100        fewer
 
-Each number is one random event, compared at two δ between 1e-12 and 0.1 and at two ε of that size. No upper bound may be
-below the truth, no lower bound above it. `tests/accounting/oracle.py` computes the truth by contour integrals, enumeration and
-quadrature; `tests/accounting/settings.py` draws the events. Every comparison is appended to `accounting_sweep.jsonl` beside
-the results as it is made; the summary is `bench/results/accounting_sweep.json`.
+Each number is one random event, compared at two δ between 1e-12 and 0.1 and at two ε of that size. No upper bound may
+be below the truth, no lower bound above it. `tests/accounting/oracle.py` computes the truth by contour integrals,
+enumeration and quadrature; `tests/accounting/settings.py` draws the events. Every comparison is appended to
+`accounting_sweep.jsonl` beside the results as it is made; the summary is `bench/results/accounting_sweep.json`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main() -> int:
     run(given.numbers, given.progress, given.part, given.parts)
     summary = summarise(sorted(read(given.progress), key=lambda record: record["number"]))
     RESULTS.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(json.dumps({key: summary[key] for key in ("events", "settings", "wrong")}))
+    sys.stdout.write(json.dumps({key: summary[key] for key in ("events", "settings", "wrong")}) + "\n")
     return 1 if summary["wrong"] else 0
 
 

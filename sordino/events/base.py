@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from sordino import validate
+
 
 class Relation(StrEnum):
     """Which two datasets count as neighbours. A guarantee is meaningless without it.
@@ -70,6 +72,18 @@ def checked(event: object) -> Event:
     if not isinstance(event, Event):
         raise TypeError(f"event={event!r}: must be an event of sordino.events, not {type(event).__name__}")
     return event
+
+
+LEAST_NOISE = 1e-9
+"""Less noise than this, relative to what a record contributes, is none: ε would be beyond floating point."""
+
+
+def checked_noise(name: str, value: object) -> float:
+    """Returns the size of a noise; refuses what is not positive, and what is too little to be accounted for."""
+    result = validate.positive(name, value)
+    if result < LEAST_NOISE:
+        raise ValueError(f"{name}={value!r}: must be at least {LEAST_NOISE:g}; less is no noise at all")
+    return result
 
 
 def set_field(event: Event, name: str, value: object) -> None:

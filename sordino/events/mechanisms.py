@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from sordino import validate
-from sordino.events.base import Event, checked, set_field
+from sordino.events.base import Event, checked, checked_noise, set_field
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Gaussian(Event):
     multiplier: float
 
     def __post_init__(self) -> None:
-        set_field(self, "multiplier", validate.positive("multiplier", self.multiplier))
+        set_field(self, "multiplier", checked_noise("multiplier", self.multiplier))
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Laplace(Event):
     scale: float
 
     def __post_init__(self) -> None:
-        set_field(self, "scale", validate.positive("scale", self.scale))
+        set_field(self, "scale", checked_noise("scale", self.scale))
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class DiscreteGaussian(Event):
     multiplier: float
 
     def __post_init__(self) -> None:
-        set_field(self, "multiplier", validate.positive("multiplier", self.multiplier))
+        set_field(self, "multiplier", checked_noise("multiplier", self.multiplier))
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class ProjectedClip(Event):
     projections: int
 
     def __post_init__(self) -> None:
-        set_field(self, "multiplier", validate.positive("multiplier", self.multiplier))
+        set_field(self, "multiplier", checked_noise("multiplier", self.multiplier))
         set_field(self, "projections", validate.count("projections", self.projections))
 
 

@@ -5,13 +5,15 @@ integral over any vertical line Re s = θ > 0, because ∫₀^∞ e^{−sx}(1 �
 
     δ(ε) = E_P[(1 − e^{ε−L})₊] = (1/2π) ∫ M(θ+iω) e^{−(θ+iω)ε} / ((θ+iω)(θ+iω+1)) dω
 
-There is no lattice of losses, no rounding of losses and no composition by transforms: every M_i comes from a closed form, from a
-finite sum, or from the trapezoid rule over the output of one release, which converges exponentially for normal densities.
+There is no lattice of losses, no rounding of losses and no composition by transforms: every M_i comes from a closed
+form, from a finite sum, or from the trapezoid rule over the output of one release, which converges exponentially for
+normal densities.
 
-Errors. The trapezoid rule over ω with spacing 2π/W gives Σ_k δ(ε + kW) e^{θkW}. Terms with k < 0 are at most e^{−θ|k|W}; terms
-with k > 0 are bounded by Chernoff's inequality at steeper tilts. What is cut off beyond the largest ω is at most the largest |M|
-seen near it divided by π·ω. All of these are added up in `Answer.error`. `largest |M| seen near it` is the one step without a
-proof; |M| falls, or repeats itself for losses on a lattice, and compositions in which it does neither are not used.
+Errors. The trapezoid rule over ω with spacing 2π/W gives Σ_k δ(ε + kW) e^{θkW}. Terms with k < 0 are at most
+e^{−θ|k|W}; terms with k > 0 are bounded by Chernoff's inequality at steeper tilts. What is cut off beyond the largest
+ω is at most the largest |M| seen near it divided by π·ω. All of these are added up in `Answer.error`. `largest |M|
+seen near it` is the one step without a proof; |M| falls, or repeats itself for losses on a lattice, and compositions
+in which it does neither are not used.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from scipy.special import erfc
 _REACH = 11.0  # standard deviations of a normal density that a quadrature covers around its peak
 _POINTS = 40_000  # largest number of points of one quadrature
 _CHUNK = 96  # frequencies at a time
-_MOST_FREQUENCIES = 1_500
+_MOST_FREQUENCIES = 700
 _FAINT = 1e-11  # of the integrand at ω = 0, at which the integral is cut off
 _EXPONENT = 36.0  # e-folds below δ at which periodic copies are
 
@@ -365,7 +367,7 @@ def _counts(total: int, kinds: int):
 
 
 def many_bins_delta(bins: int, mu: float, epsilon: float, cells: int = 1 << 19) -> tuple[Answer, Answer]:
-    """Returns δ of one pass of many bins from below and above: ratios rounded down and up on a lattice, one plain transform.
+    """Returns δ of one pass of many bins from below and above: ratios rounded down and up, one plain transform.
 
     δ for removing rises with S and δ for adding falls, so sums of ratios rounded down and up enclose both. Ratios
     beyond the lattice are left out below and counted as a total loss above.

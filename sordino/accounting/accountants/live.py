@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sordino import validate
 from sordino.accounting.accountants.meter import Meter
 from sordino.accounting.accountants.pld import PLD
-from sordino.events import Event, Repeat, canonical
+from sordino.events import Event, Relation, Repeat, canonical
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Live:
         """Yes."""
         return True
 
-    def epsilon(self, event: Event, delta: float) -> float:
-        """An upper bound on ε at this δ."""
-        event = canonical(event)
-        if not isinstance(event, Repeat) or not delta:
-            return PLD().epsilon(event, delta)
+    def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
+        """Returns an upper bound on ε at this δ, of every event that PLD takes."""
+        event, delta = canonical(event), validate.number("delta", delta)
+        if not isinstance(event, Repeat) or not delta or relation is not None:
+            return PLD().epsilon(event, delta, relation=relation)
         key = (event.event, delta)
         if key not in self._meters:
             self._meters[key] = Meter(event.event, delta)

@@ -17,6 +17,7 @@ from scipy.fft import next_fast_len
 
 from sordino import validate
 from sordino.accounting.accountants.pld import PLD, TOLERANCE
+from sordino.accounting.accountants.tuned import searches
 from sordino.accounting.losses.certified import CUT, SENSELESS, directions
 from sordino.accounting.losses.closed import lone_gaussian, one_release_epsilon
 from sordino.accounting.losses.compose import LONGEST, Cumulant, Weighted, window
@@ -30,7 +31,8 @@ from sordino.accounting.losses.sums import above, weight_sum
 from sordino.events import Event, Repeat
 
 _NOTHING = 1e-300  # stands for a frequency that is zero
-_SHORT = 1 << 14  # points of a transform for an ε that protects nobody
+_SHORT = 1 << 17  # points of a transform for an ε that protects nobody
+_WIDENINGS = 24  # times the step of the lattice is doubled before a direction is given up
 _FIRST = 16  # releases from which on the transform is kept
 
 
@@ -45,7 +47,8 @@ class _Direction:
         setting = choose(phases, add, saddle, estimate.std, cut, TOLERANCE)
         longest = LONGEST if saddle.epsilon < SENSELESS else _SHORT
         mesh = setting.mesh
-        while True:
+        self.given_up = False
+        for attempt in range(_WIDENINGS + 1):
             parts, _ = upper_parts(phases, add, mesh)
             step, theta = mesh.step, setting.tilt(mesh.step)
             frames = [
@@ -56,6 +59,10 @@ class _Direction:
             self.length = next_fast_len(max(sum(frame) for frame in frames) - first, real=True)
             if self.length <= longest:
                 break
+            if attempt == _WIDENINGS:
+                # so many losses so large have no lattice that is short enough; PLD has other means
+                self.given_up = True
+                return
             mesh = replace(mesh, step=2 * step)
         self.last = first + self.length - 1
         self.first, self.step, self.theta, self.outside = first, step, theta, setting.outside
@@ -75,7 +82,9 @@ class _Direction:
         self.guess = round(setting.centre / step)
 
     def epsilon(self, count: int, delta: float) -> float:
-        """ε after `count` releases, rounded up to the lattice."""
+        """ε after `count` releases, rounded up to the lattice; infinite where there is no lattice."""
+        if self.given_up:
+            return math.inf
         product = np.exp(count * self.log_spectrum) * self.kernel
         lost = -math.expm1(count * math.log1p(-min(self.infinite, 1 - 1e-16)))
         if delta <= lost:
@@ -116,7 +125,8 @@ class _Direction:
         total = np.zeros(len(self.omega), dtype=np.complex128)
         for rate, sign in ((self.theta, 1.0), (self.theta + 1, -1.0)):
             log_z = -rate * self.step + 1j * self.omega
-            total += sign * np.exp(log_z) * (1 - np.exp(count * log_z)) / (1 - np.exp(log_z))
+            # the quotient of two differences that are both lost to rounding when the tilt is far below one step
+            total += sign * np.exp(log_z) * np.expm1(count * log_z) / np.expm1(log_z)
         return np.asarray(total * self.double / self.length)
 
 
@@ -140,7 +150,7 @@ class Meter:
         self._known: dict[int, float] = {}
         self._sampled: Sampled | None = None
         self._alone = 0.0  # ε of a single release, where it is known in closed form
-        if is_private(self.event):
+        if is_private(self.event) and not searches(self.event):
             phases = collect(self.event, relation_of(self.event), self.delta)
             if len(phases) == 1 and phases[0][1] == 1 and not (lone_gaussian(phases) and phases[0][0].rate == 1.0):
                 self._sampled = phases[0][0]
@@ -165,5 +175,7 @@ class Meter:
             both = directions(((self._sampled, 1),))
             self._ready = [_Direction(self._sampled, add, low, 2 * low, self.delta) for add in both]
         found = max(direction.epsilon(count, self.delta) for direction in self._ready)
+        if math.isinf(found):
+            found = PLD().epsilon(Repeat(self.event, count), self.delta)
         at_most(self._alone, found, "one release of an event, and many")
         return found

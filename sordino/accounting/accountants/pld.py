@@ -22,13 +22,33 @@ from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
 from sordino.accounting.accountants.tuned import least_delta, least_epsilon, searches, tuned_delta, tuned_epsilon
 from sordino.accounting.losses.allocation import AllocationPair
-from sordino.accounting.losses.certified import adding_at_most, directions, phases_delta, phases_epsilon, sum_of_parts
+from sordino.accounting.losses.certified import (
+    SENSELESS,
+    adding_at_most,
+    directions,
+    phases_delta,
+    phases_epsilon,
+    sum_of_parts,
+)
 from sordino.accounting.losses.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
+from sordino.accounting.losses.consistency import markov_epsilon
 from sordino.accounting.losses.pairs import Array, BoundedRangePair
 from sordino.accounting.losses.phases import collect, is_private, relation_of
 from sordino.accounting.losses.saddle import Phases
+from sordino.accounting.losses.shuffling import shuffle_lower_bound, shuffle_lower_delta
 from sordino.accounting.losses.soundness import at_most
-from sordino.events import BallsInBins, Event, Relation, Repeat, Together
+from sordino.events import (
+    BallsInBins,
+    Event,
+    Gaussian,
+    Relation,
+    Repeat,
+    Shuffle,
+    Together,
+    canonical,
+    counted,
+    walk,
+)
 
 TOLERANCE = 6e-5
 _TYPICAL_DELTA, _LEAST_DELTA, _REFINEMENTS = 1e-10, 1e-30, 4
@@ -92,8 +112,8 @@ class PLD:
                 return (0.0, 0.0)
             lone = lone_gaussian(phases)
             if lone is not None:
-                exact = one_release_delta(lone, epsilon)
-                return (exact, exact)
+                low = high = one_release_delta(lone, epsilon)
+                break
             low = high = 0.0
             for add in directions(phases):
                 below, above = phases_delta(phases, add, epsilon, self.tolerance, want_lower)
@@ -103,6 +123,13 @@ class PLD:
         if _has_passes(phases) and high > _TYPICAL_DELTA:
             # each pass counted as one release without amplification is a bound as well
             high = min(high, self.delta_bounds(_unallocated(event), epsilon, relation=relation, want_lower=False)[1])
+        if any(isinstance(inner, Shuffle) for inner in walk(event)):
+            low = self._shuffled(
+                event,
+                want_lower,
+                lambda part: self.delta_bounds(part, epsilon, relation=relation)[0],
+                lambda *run: shuffle_lower_delta(*run, epsilon),
+            )
         at_most(low, high, "lower and upper bound on δ")
         return (min(low, high), high)
 
@@ -119,13 +146,14 @@ class PLD:
         phases = collect(event, relation_of(event, relation or self.relation), max(delta, 1e-30))
         if not phases:
             return (0.0, 0.0)
+        shuffled = any(isinstance(inner, Shuffle) for inner in walk(event))
         if delta == 0:
             pure = pure_epsilon(phases)
-            return (pure, pure)
+            return (0.0 if shuffled else pure, pure)
         lone = lone_gaussian(phases)
         if lone is not None:
             exact = one_release_epsilon(lone, delta)
-            return (exact, exact)
+            return (self._shuffled_epsilon(event, delta, relation, want_lower) if shuffled else exact, exact)
         low = high = 0.0
         for add in directions(phases):
             if add and adding_at_most(phases) <= high:
@@ -144,8 +172,53 @@ class PLD:
                 high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
                 low = min(low, high)
         high = min(high, sum_of_parts(phases, delta, self.tolerance, low, high))
+        if high > SENSELESS:
+            # transforms of losses this large are coarse, and other theorems may know better
+            high = min(high, self._by_moments(event, phases, delta, relation))
+        if shuffled:
+            low = self._shuffled_epsilon(event, delta, relation, want_lower)
         at_most(low, high, "lower and upper bound on ε")
         return (min(low, high), high)
+
+    def _by_moments(self, event: Event, phases: Phases, delta: float, relation: Relation | None) -> float:
+        """Returns the smaller of what Rényi divergences and Markov's inequality say about ε; infinity if neither does."""
+        found = math.inf
+        with suppress(Unsupported, OverflowError):
+            found = RDP(relation=relation or self.relation).epsilon(event, delta)
+        if math.isinf(found):
+            found = max(markov_epsilon(phases, add, delta) for add in directions(phases))
+        return found
+
+    def _shuffled_epsilon(self, event: Event, delta: float, relation: Relation | None, want_lower: bool) -> float:
+        """Returns an ε that an event with shuffled passes certainly reaches."""
+        return self._shuffled(
+            event,
+            want_lower,
+            lambda part: self.bounds(part, delta, relation=relation)[0],
+            lambda multiplier, batches, passes: shuffle_lower_bound(multiplier, batches, passes, delta),
+        )
+
+    @staticmethod
+    def _shuffled(
+        event: Event, want: bool, other: Callable[[Event], float], attack: Callable[[float, int, int], float]
+    ) -> float:
+        """Returns the largest of what is proved about the shuffled passes of an event and about all the rest.
+
+        The upper bound counts a pass as its worst release without amplification, which no known attack attains. A lower
+        bound is what the best known attack on Gaussian passes proves (Chua et al. 2024), and nothing for other passes.
+        """
+        if not want:
+            return 0.0
+        found, rest = 0.0, []
+        for part, count in counted(canonical(event)):
+            if not isinstance(part, Shuffle):
+                rest.append(Repeat(part, count))
+                continue
+            inner = part.event
+            release, batches = (inner.event, inner.count) if isinstance(inner, Repeat) else (inner, 1)
+            if isinstance(release, Gaussian):
+                found = max(found, attack(release.multiplier, batches, count))
+        return max(found, other(Together(*rest))) if rest else found
 
 
 def _has_passes(phases: Phases) -> bool:

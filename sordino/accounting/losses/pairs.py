@@ -23,6 +23,9 @@ Array = NDArray[np.floating[Any]]
 
 TAIL = 37.5  # standard deviations: the mass beyond is 1e-307
 _BETWEEN = 40  # points between densities that do not meet
+_GROUPED_TAIL, _GROUPS, _BLOCK = 13.0, 40_000, 2_000_000  # of discrete Gaussians of large σ
+_BEYOND = 1e-36  # more than the mass beyond that tail
+LARGE_SIGMA, LARGEST_SIGMA = 2000.0, 1e7  # from which on whole numbers are grouped, and up to which they are summed
 _NATIVE = 600  # cells of a pair's own grid, used for moments and for choosing the lattice
 
 
@@ -224,6 +227,36 @@ def response_pair(flip: float, buckets: int) -> DiscretePair:
     rest = max(0.0, 1 - true - other)
     masses = np.array([other, rest, true])
     return DiscretePair(np.array([-loss, 0.0, loss]), masses, masses[::-1].copy(), symmetric=True, unit=loss)
+
+
+def discrete_gaussian_groups(sigma: float, shift: int) -> tuple[DiscretePair, DiscretePair]:
+    """Returns pairs that a discrete Gaussian of large σ lies between: whole numbers are taken in groups.
+
+    Sums over each group are exact. For the upper bound the masses of a group are spread over its ends so that P and Q are
+    both kept; for the lower bound a group is one output. What lies beyond 13 σ (1e-38) counts as a total loss.
+    """
+    reach = math.ceil(_GROUPED_TAIL * sigma)
+    size = math.ceil(2 * reach / _GROUPS)
+    first = -reach + size * np.arange(2 * reach // size + 2)
+    q, p = np.empty(len(first)), np.empty(len(first))
+    inside = np.arange(size, dtype=np.float64)
+    block = max(1, _BLOCK // size)
+    for start in range(0, len(first), block):
+        x = first[start : start + block, None] + inside
+        q[start : start + block] = np.exp(-(x**2) / (2 * sigma**2)).sum(axis=1)
+        p[start : start + block] = np.exp(-((x - shift) ** 2) / (2 * sigma**2)).sum(axis=1)
+    total = float(q.sum())
+    p, q = p / total, q / total
+    low = (2.0 * first * shift - shift**2) / (2 * sigma**2)
+    width = (size - 1) * shift / sigma**2
+    # Q-mass u at the upper end from (A − u) r₀ + u r₁ = B
+    up = np.clip((p * np.exp(-low) - q) / math.expm1(width), 0.0, q) if width > 0 else np.zeros(len(q))
+    values, order = np.concatenate((low, low + width)), np.argsort(np.concatenate((low, low + width)), kind="stable")
+    spread_q = np.concatenate((q - up, up))
+    spread_p = spread_q * np.exp(values)
+    upper = DiscretePair(values[order], spread_p[order], spread_q[order], _BEYOND, _BEYOND)
+    ratio = np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(q, 1e-300))
+    return upper, DiscretePair(ratio, p, q)
 
 
 def discrete_gaussian_pair(sigma: float, shift: int) -> DiscretePair:

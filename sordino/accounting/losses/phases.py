@@ -10,6 +10,7 @@ amplification. What a relation does not cover is refused.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from scipy.special import bdtrc
 
@@ -17,17 +18,20 @@ from sordino.accounting.accountant import Unsupported
 from sordino.accounting.losses.allocation import allocation
 from sordino.accounting.losses.lattice import Sampled
 from sordino.accounting.losses.pairs import (
+    LARGE_SIGMA,
+    LARGEST_SIGMA,
     BoundedRangePair,
     GaussianPair,
     LaplacePair,
     MixturePair,
     Pair,
+    discrete_gaussian_groups,
     discrete_gaussian_pair,
     response_pair,
 )
 from sordino.accounting.losses.projection import projected_clipping
 from sordino.accounting.losses.saddle import Phases
-from sordino.accounting.losses.sampled_pairs import GroupPair, PoissonReplacePair, SampledPair, product
+from sordino.accounting.losses.sampled_pairs import Between, GroupPair, PoissonReplacePair, SampledPair, product
 from sordino.events import (
     BallsInBins,
     Batch,
@@ -215,7 +219,9 @@ def base_pair(event: Event, moves: int) -> Pair:
         case Exponential(epsilon=epsilon):
             return BoundedRangePair(moves * epsilon)
         case DiscreteGaussian(multiplier=sigma):
-            return discrete_gaussian_pair(sigma, moves)
+            if sigma > LARGEST_SIGMA:
+                raise Unsupported(event, f"a discrete Gaussian is summed up to a multiplier of {LARGEST_SIGMA:g}")
+            return Between(*discrete_gaussian_groups(sigma, moves)) if sigma > LARGE_SIGMA else _discrete(sigma, moves)
         case RandomisedResponse(flip=flip, buckets=buckets):
             return response_pair(flip, buckets)
         case Mixture(weights=weights, events=events):
@@ -230,6 +236,11 @@ def base_pair(event: Event, moves: int) -> Pair:
             raise Unsupported(event, "a search is accounted for as a whole, not as a part of a draw")
         case _:
             raise Unsupported(event, "no theorem for this event here")
+
+
+@lru_cache(maxsize=64)
+def _discrete(sigma: float, moves: int) -> Pair:
+    return discrete_gaussian_pair(sigma, moves)
 
 
 def _joint(event: Event, moves: int) -> Pair:

@@ -11,6 +11,7 @@ errs; the figure that may be claimed is PLD's for `Shuffle`, the worst single re
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -19,11 +20,12 @@ from sordino import validate
 from sordino.accounting.losses.lattice import Sampled
 from sordino.accounting.losses.lossdist import choose, lower
 from sordino.accounting.losses.pairs import DiscretePair
-from sordino.accounting.losses.saddle import Estimate
+from sordino.accounting.losses.saddle import Estimate, Phases
 
 _POINTS = 20_001
 _REACH = 14.0
 _LEAST = 1e-250
+_TYPICAL_DELTA = 1e-8
 
 
 def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
@@ -43,6 +45,25 @@ def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
     return DiscretePair(values[order], p[order], q[order])
 
 
+def _composed_attack(
+    multiplier: float, batches: int, epochs: int, add: bool, typical: float
+) -> tuple[Phases, Estimate, float]:
+    """Returns the attack on every pass as phases, where its δ is, and the tail that may be cut off."""
+    phases: Phases = ((Sampled(max_statistic_pair(multiplier, batches)), epochs),)
+    cut = 1e-7 * typical / epochs
+    return phases, Estimate(phases, add, cut), cut
+
+
+def shuffle_lower_delta(multiplier: float, batches: int, epochs: int, epsilon: float) -> float:
+    """Returns a δ that shuffled training certainly exceeds or attains at this ε (zero-out)."""
+    best = 0.0
+    for add in (False, True):
+        phases, estimate, cut = _composed_attack(multiplier, batches, epochs, add, _TYPICAL_DELTA)
+        setting = choose(phases, add, estimate.at_epsilon(epsilon), estimate.std, cut, 1e-4)
+        best = max(best, lower(phases, add, replace(setting, centre=epsilon)).delta(epsilon))
+    return best
+
+
 def shuffle_lower_bound(multiplier: float, batches: int, epochs: int, delta: float) -> float:
     """An ε that shuffled training certainly exceeds or attains at this δ (zero-out).
 
@@ -52,11 +73,9 @@ def shuffle_lower_bound(multiplier: float, batches: int, epochs: int, delta: flo
     multiplier = validate.positive("multiplier", multiplier)
     batches, epochs = validate.count("batches", batches), validate.count("epochs", epochs)
     delta = validate.fraction("delta", delta)
-    phases = ((Sampled(max_statistic_pair(multiplier, batches)), epochs),)
     best = 0.0
     for add in (False, True):
-        cut = 1e-7 * delta / epochs
-        estimate = Estimate(phases, add, cut)
+        phases, estimate, cut = _composed_attack(multiplier, batches, epochs, add, delta)
         setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, 1e-4)
         found = lower(phases, add, setting).epsilon(delta)
         best = max(best, found if math.isfinite(found) else 0.0)

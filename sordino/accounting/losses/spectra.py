@@ -129,11 +129,12 @@ def compose_jumps(
 ) -> Composed:
     """The outcomes with at least one jump, relative to their own total."""
     cumulant = Cumulant(parts, step)
-    bulk_logs, all_logs = cumulant.log_mass(theta), Cumulant(_whole(parts, jumps), step).log_mass(theta)
+    all_logs = Cumulant(_whole(parts, jumps), step).log_mass(theta)
     log_total = log_jump_moment(cumulant, jumps, step, theta)
     share = math.exp(min(log_total - math.fsum(value * count for value, count in all_logs), 0.0))
-    # the jumps still to come are at most this many, in total mass
-    expected = [-math.expm1(b - a) * n for (b, n), (a, _) in zip(bulk_logs, all_logs, strict=True)]
+    # The jumps still to come are at most this many, in total mass. They are counted as such: the difference between all and
+    # the bulk is zero for jumps rarer than 1e-16, and every frequency would be left out as silent.
+    expected = [n * _share(jump, theta, step, log_all) for jump, (log_all, n) in zip(jumps, all_logs, strict=True)]
     order = sorted(range(len(parts)), key=lambda k: -parts[k].count)
     length = frame[1]
     active = np.arange(length // 2 + 1)
@@ -159,6 +160,11 @@ def compose_jumps(
         plain, jump = _times(plain, jump, *_jump_power(b, j, count))
     error_of_each = size * (jump_rounding + rounding * reach) / share
     return _back(jump / share, error_of_each, active, frame, step, theta, log_total)
+
+
+def _share(jump: Weighted, theta: float, step: float, log_all: float) -> float:
+    """Returns the share of a release's tilted mass that is in its jumps."""
+    return float(np.exp(jump.log_mass + theta * step * jump.index - log_all).sum())
 
 
 def _whole(parts: Sequence[Weighted], jumps: Sequence[Weighted]) -> list[Weighted]:

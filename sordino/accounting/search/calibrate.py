@@ -194,7 +194,8 @@ def _narrow(search: _Search, good: float, bad: float, accuracy: float) -> float:
     weight_good, weight_bad = at_good, at_bad
     for round_number in range(_EVALUATIONS):
         if search.whole:
-            if abs(search.parameter(good) - search.parameter(bad)) <= 1:
+            # exact up to a few ten thousand; beyond, one step more or less is far below the accuracy of ε
+            if abs(search.parameter(good) - search.parameter(bad)) <= 1 or abs(good - bad) <= 0.3 * accuracy:
                 break
         elif abs(good - bad) <= accuracy or abs(at_good) <= 0.1 * accuracy:
             break
