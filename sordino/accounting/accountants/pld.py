@@ -128,7 +128,7 @@ class PLD:
                 event,
                 want_lower,
                 lambda part: self.delta_bounds(part, epsilon, relation=relation)[0],
-                lambda *run: shuffle_lower_delta(*run, epsilon),
+                lambda multiplier, batches, passes: shuffle_lower_delta(multiplier, batches, passes, epsilon),
             )
         at_most(low, high, "lower and upper bound on δ")
         return (min(low, high), high)

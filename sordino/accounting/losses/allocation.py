@@ -21,8 +21,9 @@ way round; bins that are left out can only lower them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,8 @@ from scipy.fft import irfft, next_fast_len, rfft
 
 from sordino.accounting.losses.lattice import graded
 from sordino.accounting.losses.pairs import Array, DiscretePair, Pair
-from sordino.accounting.losses.sampled_pairs import Between, Directed, SampledPair
+from sordino.accounting.losses.sampled_pairs import Directed, SampledPair
+from sordino.accounting.losses.spectra import SILENT, power
 
 _CELLS = 32.0  # lattice cells per standard deviation of the bulk of r
 _FEW = 200  # with fewer bins the sum is less smooth, and the lattice finer
@@ -50,8 +52,25 @@ _HALVINGS = 50
 
 
 @dataclass(frozen=True, eq=False)
-class AllocationPair(Between):
+class AllocationPair:
     """One pass as a pair (an upper bound), with the binned pass (a lower bound) beside it; each by direction."""
+
+    upper: Pair
+    make_lower: Callable[[], Pair]
+    symmetric: bool = False
+
+    @cached_property
+    def lower(self) -> Pair:
+        """Returns the binned pass, which is computed when it is first asked for."""
+        return self.make_lower()
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        return self.upper.masses(edges)
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        return self.upper.native()
 
     def facing(self, add: bool) -> Pair:
         """Returns the dominating pair for adding or for removing a record."""
@@ -65,7 +84,7 @@ def allocation(pair: Pair, bins: int, cut: float) -> AllocationPair:
     attained = getattr(pair, "lower", pair)
     if limit > _WIDEST or last > _FURTHEST:
         # Hardly any noise: sums of ratios this far apart have no lattice. Without amplification, and seen on one batch.
-        return AllocationPair(pair, SampledPair(attained, 1 / bins), pair.symmetric)
+        return AllocationPair(pair, lambda: SampledPair(attained, 1 / bins), pair.symmetric)
     lowest = _lowest(pair, bins, cut)
     # Removing a record is about large S, adding one about small S: each has a lattice of its own.
     fine = min(_step(pair, limit, bins), _small_ratio(pair, bins, cut))
@@ -74,7 +93,7 @@ def allocation(pair: Pair, bins: int, cut: float) -> AllocationPair:
     adding = _Grid.between(lowest, near, max(fine, 4 * (near + bins) / _LONGEST), bins, cut, add=True)
     return AllocationPair(
         Directed(_dominating(pair, removing, last), _dominating(pair, adding, last)),
-        Directed(_dominated(attained, removing, last), _dominated(attained, adding, last)),
+        lambda: Directed(_dominated(attained, removing, last), _dominated(attained, adding, last)),
     )
 
 
@@ -267,7 +286,10 @@ class _Summands:
         rounding = _EPS * (math.log2(self.length) + _ARITHMETIC + 0.5 * float(base @ np.abs(lift - top)) / total)
         spectrum = rfft(base / total, self.length)
         size = np.abs(spectrum) + rounding
-        product = spectrum**count if count else np.ones_like(spectrum)
+        # Most frequencies of many releases are silent; what they add to any point is charged.
+        loud = size > math.exp(math.log(SILENT) / max(count, 1))
+        product, size = np.zeros_like(spectrum), size[loud]
+        product[loud] = power(spectrum[loud], count) if count else 1.0
         log_scale = count * (top + math.log(total))
         each = count * size ** max(count - 1, 0) + size**count
         if extra is not None:
@@ -277,7 +299,7 @@ class _Summands:
             log_scale += top + math.log(other_total)
             each = each + size**count
         # A mass is a mean over frequencies, and so is its error; each frequency of a real transform stands for two.
-        error = 2 * rounding * float(each.sum()) / self.length
+        error = 2 * rounding * float(each.sum()) / self.length + 2 * SILENT
         # What lies beyond the end appears at the beginning: Chernoff's bound on the tilted masses.
         end = self.length * self.grid.step
         beyond = [
