@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sordino.gradients.inventory import Inventory
+from sordino.gradients.user_state import UserState
 from sordino.lots.loading import Reads
 from sordino.lots.lot_gradients import LotGradients
 from sordino.random.rng import Rng
@@ -34,6 +35,8 @@ _FIRST, _EARLY = 2, 100
 """Lots up to which a test tries every extreme record, and asks every question."""
 _SOME = 2
 """Extreme records that a test which asks every question tries after those, beside a real one; others try one."""
+_AS_BEFORE = 0.5
+"""The share of tests beside a lot's own pass that begin in the state in which that pass began."""
 _WHOLE_EARLY, _WHOLE = 1 / 3, 1 / 8
 """The share of tests that are made on a whole batch of training too, up to lot `_EARLY` and after it, where a test is made
 in passes of its own: before claims, and where ranks train together."""
@@ -59,6 +62,7 @@ class _Armed:
     stream: Rng
     released: bool
     first: bool  # no test was made before
+    state: UserState | None  # of the user's objects before the lot's own pass
 
 
 class Guard:
@@ -74,6 +78,7 @@ class Guard:
     ) -> None:
         self._ranks, self._gradients = ranks, gradients
         rounding = Rounding(model, gradients.gradients_of)
+        self._code = [model, gradients.loss_fn]
         self._test = StandingTest(gradients.gradients, model, rounding, code=[gradients.loss_fn])
         self._own_test = OwnPassTest(gradients.gradients, model, rounding)
         self._moments, self._void = Moments(stream), void
@@ -133,16 +138,24 @@ class Guard:
             self._conclude(self._ask_few(lot, stream, thorough=pieces.thorough), released=released)
         unknown = self._drawn is None or self._moments.changed
         own = OwnPass(stream, exchange=pieces.exchange, name_draws=unknown, device=self._gradients.device)
-        self._armed = _Armed(lot, pieces, own, stream, released, self.tested == 0)
+        state = None
         if pieces.company or pieces.exchange:
             self._gradients.watcher = own
+            state = UserState([*self._code, *lot.load.code()])
+        self._armed = _Armed(lot, pieces, own, stream, released, self.tested == 0, state)
         self.tested, self._last = self.tested + 1, lot.number
 
     def after_pass(self) -> None:
         """Makes the rest of a test, after the lot's own pass and before anything of the lot is written to `.grad`."""
         armed, self._armed, self._gradients.watcher = self._armed, None, None
-        if armed is not None and (armed.pieces.company or armed.pieces.exchange):
-            self._conclude(self._ask_after_pass(armed), released=armed.released)
+        if armed is not None and armed.state is not None:
+            # What the user's objects keep is for the passes of training; a test leaves it as it was.
+            now = UserState([*self._code, *armed.lot.load.code()])
+            try:
+                finding = self._ask_after_pass(armed, armed.state)
+            finally:
+                now.put_back()
+            self._conclude(finding, released=armed.released)
 
     def before_claim(self, *, over: bool) -> None:
         """Tests the last lot if it was not tested yet, so that no end goes untested; `over`: no lot follows."""
@@ -162,8 +175,13 @@ class Guard:
         """How many lots came after the last one that was tested."""
         return self._newest - self._last
 
-    def _ask_after_pass(self, armed: _Armed) -> Finding | None:
-        """Asks the questions that share the lot's own pass, and what they could not answer in passes of their own."""
+    def _ask_after_pass(self, armed: _Armed, before_pass: UserState) -> Finding | None:
+        """Asks the questions that share the lot's own pass, and what they could not answer in passes of their own.
+
+        Half of the times they begin in the state that the user's objects had before the lot's own pass, so that a statistic
+        that was kept from it is computed anew; else in the one that it left, so that what is kept of one batch for the next
+        shows.
+        """
         lot, own = armed.lot, armed.own.remembered
         if own is None:  # the lot was empty, or its gradients cannot be compared from pass to pass
             return None if armed.pieces.few else self._ask_few(lot, armed.stream, thorough=armed.pieces.thorough)
@@ -172,6 +190,8 @@ class Guard:
         finding = None
         answered = armed.pieces.few
         if armed.pieces.company and own.drawn is Drawn.NOTHING and self._own_test.company_applies:
+            if float(armed.stream.uniform(1)[0]) < _AS_BEFORE:
+                before_pass.put_back()
             ask = self._own_test.in_other_company
             finding = ask(own, lot.load, lot.indices, lot.n, lot.chunk, armed.stream)
             answered = answered or self._own_test.company_applies
@@ -180,6 +200,7 @@ class Guard:
             ask_whole = partial(self._test, lot.load, lot.indices, lot.n, armed.stream)
             finding = ask_whole(extremes=1, thorough=False, whole=lot.chunk)
         if finding is None and armed.pieces.exchange:
+            before_pass.put_back()
             finding = self._own_test.with_rows_exchanged(own, armed.stream)
         if finding is None and (not answered or before is Drawn.NOTHING is not self._drawn):
             finding = self._ask_few(lot, armed.stream, thorough=lot.number < _EARLY)

@@ -33,10 +33,11 @@ from sordino.gradients import batch as batches
 from sordino.gradients.protocol import PerSample
 from sordino.gradients.unit_loss import UnitBatch
 from sordino.lots.cutting import chunks
-from sordino.lots.loading import Reads
+from sordino.lots.loading import Alter, Reads
 from sordino.random.global_state import GlobalState, left_as_they_were
 from sordino.random.rng import Rng
-from sordino.standing.compare import directions, distance
+from sordino.standing.alterations import ALTERATIONS, Alterations
+from sordino.standing.compare import NOTHING, directions, distance
 from sordino.standing.double import Rounding
 from sordino.standing.finding import Broken, Finding
 
@@ -48,6 +49,8 @@ _UNREAD = 0.5
 """How often the few records are read from the dataset as it was before any record had been read."""
 _SAME, _OTHER, _LOW = 1e-4, 2e-3, 0.2
 """Relative differences allowed between batches of equal shapes, of other shapes, and of other shapes in half precision."""
+_TOGETHER = 0.75
+"""The chance of each part of an alteration to be used beside the others: one of them may be refused, or hide another."""
 _FLOOR = 0.05
 """Losses and lengths below this share of the usual one are compared as if they had it."""
 
@@ -134,7 +137,8 @@ class OwnPass:
         watched = torch.ones(b, dtype=torch.bool)
         weights = total = None
         if self._exchange:
-            places = self._stream.permutation(b)[: max(1, b // _EXCHANGED)]
+            # In the second half, so that some rows stand in front of all that are exchanged.
+            places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _EXCHANGED)]
             watched[torch.from_numpy(places)] = False
             signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
             weights = directions(squared.detach().sum(1).sqrt().cpu().float(), signs, watched)
@@ -171,6 +175,7 @@ class OwnPassTest:
 
     def __init__(self, gradients: Callable[[Any], PerSample], model: nn.Module, rounding: Rounding) -> None:
         self._gradients, self._model, self._rounding = gradients, model, rounding
+        self._refused: set[str] = set()  # parts of alterations that the user's code raised an error for
         self.company_applies = True  # until records are found to be read with random changes
 
     def in_other_company(
@@ -199,7 +204,7 @@ class OwnPassTest:
         with left_as_they_were([index for index, _ in own.began.devices]), torch.enable_grad():
             seen, batch = self._other_company(load, first[places], n, stream)
             far = _apart(own, seen, torch.from_numpy(places), len(places))
-            if far <= self._tolerance(own):
+            if far <= _OTHER:
                 return None
             return self._settle_suspicion(own, load, first, places, batch)
 
@@ -214,14 +219,41 @@ class OwnPassTest:
         # Half of the times from the dataset as it was before any record had been read: what it learned by reading shows.
         read = load.unread() if float(stream.uniform(1)[0]) < _UNREAD else load
         strangers = stream.integers(len(records), n).astype(np.int64)
-        batch = read(np.concatenate([records, strangers]))
-        extreme = _made_extreme(batch, range(len(records), len(records) + len(strangers)), stream)
-        if extreme is not None:
+        both = np.concatenate([records, strangers])
+        parts = self._choose_parts(stream)
+        if parts:
             try:
-                return self._measure(extreme), extreme
-            except Exception:  # a stranger's code may raise anything on a record that it does not expect
-                return self._measure(batch), batch
+                batch = read(both, None, self._alters(len(records), parts, collated=bool(load.code())))
+                if batches.size(batch) == len(both):
+                    return self._measure(batch), batch
+            except Exception:  # a user's code may raise anything on a record that it does not expect
+                if len(parts) == 1:
+                    self._refused.update(parts)
+        batch = read(both)
         return self._measure(batch), batch
+
+    def _choose_parts(self, stream: Rng) -> list[str]:
+        """Returns how the strangers are altered this time: in no way a third of the times, else in some of the known
+        ways.
+        """
+        kind, which = (int(k) for k in stream.integers(2, 12))
+        coins = stream.uniform(8)
+        if kind < 4:
+            return []
+        chosen = [part for part in ALTERATIONS[which % len(ALTERATIONS)] if part not in self._refused]
+        some = [part for part, coin in zip(chosen, coins, strict=False) if coin < _TOGETHER]
+        return some or chosen[:1]
+
+    def _alters(self, first: int, parts: list[str], *, collated: bool) -> Alter:
+        """Returns what alters all records from a place on, as far as the parts apply to them."""
+        safe = next(self._model.parameters()).device.type != "cpu"
+
+        def alter(records: list[Any]) -> list[Any]:
+            alterations = Alterations(records, safe=safe, collated=collated)
+            used = [part for part in parts if part in alterations.applicable]
+            return [*records[:first], *(alterations.altered(record, used) for record in records[first:])]
+
+        return alter
 
     def _settle_suspicion(
         self, own: Remembered, load: Reads, first: NDArray[np.int64], places: NDArray[np.int64], few: Any
@@ -248,11 +280,15 @@ class OwnPassTest:
         among = {name: sum_.clone() for name, sum_ in part.weighted_sum(self._ready(weights)).items()}
         others = self._gradients(self._ready(few))
         apart = others.weighted_sum(self._ready(_first_rows(weights[rows], len(others.losses))))
-        if distance(among, apart) / max(1.0, float(len(rows))) ** 0.5 <= self._tolerance(own):
+        far = distance(among, apart) / max(1.0, float(len(rows))) ** 0.5
+        if far <= _OTHER:
             return None
-        if self._rounding.explains_rows(self._ready(own.batch), rows, self._ready(few), torch.arange(len(rows))):
-            return None
-        return Finding(Broken.EXCHANGED)
+        explained = self._rounding.explains_rows(
+            self._ready(own.batch), rows, self._ready(few), torch.arange(len(rows))
+        )
+        if explained is None:  # float64 cannot be asked
+            explained = far <= self._tolerance(own)
+        return None if explained else Finding(Broken.EXCHANGED)
 
     def with_rows_exchanged(self, own: Remembered, stream: Rng) -> Finding | None:
         """Asks whether the watched rows stay as they are if the others are replaced, at the size that training has."""
@@ -291,7 +327,16 @@ class OwnPassTest:
         seen = part.losses.detach().cpu()[rows], squared.detach().cpu().sqrt()[rows]
         far = _apart(own, seen, rows, len(rows))
         turned = distance(own.total, total) / max(1.0, float(len(rows))) ** 0.5
-        return Finding(Broken.EXCHANGED) if max(far, turned) > _SAME else None
+        if max(far, turned) <= _SAME:
+            return None
+        if own.drawn is not Drawn.NOTHING:
+            # Rows that draw more or less than those before them may draw equally much in all by chance, and shift what
+            # the rows behind them meet. The rows in front of them meet the same numbers in any case.
+            front = rows[rows < int(torch.nonzero(~own.watched).min())]
+            seen = part.losses.detach().cpu()[front], squared.detach().cpu().sqrt()[front]
+            if not len(front) or _apart(own, seen, front, len(front)) <= _SAME:
+                return None
+        return Finding(Broken.EXCHANGED)
 
     def _measure(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Returns the losses (B,) and the lengths (B, P) of a batch."""
@@ -331,7 +376,7 @@ def _relative(one: Tensor, other: Tensor, size: Tensor | None, usual: Tensor) ->
     if not torch.equal(fine, other.isfinite()):
         return float("inf")
     finite = usual[usual.isfinite()]
-    floor = _FLOOR * (float(finite.median()) if len(finite) else 1.0) + torch.finfo(torch.float32).tiny
+    floor = _FLOOR * (float(finite.median()) if len(finite) else 1.0) + NOTHING
     size = torch.maximum(one.abs(), other.abs()) if size is None else size
     far = ((one - other).abs() / (size + floor))[fine]
     far = far[far.isfinite()]
