@@ -4,9 +4,9 @@
     python -m bench.honesty attacks [--seeds 20] [--lots 30,100]   the attacks beyond those that were reported
     python -m bench.honesty show
 
-Runs are made one after the other on one thread and written to bench/results/honesty_alarms.json and honesty_attacks.json as they end, so that the
-command can be stopped and started again at any time: it goes on where it was. A result is kept with the digest of the
-checks' source; after a change of the source the runs are made anew.
+Runs are made one after the other on one thread and written to bench/results/honesty_alarms.json and
+honesty_attacks.json as they end, so that the command can be stopped and started again at any time: it goes on where it
+was. A result is kept with the digest of the checks' source; after a change of the source the runs are made anew.
 """
 
 from __future__ import annotations
