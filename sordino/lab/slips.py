@@ -42,6 +42,12 @@ SLIPS: tuple[Slip, ...] = (
         "1.729; 2.268 belongs to 50 epochs",
         "another number for the same run than under the tables beside it",
     ),
+    Slip(
+        "001:1326",
+        "C = 1 over table A.1",
+        "C = 5: table 5.1 has other numbers at C = 1, and those of A.1 are near table 4.3, which is of C = 5",
+        "36 % for 51 % at learning rate 0.1 for who repeats it as printed",
+    ),
     Slip("001:977", "“as table 5.3 shows”", "table 5.1: there is no table 5.3", "nothing"),
     Slip(
         "002:116",

@@ -103,5 +103,12 @@ DECLARED = Declaration(
             parameters=lambda run: {"cap": run.bound},
             example="sd.BatchStatistic.minimum(cap=5.0)",
         ),
+        Method(
+            "batch-mean",
+            "the bound is the mean length of the lot: no guarantee",
+            weigher=lambda run, own: BatchStatistic.mean(own["cap"]),
+            parameters=lambda run: {"cap": run.bound},
+            example="sd.BatchStatistic.mean(cap=5.0)",
+        ),
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
@@ -31,7 +32,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
 
 def plan(bench: Workbench, way: str, value: float) -> Plan:
     """One run."""
-    return cifar(bench, "DP-SGD", RATES[way], value)
+    return replace(cifar(bench, "DP-SGD", RATES[way], value), label=f"{way}, C = {value:g}")
 
 
 SWEEP = Sweep("clip bound C", values, plan, tuple(RATES), "CIFAR-10")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
@@ -27,7 +28,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
 
 def plan(bench: Workbench, way: str, value: float) -> Plan:
     """One run."""
-    return mnist(bench, "DP-SGD", 0.1, value)
+    return replace(mnist(bench, "DP-SGD", 0.1, value), label=f"DP-SGD, C = {value:g}")
 
 
 SWEEP = Sweep("clip bound C", values, plan, ("DP-SGD",), "MNIST, lr 0.1")

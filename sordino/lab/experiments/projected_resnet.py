@@ -75,6 +75,7 @@ EXPERIMENT = Experiment(
     setting="ResNet-18 with GroupNorm fine-tuned, C = 1 and 5",
     reduced="2,000 generated digits with wavelet features in place of ResNet-18 on CIFAR-10 (6 minutes an epoch)",
     middle="10,000 records, 10 epochs, 2 seeds",
+    differs="random weights in place of pretrained ones",
     nouns=("Projected", "resnet18"),
     terms="vortrainiertes Netzwerk, Finetuning",
     seconds=25,
