@@ -32,7 +32,7 @@ def here(more: Mapping[str, str] | None = None) -> Environment:
         "code": code(),
         "kernels": kernels(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # torch has a class of its own for it, which torch.load refuses
         "numpy": np.__version__,
         "processor": processor(),
         "instructions": instructions(),

@@ -167,6 +167,13 @@ def test_a_replay_is_bit_equal_and_the_claim_says_so():
     assert f"{REPLAYED}: nothing was released after it" in other.claim(1e-5).not_covered
 
 
+def test_a_state_is_of_plain_types_that_torch_loads_without_trust(tmp_path):
+    run = private(seed=None)
+    run.secret_state()
+    torch.save(run.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == json.loads(json.dumps(run.state_dict()))
+
+
 @pytest.mark.parametrize("because", ["", "  ", None])
 def test_a_replay_needs_a_reason(because):
     with pytest.raises(ValueError, match="why every bit"):
