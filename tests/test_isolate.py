@@ -188,3 +188,14 @@ def test_fit_and_the_command_line_take_it(tmp_path):
     history = sd.fit("spiral", steps=3, records=60, seed=0, isolate=True, out=tmp_path / "run")
     assert any("by construction" in what for what in history.claim.rests_on)
     assert "isolate = true" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_code_that_needs_several_records_is_refused_and_the_message_quotes_none():
+    def loss(model, x, y):
+        if len(x) < 2:
+            raise ValueError(f"one record alone: {x}")
+        return cross_entropy(model, x, y)
+
+    with pytest.raises(sd.Refusal, match="your code raised ValueError") as error:
+        train(network(), loss, vectors(0))
+    assert "tensor" not in str(error.value)

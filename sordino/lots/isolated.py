@@ -35,7 +35,7 @@ from sordino.gradients.protocol import Backend, LossFn, PerSample, trainable
 from sordino.gradients.spectral import left_unmoved, vectors_of
 from sordino.lots.collate import joined
 from sordino.lots.frozen_state import FrozenState
-from sordino.lots.loading import Loader
+from sordino.lots.loading import Alter, Loader
 from sordino.lots.one_record import one_record
 from sordino.lots.request import Request
 from sordino.random.global_state import left_as_they_were, seed_all
@@ -106,7 +106,13 @@ class ApartLoader:
         """Returns the loader of single records, and the indices, which are those of records already."""
         return self._loader, indices
 
-    def __call__(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Apart:
+    def code(self) -> list[Any]:
+        """Returns what a user wrote that is run to make a batch."""
+        return self._loader.code()
+
+    def __call__(
+        self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None, alter: Alter | None = None
+    ) -> Apart:
         """Returns the part of a lot; its records are read when their gradients are computed."""
         return Apart(indices, self)
 
@@ -164,6 +170,13 @@ class Isolated:
                                 rows[name][place] = gradient.to_dense()
                     losses.append(loss.detach().clone())
                     del loss
+                except Refusal:
+                    raise
+                except Exception as error:
+                    raise Refusal(
+                        f"isolate=True: your code raised {type(error).__name__} on a record that was run by itself; need "
+                        "a dataset, a collate and a loss that take one record, or leave isolate out"
+                    ) from error
                 finally:
                     state.put_back()
         return Materialised(rows, torch.stack(losses))
