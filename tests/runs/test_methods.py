@@ -23,6 +23,7 @@ from sordino.runs.view import Silent
 SAMPLERS = tuple(one.name for declared in DECLARATIONS for one in declared.samplers)
 WITHOUT = {
     "batch-median",
+    "batch-mean",
     "batch-minimum",
     "microbatches-by-position",
     "projected",

@@ -1,6 +1,6 @@
 """Lots of the longest gradients against DP-SGD on CIFAR-10 under more noise.
 
-source     001, FA.2, lines 1320
+source     001, FA.2, lines 1324
 setting    Conv_CIFAR_Net, C=1, topk, σ=2.6, 30 epochs
 reduced    see sordino/lab/thesis.py
 """
@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
     id="sorted-cifar-noise",
     source="001",
     figure="FA.2",
-    lines="1320",
+    lines="1324",
     title="Sorted lots on CIFAR-10 under more noise",
     shows="what sorting does under more noise",
     setting="Conv_CIFAR_Net, C=1, topk, σ=2.6, 30 epochs",
