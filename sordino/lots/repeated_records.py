@@ -40,6 +40,8 @@ SOME_EQUAL = (
 
 _MOST_ROWS, _COMPARED, _DISTINCT = 500_000, 2_000, 32
 """Rows of tensors are looked at up to so many, compared in full up to so many, and must have so many different ones."""
+_MOST_BYTES = 2**28
+"""Arrays of numpy are compared up to this size."""
 _POOR, _LARGE_SCALE = 0.01, 0.1
 """The share of different rows that may agree in half of their columns; the share of twins that no data have by nature."""
 
@@ -105,12 +107,21 @@ def _are_rich(tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator) 
 
 
 def _all_tensors(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
-    """Returns the tensors, and the rows of them that are the records; no rows where a dataset is more than that."""
+    """Returns tensors with one row per record, and which of their rows are records; no rows where there are none."""
     if type(dataset) is TensorDataset:
         return dataset.tensors, np.arange(len(dataset), dtype=np.int64)
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
         return dataset.dataset.tensors, np.asarray(dataset.indices, dtype=np.int64)
-    return (), np.zeros(0, dtype=np.int64)
+    # A dataset of the user's own is compared by the arrays in memory that it holds with one row per record.
+    n, held = _length(dataset), []
+    for value in getattr(dataset, "__dict__", {}).values():
+        if isinstance(value, Tensor) and value.dim() and len(value) == n and not value.is_complex():
+            held.append(value)
+        elif isinstance(value, np.ndarray) and value.ndim and len(value) == n and value.dtype.kind in "biuf":
+            if type(value) is not np.ndarray or value.nbytes > _MOST_BYTES:
+                return (), np.zeros(0, dtype=np.int64)  # it may lie in a file
+            held.append(torch.from_numpy(value.astype(np.float64)))
+    return held, np.arange(n or 0 if held else 0, dtype=np.int64)
 
 
 def _digests(

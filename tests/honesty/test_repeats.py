@@ -105,6 +105,12 @@ REPEATED |= {
     "copied tensors": lambda: TensorDataset(*(torch.cat([t, t]) for t in DATA.tensors)),
     "oversampled tensors": lambda: TensorDataset(*(t[COPIED] for t in DATA.tensors)),
     "tensors repeated side by side": lambda: TensorDataset(*(t.repeat_interleave(3, 0) for t in DATA.tensors)),
+    "copied arrays in a dataset of one's own": lambda: Rows(
+        128, x=DATA.tensors[0].repeat(2, 1), y=DATA.tensors[1].repeat(2)
+    ),
+    "copied arrays of numpy": lambda: Rows(
+        192, x=DATA.tensors[0].repeat_interleave(3, 0).numpy(), y=DATA.tensors[1].repeat_interleave(3).numpy()
+    ),
     "a few copied tensors": lambda: TensorDataset(*(t[torch.tensor([*range(64), 0, 1])] for t in DATA.tensors)),
 }
 SAID = {"dataset size", "seed", "dataset size, by the rate"}
