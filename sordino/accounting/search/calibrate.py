@@ -23,6 +23,7 @@ from sordino.events import Event
 _LOWEST, _HIGHEST = 1e-12, 1e12
 _MOST_STEPS = 10**12
 _EVALUATIONS = 200
+_EXACT = 10**6  # whole numbers up to it are found exactly
 _COARSE = 15.0  # times the tolerance, for a first search
 _FLOOR = 1e-12  # ε below this counts as this in logarithms
 
@@ -194,8 +195,9 @@ def _narrow(search: _Search, good: float, bad: float, accuracy: float) -> float:
     weight_good, weight_bad = at_good, at_bad
     for round_number in range(_EVALUATIONS):
         if search.whole:
-            # exact up to a few ten thousand; beyond, one step more or less is far below the accuracy of ε
-            if abs(search.parameter(good) - search.parameter(bad)) <= 1 or abs(good - bad) <= 0.3 * accuracy:
+            # exact up to a million; beyond, one step more or less is far below the accuracy of ε
+            close = search.parameter(good) > _EXACT and abs(good - bad) <= 0.3 * accuracy
+            if close or abs(search.parameter(good) - search.parameter(bad)) <= 1:
                 break
         elif abs(good - bad) <= accuracy or abs(at_good) <= 0.1 * accuracy:
             break
