@@ -195,6 +195,7 @@ class Private(Declares, Saved):
             "backend": self._backend,
             "accountant": self._accountant,
             "physical_batch": physical_batch,
+            "isolate": self._isolate,
         }
         request = self._together.agreed_request(make, self._run, asked)
         if self._isolate:

@@ -147,20 +147,13 @@ class Together:
             facts.add("lengths of the sites", list(request.dataset.lengths))
             for site, held in request.dataset.held.items():
                 facts_of_site = Facts(b"")
-                self._add_records(facts_of_site, Loader(held, None), len(held))
+                data_digest.add_records(facts_of_site, self._key, Loader(held, None), len(held))
                 sites[site] = facts_of_site.digest()
             return 0.0
         load = request.load.load if isinstance(request.load, UnitLoader) else request.load
-        return self._add_records(facts, load, len(request.dataset)) if isinstance(load, Loader) else 0.0
-
-    def _add_records(self, facts: Facts, load: Loader, n: int) -> float:
-        """Adds a digest of a dataset's records, or of some of them, and returns the seconds that one took to be read."""
-        if data_digest.is_loaded_by_rows(load):
-            facts.add("records of the dataset", data_digest.digest_rows(self._key, load, n))
+        if not isinstance(load, Loader):
             return 0.0
-        reads, seconds = data_digest.first_reads(self._key, load, n)
-        facts.add("records of the dataset", "which change by themselves" if reads is None else b"".join(reads))
-        return 0.0 if reads is None else seconds
+        return data_digest.add_records(facts, self._key, load, len(request.dataset))
 
     def _compare_more_records(self, request: Request, seconds: float) -> None:
         """Compares as many records of a dataset with code of its own as the first rank can read in the time there is."""

@@ -25,6 +25,8 @@ from sordino.door.release import Steps, choose_between
 from sordino.door.sealed import Sealed, derived
 from sordino.events import Event
 from sordino.random.rng import Rng
+from sordino.ranks.agreement import agree_within_group
+from sordino.ranks.facts import Facts, digest_of_record
 from sordino.ranks.group import fresh
 
 
@@ -65,6 +67,14 @@ class PrivateQuantile:
         """The quantile of a tensor of private numbers, one per record, entered in the ledger of what is done to them."""
         if seed is not None:
             ledger.disclose(SEED)
+        else:
+
+            def add(facts: Facts, key: bytes) -> None:
+                facts.add("quantile", self)
+                facts.add("entries of the ledger", ledger.length)
+                facts.add("values", digest_of_record(key, values))
+
+            agree_within_group(add)
         rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
         found, event = self(Sealed(values, ledger), rng)
         ledger.release(event, ledger.page())

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sordino.lots.loading import Loader
 from sordino.random.global_state import left_as_they_were, seed_all
-from sordino.ranks.facts import digest_of_record
+from sordino.ranks.facts import Facts, digest_of_record
 
 ALL_BYTES = 64 << 20
 """Rows of tensors up to so many bytes are digested as a whole."""
@@ -86,6 +86,19 @@ def _number(key: bytes, what: bytes, index: int) -> int:
 def reads_in_time(seconds_each: float, n: int) -> int:
     """Returns how many records can be read in the time there is for it."""
     return int(min(n, SECONDS / max(seconds_each, 1e-7)))
+
+
+def add_records(facts: Facts, key: bytes, load: Loader, n: int) -> float:
+    """Adds a digest of a dataset's records, or of some of them, and returns the seconds that one took to be read.
+
+    Returns 0 where rows of tensors are compared, and where records change by themselves and cannot be.
+    """
+    if is_loaded_by_rows(load):
+        facts.add("records of the dataset", digest_rows(key, load, n))
+        return 0.0
+    reads, seconds = first_reads(key, load, n)
+    facts.add("records of the dataset", "which change by themselves" if reads is None else b"".join(reads))
+    return 0.0 if reads is None else seconds
 
 
 def is_loaded_by_rows(load: Any) -> bool:

@@ -9,6 +9,7 @@ Privacy: the meeting comes before the first draw, so a run whose ranks disagree 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ import torch
 
 from sordino.ranks.digest import wrapped
 from sordino.ranks.facts import Facts, differences
-from sordino.ranks.group import Ranks
+from sordino.ranks.group import Ranks, ranks_of
 from sordino.ranks.ranked_lot import Disagreement, StoppedElsewhere
 
 T = TypeVar("T")
@@ -42,6 +43,31 @@ def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, Facts]]) -> T
         raise
     meet_over(ranks, facts)
     return made
+
+
+def agree_within_group(add: Callable[[Facts, bytes], None]) -> None:
+    """Compares facts among the ranks of torch's own group, if there is one, all of which must call this.
+
+    Two ranks that add one noise to two different sums, and both hand out the result, have told the difference of the sums.
+
+    Args:
+        add: adds the facts; it is given the key for digests of private records.
+
+    Raises:
+        Disagreement: on every rank, with the names of the facts that differ.
+
+    """
+    ranks = ranks_of(None)
+    if ranks is None or ranks.size == 1:
+        return
+    key = bytes(ranks.of_first(secrets.token_bytes(32)))
+
+    def collect() -> tuple[None, Facts]:
+        facts = Facts(b"", ranks.rank)
+        add(facts, key)
+        return None, facts
+
+    collect_and_agree(ranks, collect)
 
 
 def meet_over(ranks: Ranks, facts: Facts | None) -> None:

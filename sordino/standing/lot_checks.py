@@ -131,16 +131,17 @@ class LotChecks:
         """Names attributes of modules that hold values of records: they leave with the model, and no noise is on them."""
         if self._read is None:
             return
-        load, indices = self._read
+        # Once for a lot: parameters that are divided among ranks are gathered for it, and later claims may be asked on one.
+        (load, indices), self._read = self._read, None
         few = np.unique(indices)[:8]
-        if len(few) < 2:
-            return
 
         def losses(batch: Any) -> object:
             return batches.losses(self._gradients.loss_for(batch), self._model, batch)
 
-        with self._gradients.whole(), left_as_they_were():
-            kept = self._kept.found(losses, lambda: batches.to(load(few), self._gradients.device))
+        kept: list[tuple[str, str]] = []
+        with self._gradients.whole(), left_as_they_were():  # ranks with no record of the lot take part in this too
+            if len(few) >= 2:
+                kept = list(self._kept.found(losses, lambda: batches.to(load(few), self._gradients.device)))
         for module, attribute in kept:
             self._ledger.disclose(claims.kept_records(f"{module}.{attribute}" if module else attribute))
 

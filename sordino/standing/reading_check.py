@@ -25,6 +25,7 @@ from torch import Tensor
 
 from sordino.gradients.batch import mapped
 from sordino.lots.loading import Loader, Reads
+from sordino.lots.sites import Sites
 from sordino.random.global_state import left_as_they_were, seed_all
 from sordino.random.rng import Rng
 from sordino.ranks.group import Ranks
@@ -322,6 +323,13 @@ class _PendingLot:
     indices: NDArray[np.int64]
 
 
+def _held_records(dataset: Any, stream: Rng, count: int) -> NDArray[np.int64]:
+    """Returns some records at random, of those that this process holds, for a rank that computes none of the lot."""
+    if isinstance(dataset, Sites):
+        return dataset.numbers(stream.integers(count, len(dataset.here)))
+    return stream.integers(count, len(dataset))
+
+
 class ReadingCheck:
     """Tests how records are read, at the first lot, at secret later ones and before claims."""
 
@@ -371,7 +379,10 @@ class ReadingCheck:
             return
 
         def work() -> Finding | None:
-            drawn = lot.indices[stream.permutation(len(lot.indices))] if len(lot.indices) else stream.integers(count, n)
+            if len(lot.indices):
+                drawn = lot.indices[stream.permutation(len(lot.indices))]
+            else:
+                drawn = _held_records(lot.load.dataset, stream, count)
             if count == FIRST_RECORDS and test_repeats(lot.load, stream.seed()) is Outcome.REPEATED:
                 return Finding(Broken.REPEATED)
             outcome = test_reading(lot.load, drawn[: min(count, n // 4)].tolist(), stream.seed())

@@ -27,9 +27,12 @@ from sordino.door.sealed import Sealed
 from sordino.door.sensitivity import Sensitivity
 from sordino.events import Event
 from sordino.lots.cutting import chunks
+from sordino.lots.data_digest import add_records
 from sordino.lots.loading import Loader, MapStyle, length
 from sordino.lots.repeated_records import grouped, most_copies
 from sordino.random.rng import Rng
+from sordino.ranks.agreement import agree_within_group
+from sordino.ranks.facts import Facts
 from sordino.ranks.group import fresh
 from sordino.refusal import Refusal
 from sordino.sampling.full import Full
@@ -131,6 +134,17 @@ def ask(
 
     if seed is not None:
         ledger.disclose(claims.SEED)
+    if rng is None and seed is None:
+
+        def add(facts: Facts, key: bytes) -> None:
+            facts.add("statistic", statistic)
+            facts.add("sampler", sampler)
+            facts.add("expected_batch", given)
+            facts.add("number of records", n)
+            facts.add("entries of the ledger", ledger.length)
+            add_records(facts, key, load, n)
+
+        agree_within_group(add)
     if rng is None:
         rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
     for name in told_size(sampler, n, given):

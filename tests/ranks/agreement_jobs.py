@@ -378,3 +378,19 @@ def refused_on_one(ranks: Ranks) -> None:
     private = sd.Private(model, cross_entropy, _noise(1.1), seed=0, mesh=ranks)
     sampler: Any = "all of them" if ranks.rank == ranks.size - 1 else sd.Poisson(0.2)
     private.draws(data(), sampler, 2, expected_batch=12)
+
+
+def asking(ranks: Ranks, what: str) -> tuple[str, str]:
+    """All ranks of torch's own group ask for a mean or a quantile; the last one has another record, or asks otherwise."""
+    last, ledger = ranks.rank == ranks.size - 1, sd.Ledger()
+    values = data(changed=last and what == "records").tensors[0]
+    try:
+        if what == "quantile":
+            values = data(changed=last).tensors[0].abs().sum(1)
+            sd.PrivateQuantile(0.5, ceiling=20.0, epsilon=1.0).of(values, ledger=ledger)
+        else:
+            noise = sd.Gaussian(2.0 if last and what == "noise" else 5.0)
+            sd.ask(sd.statistics.Mean(1.0, noise), values, ledger=ledger, expected_batch=60)
+    except Disagreement as error:
+        return str(ledger.event()), str(error)
+    return str(ledger.event()), ""

@@ -125,7 +125,8 @@ def test_the_neighbour_hunter_finds_nothing_on_the_grid(row):
 def test_a_group_of_one_is_a_mesh_and_other_things_are_not():
     assert ranks_of(None) is None
     assert ranks_of(alone := Ranks()) is alone
-    with pytest.raises(TypeError, match="must be a torch DeviceMesh of one dimension, or a process group"):
+    assert ranks_of("single").size == 1
+    with pytest.raises(TypeError, match="must be a torch DeviceMesh of one dimension, a process group, or 'single'"):
         ranks_of("cpu")
 
 
