@@ -58,8 +58,12 @@ def test_no_attack_moves_a_sum_beyond_its_bound(case):
         there = None if here is None else released_sums(case, chosen[:-1])
     if here is None or there is None:
         return  # refused or void: nothing is claimed
-    worst = max(float((one - two).norm()) for one, two in zip(here, there, strict=True))
-    assert worst <= ROUNDING * bound, f"{case}: {worst / bound:.2f} times the bound under isolate=True"
+    # What is released is rounded to the parameters' own precision afterwards, in bfloat16 by up to 2⁻⁹ of every number.
+    low = any(p.dtype == torch.bfloat16 for p in case.build(0).model.parameters())
+    for one, two in zip(here, there, strict=True):
+        rounded = 2**-9 * float(one.norm() + two.norm()) if low else 0.0
+        moved = float((one - two).norm())
+        assert moved <= ROUNDING * bound + rounded, f"{case}: {moved / bound:.3f} times the bound under isolate=True"
 
 
 def test_most_attacks_are_harmless_and_not_merely_refused():
