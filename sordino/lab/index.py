@@ -10,6 +10,7 @@ from sordino.lab import store
 from sordino.lab.catalogue import experiments
 from sordino.lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, outcome
 from sordino.lab.not_private import entries
+from sordino.lab.scoreboard import score, table
 from sordino.lab.slips import SLIPS
 from sordino.runs import files
 
@@ -62,7 +63,9 @@ def came_out() -> str:
         "| id | size | CPU s | ours (published) | holds / does not / cannot tell |\n|---|---|---|---|---|\n"
         + "\n".join(rows)
     )
-    return f"{CAME}\n\n{head}\n\n### What does not hold\n\n" + "\n".join(fails) + f"\n\n{OUT}"
+    board = f"### Published numbers\n\n{table(score(results))}"
+    failed = "### What does not hold\n\n" + "\n".join(fails)
+    return f"{CAME}\n\n{board}\n\n### Every result\n\n{head}\n\n{failed}\n\n{OUT}"
 
 
 def called_private() -> str:

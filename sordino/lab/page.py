@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from sordino.lab import store
 from sordino.lab.catalogue import experiments
 from sordino.lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, Compared, outcome
 from sordino.lab.not_private import entries
+from sordino.lab.scoreboard import Score, score, summary
+from sordino.lab.slips import SLIPS
 from sordino.report.panel_figures import inline
 from sordino.report.templates import environment
 from sordino.runs import files
@@ -26,17 +29,48 @@ def write(folder: Path, path: Path) -> Path:
         raise ValueError("nothing was run yet: `sordino lab run seconds`")
     shown = [_entry(one) for one in results.values()]
     verdicts = Counter(finding.verdict for one in shown for finding in one["findings"])
+    scores = score(results)
     values = {
         "entries": shown,
+        "summary": summary(scores),
+        "scores": [_scored(one) for one in scores],
+        "contents": _contents(results),
         "sources": SOURCES,
         "verdicts": {name: (_CLASSES[name], verdicts[name]) for name in _CLASSES},
         "classes": _CLASSES,
         "not_private": entries(),
+        "slips": SLIPS,
         "missing": [one for name, one in experiments().items() if name not in results],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, environment().get_template("lab.html.jinja").render(values))
     return path
+
+
+def _contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
+    """Returns a table of contents: for each source its number, name and (figures, id, whether there is a result)."""
+    return [
+        (
+            number,
+            name,
+            [(one.figure, one.id, one.id in results) for one in experiments().values() if one.source == number],
+        )
+        for number, name in SOURCES.items()
+    ]
+
+
+def _scored(one: Score) -> dict[str, str]:
+    """Returns a row of the scoreboard for the page."""
+    number, ours = one.number, one.ours
+    return {
+        "id": number.id,
+        "what": number.what,
+        "where": number.where,
+        "published": f"{number.published:g} {number.unit}".strip(),
+        "ours": "" if ours is None else _row(ours)["ours"],
+        "status": one.status,
+        "reason": one.reason,
+    }
 
 
 def _entry(result: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from sordino.lab import store
 from sordino.lab.catalogue import experiment
 from sordino.lab.experiment import Experiment
 from sordino.lab.size import Size
-from sordino.lab.trained import is_known, train
+from sordino.lab.trained import Trained, is_known, train
 from sordino.lab.training_store import digest
 from sordino.lab.workbench import NotTrained, Workbench
 from sordino.lab.workers import run_all
@@ -68,8 +68,18 @@ def make(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
     found = one.run(bench)
     spent = time.process_time() - begun + sum(run.seconds for each in trained for run in each.runs)
     result = store.table(one, found, bench.size, spent)
+    if bench.size is Size.FULL and one.plans is not None:
+        result["note"] = _note(trained, bench.missing(one.plans(bench)))
     store.write(out, result)
     return result
+
+
+def _note(trained: Sequence[Trained], missing: Sequence[str]) -> str:
+    """Returns what is written on a figure at the source's size: how many seeds, and which curves are not there yet."""
+    counts = sorted({len(each.runs) for each in trained})
+    seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
+    said = f"the source's size, {seeds} {'seed' if counts == [1] else 'seeds'} a curve"
+    return f"{said}; not run yet: {'; '.join(missing)}" if missing else said
 
 
 def draw(one: Experiment, out: Path) -> str:

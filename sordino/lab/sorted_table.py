@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.lab.curves import against, higher, learning, no_guarantee, not_run
+from sordino.lab.curves import Pairs, against, higher, learning, no_guarantee, not_run
 from sordino.lab.experiment import Finding, Outcome
 from sordino.lab.plan import Plan
 from sordino.lab.thesis import RATES, cifar, label, mnist, pairs
 from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
+from sordino.report.panels import Panel
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,15 @@ class Table:
         """Returns what is trained, by label; a workbench that does not train may lack some."""
         return {one.plan.label: one for one in bench.available(self.plans(bench))}
 
+    def _panels(self, trained: Sequence[Trained], published: Pairs) -> list[Panel]:
+        """Returns a panel for each learning rate, so that a panel has few curves: accuracies first, then losses."""
+        pairs_of_panels = []
+        for rate in self.rates:
+            some = [one for one in trained if one.plan.given["learning_rate"] == rate]
+            if some:
+                pairs_of_panels.append(learning(some, f"{self.title or self.data}, lr {rate:g}", published))
+        return [accuracy for accuracy, _ in pairs_of_panels] + [loss for _, loss in pairs_of_panels]
+
     def outcome(
         self,
         bench: Workbench,
@@ -67,7 +77,7 @@ class Table:
             if label(one, rate) in found and label(other, rate) in found
         ]
         return Outcome(
-            learning(every, self.title or self.data),
+            self._panels(every, published),
             against(every, published, self.where),
             [*judged, *findings],
             [*notes, *not_run(bench, self.plans(bench)), *no_guarantee(every)],

@@ -10,10 +10,10 @@ from sordino.report.figures import SERIES, SOFT
 _ORDER: tuple[tuple[str, ...], ...] = (
     ("dpsgd", "decoupled", "pld", "exact", "analytic", "gaussian", "local-flat"),
     ("sorted", "classical", "laplace", "strong", "basic", "local-layerwise"),
-    ("projected", "moments", "advanced", "rdp", "momentum", "global-flat"),
+    ("projected", "minimum", "moments", "advanced", "rdp", "momentum", "global-flat"),
     ("l2-inside", "threshold", "noisy-lookahead", "private-sorted", "adam", "transfer", "global-layerwise"),
     ("class-diverse", "quantile-sorted", "adagrad", "microbatches", "similar-length"),
-    ("median", "minimum", "ignored", "printed", "jl", "attack"),
+    ("median", "ignored", "printed", "jl", "attack"),
     ("sgd", "plain", "none", "theory"),
     ("logarithmic", "adamw", "optimistic-lookahead", "captured", "pca", "truth"),
 )

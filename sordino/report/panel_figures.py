@@ -198,7 +198,7 @@ def _series(axes: Any, one: Series) -> None:
         linestyle="none" if one.points else DASHES[number % len(DASHES)],
         marker=_MARKS[number] if marked else None,
         markevery=every,
-        markersize=5.5 if one.points else 4.2,
+        markersize=(10.0 if _MARKS[number] == "*" else 5.5) if one.points else 4.2,
         markerfacecolor=CARD if one.hollow else shade,
         markeredgecolor=shade,
         linewidth=1.5 if one.hollow else 2.0,
