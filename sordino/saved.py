@@ -24,6 +24,9 @@ from sordino.replay import Replay
 from sordino.standing import LotChecks
 from sordino.together import Together
 
+SINCE = "nothing of the lots drawn after the loaded state was saved has left the process that drew them"
+"""The user's word for what no saved state can know."""
+
 
 class Saved:
     """The states and copies of a run; `Private` is one."""
@@ -68,11 +71,18 @@ class Saved:
     def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
         """Continues a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
 
-        The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere, used
-        those of the old one. So a pass that was begun is charged once more, for its rest, and a sampler that remembers
-        records asks them anew. With a `Replay` the key is that of its `secret`, and the run goes on bit by bit. Model and
-        optimizer are the user's own, loaded by their own methods.
+        The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere,
+        used those of the old one. So a pass that was begun is charged once more, for its rest, and a sampler that
+        remembers records asks them anew. Lots that were drawn after the state was saved are not in it; the claim says
+        that it rests on nothing of them having left. With a `Replay` the key is that of its `secret`, and the run goes
+        on bit by bit. Model and optimizer are the user's own, loaded by their own methods.
         """
+        self._load(state, replay)
+        if replay is None and self._run.steps:
+            self._ledger.declare(SINCE)
+
+    def _load(self, state: Mapping[str, Any], replay: Replay | None) -> None:
+        """Loads a state where it is known what was drawn since: nothing, or what a write-ahead ledger says."""
         self._run.load_state_dict(state, replay)
         self._checks.resumed(state, self._run.root.child("standing test"), replayed=replay is not None)
 
@@ -103,5 +113,5 @@ class Saved:
         twin: Self = made(model, self._loss_fn, ask, penalty=penalty, backend=by, **more)
         twin._accountant = self._accountant
         state = self.state_dict()
-        twin.load_state_dict({**state, "page": None, "state": copy.deepcopy(state["state"])})
+        twin._load({**state, "page": None, "state": copy.deepcopy(state["state"])}, None)
         return twin

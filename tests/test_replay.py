@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.door.claims import REPLAYED
 from sordino.random.rng import Rng
+from sordino.saved import SINCE
 from tests.problems import linear, network, private
 
 NOBODY = TensorDataset(torch.zeros(1, 6), torch.zeros(1).long())
@@ -172,6 +173,18 @@ def test_a_state_is_of_plain_types_that_torch_loads_without_trust(tmp_path):
     run.secret_state()
     torch.save(run.state_dict(), tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True) == json.loads(json.dumps(run.state_dict()))
+
+
+def test_the_claim_of_a_resumed_run_says_what_it_takes_on_the_users_word():
+    """What was drawn after a state was saved is in no file, and may have been seen."""
+    run, other = private(seed=None), private(seed=None)
+    noise(run)
+    other.load_state_dict(run.state_dict())
+    noise(other)
+    assert SINCE in other.claim(1e-5).rests_on
+    assert SINCE not in run.claim(1e-5).rests_on
+    assert SINCE not in copy.deepcopy(run).claim(1e-5).rests_on
+    assert SINCE in other.state_dict()["ledger"]["declared"]  # and those who go on from there say it too
 
 
 @pytest.mark.parametrize("because", ["", "  ", None])

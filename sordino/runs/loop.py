@@ -240,7 +240,7 @@ class Training:
             self.average.load_state_dict(state["average"])
         load_state(self.optimizer, state["optimizer"])
         replay = None if secret is None else replace(ENTERED, secret=secret)
-        self.private.load_state_dict(state["private"], replay=replay)  # from here the parameters are watched
+        self.private._load(state["private"], replay)  # from here the parameters are watched
         self.prepared = state["prepared"]
         self.preparation = fresh() if secret is None else Rng.replay(secret["preparation"])
         self._written_key = {name: value for name, value in (secret or {}).items() if name != "preparation"}
