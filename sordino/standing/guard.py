@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from sordino.gradients import batch as batches
 from sordino.gradients.inventory import Inventory
+from sordino.gradients.spectral import left_unmoved, vectors_of
 from sordino.gradients.user_state import UserState
 from sordino.lots.loading import Reads
 from sordino.lots.lot_gradients import LotGradients
+from sordino.random.named_draws import Drawn, drawn_by
 from sordino.random.rng import Rng
 from sordino.ranks.group import Ranks
 from sordino.ranks.ranked_lot import first_of
@@ -28,11 +31,13 @@ from sordino.standing.alterations import ALTERATIONS
 from sordino.standing.double import Rounding
 from sordino.standing.finding import Finding
 from sordino.standing.moments import Moments, Pieces, mark_of
-from sordino.standing.own_pass import Drawn, OwnPass, OwnPassTest, Remembered
+from sordino.standing.own_pass import OwnPass, OwnPassTest, Remembered
 from sordino.standing.questions import StandingTest
 
 _FIRST, _EARLY = 2, 100
 """Lots up to which a test tries every extreme record, and asks every question."""
+_NAMED = 4
+"""Records in the pass on which the model's random operations are looked at."""
 _SOME = 2
 """Extreme records that a test which asks every question tries after those, beside a real one; others try one."""
 _AS_BEFORE = 0.5
@@ -62,6 +67,7 @@ class _Armed:
     stream: Rng
     released: bool
     first: bool  # no test was made before
+    changed: bool  # the model did, since the lot before
     state: UserState | None  # of the user's objects before the lot's own pass
 
 
@@ -76,7 +82,7 @@ class Guard:
         stream: Rng,
         ranks: Ranks | None = None,
     ) -> None:
-        self._ranks, self._gradients = ranks, gradients
+        self._ranks, self._gradients, self._model = ranks, gradients, model
         rounding = Rounding(model, gradients.gradients_of)
         self._code = [model, gradients.loss_fn]
         self._test = StandingTest(gradients.gradients, model, rounding, code=[gradients.loss_fn])
@@ -136,13 +142,13 @@ class Guard:
         # The questions on a few records come before the training pass, as that is where a wrong model is refused first.
         if pieces.few:
             self._conclude(self._ask_few(lot, stream, thorough=pieces.thorough), released=released)
-        unknown = self._drawn is None or self._moments.changed
-        own = OwnPass(stream, exchange=pieces.exchange, name_draws=unknown, device=self._gradients.device)
+        own = OwnPass(stream, exchange=pieces.exchange, device=self._gradients.device)
         state = None
         if pieces.company or pieces.exchange:
             self._gradients.watcher = own
             state = UserState([*self._code, *lot.load.code()])
-        self._armed = _Armed(lot, pieces, own, stream, released, self.tested == 0, state)
+        changed = self._moments.changed
+        self._armed = _Armed(lot, pieces, own, stream, released, self.tested == 0, changed, state)
         self.tested, self._last = self.tested + 1, lot.number
 
     def after_pass(self) -> None:
@@ -186,10 +192,10 @@ class Guard:
         if own is None:  # the lot was empty, or its gradients cannot be compared from pass to pass
             return None if armed.pieces.few else self._ask_few(lot, armed.stream, thorough=armed.pieces.thorough)
         before = self._drawn
-        self._drawn = self._learn(own)
+        self._drawn = self._learn(own, changed=armed.changed)
         finding = None
         answered = armed.pieces.few
-        if armed.pieces.company and own.drawn is Drawn.NOTHING and self._own_test.company_applies:
+        if armed.pieces.company and not own.random and self._own_test.company_applies:
             if float(armed.stream.uniform(1)[0]) < _AS_BEFORE:
                 before_pass.put_back()
             ask = self._own_test.in_other_company
@@ -206,14 +212,26 @@ class Guard:
             finding = self._ask_few(lot, armed.stream, thorough=lot.number < _EARLY)
         return finding
 
-    def _learn(self, own: Remembered) -> Drawn:
-        """Returns what the model's passes draw at random, as far as is known: once something other was drawn, that."""
-        known = self._drawn
-        if own.drawn is Drawn.OTHER and known is Drawn.MASKS and own.began.same_outside_torch(own.ended):
-            return known  # operations are named once; what torch drew since then is taken for masks as well
-        if not self._own_test.company_applies and own.drawn is Drawn.NOTHING:
-            return Drawn.MASKS  # records are read with random changes, so tests must be made in passes of their own
-        return own.drawn
+    def _learn(self, own: Remembered, *, changed: bool) -> Drawn:
+        """Returns what the model's passes draw at random, as far as is known.
+
+        Args:
+            own: the lot's own pass.
+            changed: whether the model changed since the lot before, so that what was known of it may be wrong.
+
+        """
+        if not own.random:
+            # If records are read with random changes, tests must be made in passes of their own all the same.
+            return Drawn.NOTHING if self._own_test.company_applies else Drawn.MASKS
+        if self._drawn in (Drawn.MASKS, Drawn.OTHER) and not changed:
+            return self._drawn
+        # A pass over a few rows of the same batch, on which every operation is looked at.
+        gradients = self._gradients
+        rows = batches.to(batches.take(own.batch, slice(0, _NAMED)), gradients.device)
+        loss = gradients.loss_for(rows)
+        with left_unmoved(vectors_of(list(self._model.modules()))):
+            found = drawn_by(lambda: batches.losses(loss, self._model, rows), [index for index, _ in own.began.devices])
+        return Drawn.OTHER if found is Drawn.NOTHING else found
 
     def _ask_few(self, lot: _Lot, stream: Rng, *, thorough: bool) -> Finding | None:
         """Asks the questions on a few records, in passes of their own."""

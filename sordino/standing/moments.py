@@ -21,8 +21,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from sordino.gradients.inventory import Inventory
+from sordino.random.named_draws import Drawn
 from sordino.random.rng import Rng
-from sordino.standing.own_pass import Drawn
 
 _LASTING, _LASTING_RANDOM = 0.02, 0.01
 """The share of lots tested in a long run; the second where passes draw at random, whose tests cost more."""

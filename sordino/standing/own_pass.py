@@ -19,14 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sordino.door.sensitivity import EXACT
 from sordino.gradients import batch as batches
@@ -54,35 +52,6 @@ _TOGETHER = 0.75
 _FLOOR = 0.05
 """Losses and lengths below this share of the usual one are compared as if they had it."""
 
-_MASKS = frozenset({"native_dropout", "bernoulli_", "_fused_dropout", "dropout", "dropout_"})
-"""Random operations that give every element a coin of its own, as dropout does."""
-
-
-class Drawn(Enum):
-    """What a training pass drew at random."""
-
-    NOTHING = "nothing"
-    MASKS = "the masks of dropout, a coin for every element"
-    OTHER = "something else, which may decide what happens to a whole batch"
-
-
-class _NamesRandomOperations(TorchDispatchMode):
-    """Notes which of torch's random operations are called while it lasts."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Lets every operation pass."""
-        # What has a generator of its own leaves the global ones alone; the kernels are checked in this way.
-        if torch.Tag.nondeterministic_seeded in func.tags and (kwargs or {}).get("generator") is None:
-            name = func._schema.name.removeprefix("aten::")
-            # A single coin is no mask: it may decide what happens to the whole batch.
-            single = name == "bernoulli_" and args[0].numel() == 1
-            self.names.add("a single coin" if single else name)
-        return func(*args, **(kwargs or {}))
-
 
 @dataclass(frozen=True)
 class Remembered:
@@ -91,7 +60,7 @@ class Remembered:
     batch: Any
     began: GlobalState  # where the global generators stood before it
     ended: GlobalState
-    drawn: Drawn
+    random: bool  # something was drawn from a global generator
     losses: Tensor  # (B,)
     lengths: Tensor  # (B, P), of the gradient of each parameter
     watched: Tensor  # (B,), the rows that are not exchanged; all where nothing is
@@ -105,25 +74,19 @@ class OwnPass:
     Args:
         stream: the secret choices of this test.
         exchange: whether rows of the whole batch will be exchanged, for which a sum of directions is remembered.
-        name_draws: whether to find out what is drawn at random; it costs a little, and is asked once for a model.
         device: where the model is, whose generator is remembered too.
 
     """
 
-    def __init__(self, stream: Rng, *, exchange: bool, name_draws: bool, device: torch.device) -> None:
+    def __init__(self, stream: Rng, *, exchange: bool, device: torch.device) -> None:
         self._stream, self._exchange = stream, exchange
-        self._names = _NamesRandomOperations() if name_draws else None
         self._devices = [device.index or 0] if device.type == "cuda" else []
         self.remembered: Remembered | None = None
 
     def watch(self, batch: Any, make: Callable[[], tuple[PerSample, Tensor]]) -> tuple[PerSample, Tensor]:
         """Makes the training pass over `batch` and remembers what it showed; returns what `make` returns."""
         began = GlobalState.now(self._devices)
-        if self._names is None:
-            part, losses = make()
-        else:
-            with self._names:
-                part, losses = make()
+        part, losses = make()
         ended = GlobalState.now(self._devices)
         norms = part.norms()
         # Estimated lengths differ from pass to pass by design, and units choose their records anew each time.
@@ -147,20 +110,13 @@ class OwnPass:
             batch,
             began,
             ended,
-            self._classify(began, ended),
+            not began.same(ended),
             part.losses.detach().cpu().clone(),
             squared.detach().cpu().sqrt(),
             watched,
             weights,
             total,
         )
-
-    def _classify(self, began: GlobalState, ended: GlobalState) -> Drawn:
-        """Returns what the pass drew at random; masks are told from other draws where operations were named."""
-        if began.same(ended):
-            return Drawn.NOTHING
-        named = self._names is not None and self._names.names <= _MASKS and bool(self._names.names)
-        return Drawn.MASKS if named and began.same_outside_torch(ended) else Drawn.OTHER
 
 
 class OwnPassTest:
@@ -329,7 +285,7 @@ class OwnPassTest:
         turned = distance(own.total, total) / max(1.0, float(len(rows))) ** 0.5
         if max(far, turned) <= _SAME:
             return None
-        if own.drawn is not Drawn.NOTHING:
+        if own.random:
             # Rows that draw more or less than those before them may draw equally much in all by chance, and shift what
             # the rows behind them meet. The rows in front of them meet the same numbers in any case.
             front = rows[rows < int(torch.nonzero(~own.watched).min())]

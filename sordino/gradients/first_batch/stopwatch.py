@@ -17,6 +17,8 @@ from collections.abc import Callable, Hashable, Mapping
 import torch
 
 _REPEATS = 3
+_HOPELESS = 3.0
+"""Candidates that take so many times as long as the fastest in the first round are not run again."""
 _SAMPLES = 8
 _COLD = 1 << 22
 
@@ -79,12 +81,16 @@ class Stopwatch:
         if not self.measures or self.stopped:
             return next(iter(candidates))
         best = dict.fromkeys(candidates, float("inf"))
-        if len(candidates) > 1:
-            for _ in range(_REPEATS):  # interleaved, so that a slow moment hits all of them
-                for name, run in candidates.items():
-                    start = _clock(device)
-                    run()
-                    best[name] = min(best[name], _clock(device) - start)
+        running = dict(candidates)
+        for _ in range(_REPEATS):  # interleaved, so that a slow moment hits all of them
+            if len(running) < 2:
+                break
+            for name, run in running.items():
+                start = _clock(device)
+                run()
+                best[name] = min(best[name], _clock(device) - start)
+            most = _HOPELESS * min(best.values())
+            running = {name: run for name, run in running.items() if best[name] <= most}
         best[next(iter(best))] *= 1 - margin
         return self.remember(key, min(best, key=best.__getitem__))
 
