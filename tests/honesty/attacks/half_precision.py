@@ -31,6 +31,14 @@ for _name, _model in MODELS.items():
 
 
 @HALF
+def bfloat16_and_a_mean_over_a_little_padding(seed: int) -> Script:
+    """One record in sixteen makes the texts a little longer, which moves every gradient by less than the old tolerance
+    of 0.2."""
+    data = [(ids.clamp(max=1), 0) for ids, _ in sentences(seed, shortest=40, longest=40, rare=43)]
+    return Script(MeanOfWords().bfloat16(), cross_entropy, Listed(data), padded, bound=0.5, suspects=RARE)
+
+
+@HALF
 def autocast_and_a_mean_over_padding(seed: int) -> Script:
     def loss(model: nn.Module, ids: Tensor, y: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
