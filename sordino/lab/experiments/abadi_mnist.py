@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sordino.accounting import PLD
+from sordino.events import Gaussian, Poisson, Repeat, compose
 from sordino.lab.abadi import DIFFERS, LEVELS, MIDDLE, NOISES, REDUCED, Within, plan, within
 from sordino.lab.curves import mean
 from sordino.lab.experiment import Compared, Experiment, Finding, Outcome
@@ -69,6 +71,7 @@ def run(bench: Workbench) -> Outcome:
                 xlog=True,
                 ylog=True,
             ),
+            _draw_delta(bench),
             Panel(
                 "what ε buys",
                 "ε at δ = 1e-5",
@@ -102,6 +105,20 @@ def _reached(bench: Workbench, level: Within, spent: Trained, printed: Trained) 
         f"{spent.runs[0].rows[-1]['epoch']:.0f} epochs; with the printed rate and lots {mean(printed):.1f} % at "
         f"{printed.epsilon or 0:.2f} after {printed.runs[0].rows[-1]['epoch']:.0f}",
     )
+
+
+def _draw_delta(bench: Workbench) -> Panel:
+    """Returns δ against epochs at the fixed ε of each noise level, as figure 3 of the paper does, by PLD."""
+    lines = []
+    for k, ((noise, pca), level) in enumerate(zip(NOISES, LEVELS, strict=True)):
+        last = {8.0: 100, 4.0: 300, 2.0: 700}[noise]
+        epochs = [round(last * part / 10) for part in range(1, 11)] if bench.tells else [last]
+        deltas = [
+            PLD().delta(compose([Gaussian(pca), Repeat(Poisson(0.01, Gaussian(noise)), 100 * each)]), level.epsilon)
+            for each in epochs
+        ]
+        lines.append(Series(f"σ = {noise:g}, ε = {level.epsilon:g}", epochs, deltas, method="pld", variant=k))
+    return Panel("δ at a fixed ε", "epochs", "δ", lines, xlog=True, ylog=True)
 
 
 def _with_train(ones: Sequence[Trained]) -> list[Series]:

@@ -15,6 +15,7 @@ from sordino.lab.experiment import Experiment, Finding, Outcome
 from sordino.lab.looks import steps_of
 from sordino.lab.plan import Plan
 from sordino.lab.thesis import CIFAR, CIFAR_MIDDLE, cifar, label
+from sordino.lab.trained import Trained
 from sordino.lab.workbench import Workbench
 from sordino.report.panels import Panel, Series
 
@@ -76,6 +77,7 @@ def run(bench: Workbench) -> Outcome:
             Panel("SGD with sorted lots: loss", "epochs", "test loss", curves, ylog=True),
             Panel("median gradient length of each lot", "lots", "gradient length", lengths, ylog=True),
             Panel("share of the dominant class", "lots", "share of the lot, %", [line for _, line, _ in shares]),
+            *_draw_last_epochs(next((one for one in trained if one.plan.label == "sorted, lr 0.1"), trained[0])),
         ],
         findings=[
             Finding(
@@ -101,6 +103,34 @@ def run(bench: Workbench) -> Outcome:
         commands=bench.commands(plans(bench)),
         numbers={"ended": ended, "dominant": by_name},
     )
+
+
+def _draw_last_epochs(one: Trained) -> list[Panel]:
+    """Returns what figures 4.10 and 4.11 draw of the last two epochs of a run, lot by lot.
+
+    These are the gradient length, the dominant class, its share, and the cosine with the update before.
+    The source draws the mean length of a lot; the diagnostics keep the median.
+    """
+    boxes, classes, cosines = (steps_of(one, name)[0] for name in ("lengths", "classes", "cosines"))
+    in_an_epoch = (
+        max(1, round(len(boxes) / max(1.0, one.runs[0].rows[-1]["epoch"]))) if one.runs[0].rows else len(boxes)
+    )
+    begin = max(0, len(boxes) - 2 * in_an_epoch)
+    lots = range(begin + 1, len(boxes) + 1)
+    title, hollow = f"{one.plan.label}, last two epochs", "no noise"
+
+    def draw(what: str, values: Any, ylabel: str, *, points: bool = False, **axes: Any) -> Panel:
+        line = Series(one.plan.label, lots, values, method=one.plan.method, points=points, hollow=hollow)
+        return Panel(f"{title}: {what}", "lots", ylabel, [line], **axes)
+
+    if not len(boxes) or not len(classes) or not len(cosines):
+        return []
+    return [
+        draw("lengths", boxes[begin:, 2], "median gradient length", ylog=True),
+        draw("dominant share", 100 * classes[begin:, 1], "share of the lot, %", ylim=(0, 100)),
+        draw("cosine", cosines[begin:], "cosine with the update before", points=True, ylim=(-1, 1)),
+        draw("dominant class", classes[begin:, 0], "class", points=True, ylim=(-0.5, 9.5)),
+    ]
 
 
 EXPERIMENT = Experiment(
