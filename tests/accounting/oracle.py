@@ -11,9 +11,10 @@ normal densities.
 
 Errors. The trapezoid rule over ω with spacing 2π/W gives Σ_k δ(ε + kW) e^{θkW}. Terms with k < 0 are at most
 e^{−θ|k|W}; terms with k > 0 are bounded by Chernoff's inequality at steeper tilts. What is cut off beyond the largest
-ω is at most the largest |M| seen near it divided by π·ω. All of these are added up in `Answer.error`. `largest |M|
-seen near it` is the one step without a proof; |M| falls, or repeats itself for losses on a lattice, and compositions
-in which it does neither are not used.
+ω is at most the largest |M| there divided by π·ω. Where a release has atoms (answers, Laplace noise), |M| can come
+back after it was small, so it is bounded by the factor e^{−μ²ω²/2} of the normal noise in the composition, which is a
+proof, and there has to be some. Where every release has a smooth density, |M| falls, and the largest one seen last is
+taken: the one step without a proof. All of these are added up in `Answer.error`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Release:
 
     infinite = 0.0
     """P-mass of L = ∞ (the same in both directions)."""
+    smooth = True
+    """Whether the loss has a smooth density, without atoms."""
 
     def log_moment(self, s: np.ndarray, add: bool) -> np.ndarray:
         raise NotImplementedError
@@ -66,6 +69,7 @@ class Normal(Release):
 class Atoms(Release):
     """Finitely many outputs with their probabilities P and Q, all positive."""
 
+    smooth = False
     p: tuple[float, ...]
     q: tuple[float, ...]
 
@@ -80,6 +84,7 @@ class Atoms(Release):
 class LaplaceNoise(Release):
     """Lap(1/e) moved by one: L = e(|x| − |x − 1|); P has atoms at ±e and an exponential density between."""
 
+    smooth = False
     epsilon: float
 
     def log_moment(self, s, add):
@@ -169,6 +174,7 @@ class Replaced(Release):
 class SampledLaplace(Release):
     """A Poisson-sampled Laplace release: atoms at both ends, Gauss–Legendre quadrature between."""
 
+    smooth = False
     rate: float
     epsilon: float
 
@@ -315,7 +321,9 @@ class Composition:
             period *= 1.5
         step = 2 * math.pi / period
         total, first, loudest, count = 0.0, None, math.inf, 0
-        while count < _MOST_FREQUENCIES:
+        smooth = all(one.smooth for one, _ in self.parts)
+        normal = math.fsum(n * one.mu**2 for one, n in self.parts if isinstance(one, Normal))
+        while count < (_MOST_FREQUENCIES if smooth else 4 * _MOST_FREQUENCIES):
             omega = step * np.arange(count, count + _CHUNK)
             s = theta + 1j * omega
             moment = np.exp(self.log_moment(s) - s * epsilon - scale)
@@ -323,7 +331,10 @@ class Composition:
             first = float(value[0]) if first is None else first
             total += float(value.sum()) - (0.5 * float(value[0]) if count == 0 else 0.0)
             count += _CHUNK
-            loudest = float(np.abs(moment).max())
+            # |M| beyond: what the normal noise leaves of it, or the largest of the last ones where losses have densities
+            loudest = math.exp(-normal * (step * count) ** 2 / 2)
+            if smooth:
+                loudest = min(loudest, float(np.abs(moment).max()))
             if loudest / (step * count) < _FAINT * first:
                 break
         rest = loudest / (math.pi * step * count)

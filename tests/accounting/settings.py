@@ -140,7 +140,14 @@ def poisson(rng: np.random.Generator) -> Setting:
     event, release, count = sampled_phase(rng, most=20_000)
     # with a handful of draws that matter the integral of the oracle converges slowly: that is what `one_release` is for
     count = max(count, math.ceil(6 / float(getattr(event, "rate", 0.05))))
-    return Setting("poisson", repeated(event, count), same([(release, count)]))
+    if release.smooth:
+        return Setting("poisson", repeated(event, count), same([(release, count)]))
+    sigma = log_uniform(rng, 0.5, 8)  # normal noise beside atoms, without which the oracle proves nothing
+    return Setting(
+        "poisson",
+        E.Together(repeated(event, count), E.Gaussian(sigma)),
+        same([(release, count), (O.Normal(1 / sigma), 1)]),
+    )
 
 
 def one_release(rng: np.random.Generator) -> Setting:

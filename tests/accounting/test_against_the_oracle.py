@@ -25,11 +25,26 @@ def test_the_oracle_agrees_with_closed_forms():
 
 
 def test_the_oracle_agrees_with_an_enumeration():
-    parts = [(oracle.sampled_atoms(0.3, oracle.response(0.5, 3)), 6), (oracle.response(0.8, 2), 5)]
-    exact = oracle.exact_lattice_delta(parts, 1.0)
-    # without a continuous part the integral converges slowly, and says so
-    found = oracle.delta_of(parts, 1.0)
-    assert abs(found.delta - exact.delta) <= found.error < 0.05 * exact.delta
+    """Losses on a lattice, whose transform comes back after it was small: 2,020 answers, alone and beside normal noise."""
+    answers = oracle.sampled_atoms(0.1075, oracle.response(0.388, 2))
+    exact = oracle.exact_lattice_delta([(answers, 2020)], 27.36)
+    alone = oracle.delta_of([(answers, 2020)], 27.36)
+    assert abs(alone.delta - exact.delta) <= alone.error
+    # beside a Gaussian release: the average of its profile over the losses of the answers, when the record is removed
+    mu, epsilon, count = 0.7, 20.0, 300
+    found = oracle.Composition([(answers, count), (oracle.Normal(mu), 1)], False).delta(epsilon)
+    average = math.fsum(
+        math.comb(count, k)
+        * answers.p[0] ** k
+        * answers.p[1] ** (count - k)
+        * gaussian_delta(
+            mu,
+            epsilon - k * math.log(answers.p[0] / answers.q[0]) - (count - k) * math.log(answers.p[1] / answers.q[1]),
+        )
+        for k in range(count + 1)
+    )
+    assert abs(found.delta - average) <= found.error + 1e-9 * average
+    assert found.error < 1e-6 * average
 
 
 @pytest.mark.parametrize("number", range(16))
