@@ -38,44 +38,37 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "automatic_mutations.json"
-SECONDS = 150
+SECONDS = 400
 """What the tests of one mutant may take."""
 
-_NOISE = ["tests/test_noise_on_every_tensor.py", "tests/test_divisor.py"]
-_RUNS = [*_NOISE, "tests/test_lots.py", "tests/test_ledger.py", "tests/test_claims.py"]
+_NOISE = ["tests/test_release.py", "tests/test_divisor.py", "tests/test_noise_on_every_tensor.py"]
+_LOTS = ["tests/test_lots.py", "tests/test_divisor.py"]
+_SAMPLING = ["tests/test_sampling.py", "tests/test_told_size.py"]
+_RANKS = ["tests/ranks/test_agreement.py", "tests/ranks/test_catches.py"]
 TESTS: dict[str, list[str]] = {
-    "sordino/door/release.py": [
-        *_NOISE,
-        "tests/ranks/test_grid.py",
-        "tests/audit/test_bounds.py",
-        "tests/audit/test_selftest.py",
-    ],
-    "sordino/door/noise.py": [*_NOISE, "tests/test_noise_tail.py", "tests/test_random.py"],
+    "sordino/door/release.py": [*_NOISE, "tests/ranks/test_grid.py", "tests/audit/test_bounds.py"],
+    "sordino/door/noise.py": [*_NOISE, "tests/test_noise_tail.py"],
     "sordino/door/grid.py": ["tests/ranks/test_grid.py", *_NOISE],
-    "sordino/door/ledger.py": ["tests/test_ledger.py", "tests/test_claims.py", "tests/test_replay.py"],
-    "sordino/door/rounding.py": ["tests/honesty_numerics/test_sums.py", "tests/ranks/test_grid.py"],
-    "sordino/door/sensitivity.py": [*_NOISE, "tests/weigh"],
-    "sordino/door/vectors.py": [*_NOISE, "tests/honesty_numerics/test_sums.py", "tests/test_lots.py"],
-    "sordino/sampling/": [
-        "tests/test_sampling.py",
-        "tests/test_told_size.py",
-        "tests/test_sorted.py",
-        "tests/test_by_length.py",
-    ],
-    "sordino/weigh/": ["tests/weigh", "tests/contracts"],
-    "sordino/algorithms/": ["tests/algorithms", "tests/test_microbatches.py", *_NOISE, "tests/contracts"],
-    "sordino/random/": ["tests/test_random.py", "tests/test_sampling.py", *_NOISE],
-    "sordino/ranks/": ["tests/ranks/test_agreement.py", "tests/ranks/test_catches.py", "tests/ranks/test_sites.py"],
-    "sordino/together.py": [
-        "tests/ranks/test_agreement.py",
-        "tests/ranks/test_catches.py",
-        "tests/ranks/test_sites.py",
-    ],
-    "sordino/lots/cutting.py": ["tests/test_lots.py", "tests/ranks/test_grid.py", *_NOISE],
-    "sordino/lots/data_digest.py": ["tests/ranks/test_agreement.py", "tests/ranks/test_data_digest.py"],
-    "sordino/lots/": [*_RUNS, "tests/test_units.py", "tests/test_repeated_records.py", "tests/ranks/test_sites.py"],
-    "sordino/progress.py": [*_RUNS, "tests/test_replay.py"],
-    "sordino/private.py": [*_RUNS, "tests/test_replay.py", "tests/test_refusals.py"],
+    "sordino/door/ledger.py": ["tests/test_ledger.py", "tests/test_claims.py"],
+    "sordino/door/rounding.py": ["tests/honesty_numerics/test_sums.py"],
+    "sordino/door/vectors.py": [*_NOISE, "tests/honesty_numerics/test_sums.py"],
+    "sordino/sampling/": _SAMPLING,
+    "sordino/sampling/sorted.py": ["tests/test_sorted.py"],
+    "sordino/sampling/by_length.py": ["tests/test_by_length.py"],
+    "sordino/weigh/": ["tests/weigh"],
+    "sordino/algorithms/": ["tests/algorithms", "tests/test_divisor.py"],
+    "sordino/algorithms/microbatches.py": ["tests/test_microbatches.py"],
+    "sordino/random/": ["tests/test_random.py", *_SAMPLING],
+    "sordino/ranks/": _RANKS,
+    "sordino/ranks/facts.py": ["tests/ranks/test_data_digest.py", *_RANKS],
+    "sordino/together.py": [*_RANKS, "tests/ranks/test_sites.py"],
+    "sordino/lots/": _LOTS,
+    "sordino/lots/data_digest.py": ["tests/ranks/test_data_digest.py", "tests/ranks/test_agreement.py"],
+    "sordino/lots/units.py": ["tests/test_units.py"],
+    "sordino/lots/repeated_records.py": ["tests/test_repeated_records.py"],
+    "sordino/lots/sites.py": ["tests/ranks/test_sites.py"],
+    "sordino/progress.py": [*_LOTS, "tests/test_replay.py"],
+    "sordino/private.py": [*_LOTS, "tests/test_replay.py", "tests/test_refusals.py"],
 }
 """The fast tests of each file, by the longest beginning of its path; the first to be run comes first."""
 LEFT_OUT = (
