@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,9 @@ def _few_ticks(axis: Any, values: Sequence[float]) -> None:
 
 def _series(axes: Any, one: Series) -> None:
     shade, number = colour(one.method), one.variant % len(_MARKS)
+    if one.arrows:
+        _arrows(axes, one, shade)
+        return
     marked = (
         one.points or bool(one.hollow) or (one.method != "theory" and 2 < len(one.x) <= _MOST_MARKED) or len(one.x) == 1
     )
@@ -209,6 +213,19 @@ def _series(axes: Any, one: Series) -> None:
             axes.errorbar(one.x, one.y, yerr=spread, fmt="none", ecolor=shade, elinewidth=1.2, capsize=2.5)
         else:
             axes.fill_between(one.x, one.low, one.high, color=shade, alpha=0.16, linewidth=0)
+
+
+def _arrows(axes: Any, one: Series, shade: str) -> None:
+    """Draws an arrow from each point to the next; without a guarantee the shafts are dashed."""
+    style = {"arrowstyle": "-|>", "color": shade, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 11}
+    points = list(zip(one.x, one.y, strict=True))
+    for begin, end in pairwise(points):
+        dashes = {"linestyle": "--"} if one.hollow else {}
+        axes.annotate("", xy=end, xytext=begin, arrowprops={**style, **dashes})
+    # Annotations neither widen the axes nor appear in the legend; an invisible line does both.
+    axes.plot(one.x, one.y, color=shade, linewidth=0, marker=">", markersize=0.1)
+    if one.label:
+        axes.plot([], [], color=shade, marker=">", linestyle="--" if one.hollow else "-", label=_named(one))
 
 
 def _boxes(axes: Any, one: Boxes) -> None:

@@ -42,6 +42,8 @@ class Series:
     """Marks only, no line."""
     hollow: str = ""
     """Why there is no guarantee; empty where there is one, or where nothing private was touched."""
+    arrows: bool = False
+    """An arrow from each point to the next, in place of a line."""
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "z", "low", "high"):

@@ -40,12 +40,17 @@ def ahead(centres: Array) -> tuple[Array, Array, Array]:
     return virtual, first, first / 2 + second / 2
 
 
+def _arrow(label: str, to: Array, method: str) -> Series:
+    """Returns an arrow from the origin."""
+    return Series(label, [0.0, to[0]], [0.0, to[1]], method=method, arrows=True)
+
+
 def run(bench: Workbench) -> Outcome:
     """The clip circle, then the look ahead."""
     angle = np.linspace(0, 2 * np.pi, 80)
     left = [
         Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1),
-        Series("gradients", OTHERS[:, 0], OTHERS[:, 1], method="none", points=True),
+        *(_arrow("gradients of the others" if k == 0 else "", g, "none") for k, g in enumerate(OTHERS)),
         Series("clipped", clip(OTHERS)[:, 0], clip(OTHERS)[:, 1], method="none", variant=1, points=True),
     ]
     right = [Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1)]
@@ -54,10 +59,9 @@ def run(bench: Workbench) -> Outcome:
         every = np.vstack([OTHERS, extra])
         mean = clip(every).mean(0)
         means.append(mean)
-        shown = np.vstack([extra, clip(extra), mean])
-        left.append(
-            Series(f"{name}: itself, clipped, mean", shown[:, 0], shown[:, 1], method=method, variant=k, points=True)
-        )
+        left.append(_arrow("", extra, method))
+        left.append(Series(f"{name}, clipped", clip(extra)[:1], clip(extra)[1:], method=method, variant=1, points=True))
+        left.append(_arrow(f"{name}: mean of all, clipped", mean, method))
         virtual, plain, projected = ahead(every)
         moved.append(projected - plain)
         path = np.vstack([np.zeros(2), virtual, projected])
@@ -69,6 +73,7 @@ def run(bench: Workbench) -> Outcome:
                 method=method,
                 variant=k,
                 hollow="noiseless way",
+                arrows=True,
             )
         )
     gap = float(np.linalg.norm(means[0] - means[1]))

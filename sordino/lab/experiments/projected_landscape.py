@@ -20,13 +20,13 @@ from sordino.lab.workbench import Workbench
 from sordino.report.panels import Field, Panel, Series
 from sordino.weigh.flat import Flat
 
-START, MINIMUM, STEPS, RATE, NEAR = (-2.6, 0.12), (2.2, 0.0), 60, 0.3, 0.35
+START, MINIMUM, STEPS, RATE, NEAR = (-2.6, 0.12), (2.2, 0.0), 60, 1.0, 0.35
 
 
 def height(u: Tensor, v: Tensor) -> Tensor:
     """A plane tilted towards u, a bowl around the minimum, and a hill at the origin."""
     bowl = torch.sqrt(1 + ((u - MINIMUM[0]) ** 2 + (v - MINIMUM[1]) ** 2))
-    return bowl + 2.2 * torch.exp(-(u**2 + v**2) / 0.8)
+    return bowl + 4.0 * torch.exp(-(u**2 + v**2) / 0.5)
 
 
 def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
