@@ -131,7 +131,10 @@ def _little_noise() -> float:
 
 def _penalty() -> str:
     """From the results that come with the package."""
-    kept = json.loads((store.SHIPPED / "wd-mnist-ignored.json").read_text("utf-8"))
+    path = store.SHIPPED / "wd-mnist-ignored.json"
+    if not path.is_file():
+        return "not run yet: `sordino lab run wd-mnist-ignored`"
+    kept = json.loads(path.read_text("utf-8"))
     inside = {float(value): accuracy for value, accuracy in kept["numbers"][INSIDE].items()}
     ignored = kept["numbers"][IGNORED].values()
     return (

@@ -13,7 +13,9 @@ from sordino.lab import store
 from sordino.lab.catalogue import experiments
 from sordino.lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, Compared, outcome
 from sordino.lab.not_private import entries
+from sordino.lab.refresh_results import trains_stand_in
 from sordino.lab.scoreboard import Score, score, summary
+from sordino.lab.size import Size
 from sordino.lab.slips import SLIPS
 from sordino.report.panel_figures import inline
 from sordino.report.templates import environment
@@ -83,6 +85,7 @@ def _entry(result: dict[str, Any]) -> dict[str, Any]:
             for key in ("id", "source", "figure", "lines", "title", "shows", "setting", "reduced", "nouns", "terms")
         },
         "size": result["size"],
+        "reduced_to": _reduced_to(result),
         "note": result["note"],
         "seconds": f"{result['seconds']:.0f}" if result["seconds"] >= 10 else f"{result['seconds']:.2g}",
         "processor": result["processor"],
@@ -94,6 +97,15 @@ def _entry(result: dict[str, Any]) -> dict[str, Any]:
         "commands": found.commands,
         "command": f"sordino lab run {name}{' --full' if result['size'] == 'full' else size}",
     }
+
+
+def _reduced_to(result: dict[str, Any]) -> str:
+    """Returns what stands behind the title of a result that is smaller than the source's; empty for one that is not."""
+    one = experiments()[result["id"]]
+    if not store.note(Size(result["size"]), one):
+        return ""
+    stand_in = trains_stand_in(one, result)
+    return "reduced, another network than the source's" if stand_in else "reduced"
 
 
 def _row(one: Compared) -> dict[str, str]:

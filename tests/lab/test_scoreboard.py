@@ -7,6 +7,7 @@ import pytest
 from sordino.lab import store
 from sordino.lab.catalogue import experiments
 from sordino.lab.experiment import Compared
+from sordino.lab.refresh_results import bring_in_line
 from sordino.lab.scoreboard import MET, MISSED, NOT_RUN, REASONS, is_met, published_numbers, score, summary, table
 from sordino.lab.size import Size
 
@@ -61,3 +62,9 @@ def test_every_miss_has_a_reason_and_every_reason_a_miss():
     assert set(REASONS) >= missed
     assert summary(scores) in table(scores)
     assert Size.FULL.value == "full"
+
+
+def test_shipped_results_are_in_line_with_the_code():
+    for path in sorted(store.SHIPPED.glob("*.json")):
+        kept = json.loads(path.read_text("utf-8"))
+        assert bring_in_line(experiments()[kept["id"]], kept) == kept, path.name
