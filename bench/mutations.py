@@ -44,7 +44,7 @@ SECONDS = 400
 _NOISE = ["tests/test_release.py", "tests/test_divisor.py", "tests/test_noise_on_every_tensor.py"]
 _LOTS = ["tests/test_lots.py", "tests/test_divisor.py"]
 _SAMPLING = ["tests/test_sampling.py", "tests/test_told_size.py"]
-_RANKS = ["tests/ranks/test_agreement.py", "tests/ranks/test_catches.py"]
+_RANKS = ["tests/ranks/test_grid.py", "tests/ranks/test_agreement.py", "tests/ranks/test_catches.py"]
 TESTS: dict[str, list[str]] = {
     "sordino/door/release.py": [*_NOISE, "tests/ranks/test_grid.py", "tests/audit/test_selftest.py"],
     "sordino/door/noise.py": [*_NOISE, "tests/test_noise_tail.py"],
@@ -56,6 +56,7 @@ TESTS: dict[str, list[str]] = {
     "sordino/sampling/sorted.py": ["tests/test_sorted.py"],
     "sordino/sampling/by_length.py": ["tests/test_by_length.py"],
     "sordino/weigh/": ["tests/weigh"],
+    "sordino/weigh/weigher.py": ["tests/weigh", "tests/ranks/test_catches.py"],
     "sordino/algorithms/": ["tests/algorithms", "tests/test_divisor.py"],
     "sordino/algorithms/microbatches.py": ["tests/test_microbatches.py"],
     "sordino/random/": ["tests/test_random.py", *_SAMPLING],

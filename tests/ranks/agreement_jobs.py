@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ SCALE = 1.0
 class OwnRule(Stateless):
     """A clipping rule as a user writes it."""
 
+    STRENGTH: ClassVar[float] = 1.0
     bound: float = 1.0
     shape: Callable[[Tensor], Tensor] = torch.ones_like
 
@@ -190,6 +191,7 @@ DIFFERENT: dict[str, tuple[Setting, Setting, str]] = {
         replace(_OWN, query=sd.NoisySum(OwnRule(1.1), sd.Gaussian(1.1))),
         "query.weigher.bound",
     ),
+    "own rule, a constant of its class": (_OWN, replace(_OWN, scale=3.0), "query.weigher.STRENGTH: rank 0 has 1.0"),
     "own rule, its code": (
         _OWN,
         replace(_OWN, query=sd.NoisySum(OwnRuleChanged(), sd.Gaussian(1.1))),
@@ -296,6 +298,7 @@ def train_with(ranks: Ranks, setting: Setting) -> tuple[int, str, str]:
     if setting.spent:
         ledger.release(GaussianEvent(5.0))
     before, SCALE = SCALE, setting.scale
+    OwnRule.STRENGTH = setting.scale
     torch.set_num_threads(setting.threads)
     torch.set_float32_matmul_precision(setting.precision)
     try:
@@ -311,7 +314,7 @@ def train_with(ranks: Ranks, setting: Setting) -> tuple[int, str, str]:
             return private.steps, str(private.event), str(error)
         return private.steps, str(private.event), ""
     finally:
-        SCALE = before
+        SCALE = OwnRule.STRENGTH = before
         torch.set_num_threads(1)
         torch.set_float32_matmul_precision("highest")
 
