@@ -28,7 +28,7 @@ if __name__ == "__main__":
 """
 
 
-def jobs(count, steps=300):
+def jobs(count, steps=100):
     found = []
     for seed in range(count):
         plan = Plan(label="x", method="dpsgd", recipe="thesis-mnist", epochs=steps / 10, batch=20, records=200,
