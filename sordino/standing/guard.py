@@ -19,6 +19,7 @@ from torch import nn
 from sordino.gradients import batch as batches
 from sordino.gradients.inventory import Inventory
 from sordino.gradients.spectral import left_unmoved, vectors_of
+from sordino.gradients.unit_loss import UnitBatch
 from sordino.gradients.user_state import UserState
 from sordino.lots.loading import Reads
 from sordino.lots.lot_gradients import LotGradients
@@ -167,9 +168,9 @@ class Guard:
         """Tests the last lot if it was not tested yet, so that no end goes untested; `over`: no lot follows."""
         if self._lot is not None and self._moments.before_claim(self._lot.number, self._last, over=over):
             self.before_claims += 1
-            whole = 1.0 if self.before_claims <= _FIRST else _WHOLE_EARLY
-            # Who claims may be one rank alone.
-            self._ask_in_passes_of_its_own(None, released=True, thorough=True, whole=whole)
+            # A loop may print a claim at every evaluation, so only the end is asked everything. One rank alone may claim.
+            whole = 1.0 if over else _WHOLE
+            self._ask_in_passes_of_its_own(None, released=True, thorough=over, whole=whole)
 
     def before_log(self) -> None:
         """Tests the last lot if none was tested for long: ε in logs must not go on over a run that became coupled."""
@@ -190,6 +191,8 @@ class Guard:
         """
         lot, own = armed.lot, armed.own.remembered
         if own is None:  # the lot was empty, or its gradients cannot be compared from pass to pass
+            if self._drawn is None and armed.own.batch is not None:
+                self._drawn = self._find_draws(armed.own.batch)
             return None if armed.pieces.few else self._ask_few(lot, armed.stream, thorough=armed.pieces.thorough)
         before = self._drawn
         self._drawn = self._learn(own, changed=armed.changed)
@@ -225,13 +228,21 @@ class Guard:
             return Drawn.NOTHING if self._own_test.company_applies else Drawn.MASKS
         if self._drawn in (Drawn.MASKS, Drawn.OTHER) and not changed:
             return self._drawn
-        # A pass over a few rows of the same batch, on which every operation is looked at.
+        return self._find_draws(own.batch)
+
+    def _find_draws(self, batch: Any) -> Drawn:
+        """Returns what a pass over a few rows of a batch draws: masks or something else.
+
+        If it draws nothing, something else than the loss does: an engine that estimates lengths by random directions.
+        """
         gradients = self._gradients
-        rows = batches.to(batches.take(own.batch, slice(0, _NAMED)), gradients.device)
-        loss = gradients.loss_for(rows)
+        if type(batch) is UnitBatch or not batches.size(batch):
+            return Drawn.OTHER
+        rows = batches.to(batches.take(batch, slice(0, _NAMED)), gradients.device)
+        loss, devices = gradients.loss_for(rows), [gradients.device.index or 0] * int(gradients.device.type == "cuda")
         with left_unmoved(vectors_of(list(self._model.modules()))):
-            found = drawn_by(lambda: batches.losses(loss, self._model, rows), [index for index, _ in own.began.devices])
-        return Drawn.OTHER if found is Drawn.NOTHING else found
+            found = drawn_by(lambda: batches.losses(loss, self._model, rows), devices)
+        return Drawn.MASKS if found is Drawn.NOTHING else found
 
     def _ask_few(self, lot: _Lot, stream: Rng, *, thorough: bool) -> Finding | None:
         """Asks the questions on a few records, in passes of their own."""

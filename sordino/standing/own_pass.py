@@ -82,13 +82,14 @@ class OwnPass:
         self._stream, self._exchange = stream, exchange
         self._devices = [device.index or 0] if device.type == "cuda" else []
         self.remembered: Remembered | None = None
+        self.batch: Any = None  # the one that was watched
 
     def watch(self, batch: Any, make: Callable[[], tuple[PerSample, Tensor]]) -> tuple[PerSample, Tensor]:
         """Makes the training pass over `batch` and remembers what it showed; returns what `make` returns."""
         began = GlobalState.now(self._devices)
         part, losses = make()
         ended = GlobalState.now(self._devices)
-        norms = part.norms()
+        norms, self.batch = part.norms(), batch
         # Estimated lengths differ from pass to pass by design, and units choose their records anew each time.
         if norms.estimate == EXACT and type(batch) is not UnitBatch and len(losses) >= 2:
             self._remember(batch, began, ended, part, norms.squared)
