@@ -18,6 +18,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
@@ -165,8 +166,10 @@ class Queue:
             )
         state = json.loads(self.state_file.read_text("utf-8")) if self.state_file.is_file() else {}
         if self.pause_file.exists():
-            lines.append("paused; `sordino lab queue resume` lets it go on")
-        running = state.get("running") or []
+            since = datetime.fromtimestamp(self.pause_file.stat().st_mtime)
+            lines.append(f"paused since {since:%H:%M}; `sordino lab queue resume` lets it go on")
+        # A queue that was killed could not say so in its state.
+        running = state.get("running") or [] if _is_alive(int(state.get("pid", 0))) else []
         lines += [f"working on: {about}" for about in running] or ["not running"]
         by_id: dict[str, list[QueuedJob]] = {}
         for job in short:
@@ -253,6 +256,19 @@ def _measured_factor(done: Iterable[QueuedJob], folder: Path) -> float:
         if job.settings is not None and (kept := training_store.find(job.settings, folder)) is not None:
             expected, taken = expected + job.seconds, taken + kept.seconds
     return taken / expected if expected else 1.0
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _duration(seconds: float) -> str:

@@ -83,6 +83,7 @@ def test_a_queue_is_paused_killed_and_goes_on(tmp_path, monkeypatch):
         finally:
             # Killed while it is paused: the worker must end all the same, and the training go on from its checkpoint.
             process.kill()
+    assert "not running" in queue.status()
     queue.pause_file.unlink()
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
