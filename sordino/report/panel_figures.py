@@ -24,6 +24,8 @@ _LEGEND_ROW = 0.19
 _COLUMNS = 3
 _SHORT, _SHORTEST = 60, 3
 """Up to which ratio a logarithmic axis shows numbers, and up to which it is no better than a plain one."""
+_NAMES = 42
+"""Letters of all names together that fit under a panel side by side."""
 _ENTRY = 500
 """Points times letters of a legend's entry."""
 _LETTERS = 13.0
@@ -59,9 +61,9 @@ def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
             solid = _is_solid(one)
             box = (
                 (column * _WIDTH + (0.2 if solid else 0.78)) / width,
-                (bottom + (0.3 if solid else 0.6) + legend) / height,
+                (bottom + (0.3 if solid else 0.6) + _slant(one) + legend) / height,
                 (_WIDTH - (0.4 if solid else 0.95)) / width,
-                (heights[row] - legend - (0.7 if solid else 1.0)) / height,
+                (heights[row] - legend - _slant(one) - (0.7 if solid else 1.0)) / height,
             )
             axes = made.add_axes(box, projection="3d" if solid else None)
             _draw(axes, one)
@@ -86,6 +88,13 @@ def inline(one: Panel, name: str, note: str = "") -> str:
     """One panel as an inline SVG that follows the page's colours."""
     with drawn([one], note) as made:
         return figures.svg(made, name, f"{one.title}: {one.ylabel} against {one.xlabel}")
+
+
+def _slant(one: Panel) -> float:
+    """Returns the height, in inches, that names under the axis take more than numbers do because they are set aslant."""
+    if sum(map(len, one.xticks)) <= _NAMES:
+        return 0.0
+    return 0.035 * max(map(len, one.xticks))
 
 
 def _is_solid(one: Panel) -> bool:
@@ -154,7 +163,9 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_yscale("log")
         _few_ticks(axes.yaxis, up)
     if one.xticks:
-        axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.5 if len(one.xticks) < 7 else 7.0)
+        # Names that would touch each other are set aslant; the axes give up a little height for them.
+        slant = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if _slant(one) else {}
+        axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.0, **slant)
         axes.set_xlim(-0.5, len(one.xticks) - 0.5)
     if one.ylim:
         axes.set_ylim(*one.ylim)

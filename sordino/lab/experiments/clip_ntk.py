@@ -107,7 +107,7 @@ def run(bench: Workbench) -> Outcome:
             "clipping",
             "least eigenvalue / largest entry",
             [Series("over both problems and the whole way", range(len(names)), smallest, method="exact", points=True)],
-            xticks=("none", "local flat", "local layer", "glob. flat", "glob. layer"),
+            xticks=("none", "local, flat", "local, layerwise", "global, flat", "global, layerwise"),
         )
     )
     columns = ("PSD kernel", "loss falls throughout", "to 0 loss")

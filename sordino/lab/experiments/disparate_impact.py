@@ -75,14 +75,14 @@ def run(bench: Workbench) -> Outcome:
                 "class",
                 "test accuracy, %",
                 lines,
-                xticks=tuple(name[:6] for name in names),
+                xticks=tuple(names),
             ),
             Panel(
                 "lost between no DP and σ = 4",
                 "class",
                 "points of accuracy",
                 [Series("", range(count), drop, method="dpsgd", points=True)],
-                xticks=tuple(name[:6] for name in names),
+                xticks=tuple(names),
             ),
         ],
         findings=[
