@@ -22,9 +22,9 @@ setup: .venv/.ok browser
 browser:
 	@.ci/browser
 
-.venv/.ok: pyproject.toml constraints.txt
+.venv/.ok: pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e lab
 	@touch $@
 
 train: .venv/.ok
@@ -60,7 +60,7 @@ docs: .venv/.ok
 	$(BIN)/mkdocs build --quiet
 
 .venv/.bench: .venv/.ok
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]' -e lab
 	@touch $@
 
 bench: .venv/.bench

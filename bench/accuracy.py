@@ -3,8 +3,8 @@
     python -m bench.accuracy --recipe mnist --epsilon 3 --seeds 0 1 2
     python -m bench.accuracy --table
 
-Every run is `sordino.fit` of the recipe as it stands in `sordino.runs.known`: calibration, private normalisation and
-all steps in one ledger, the claim by PLD. The recipes' numbers were fixed on held-out training images before any run
+Every run is `sordino.fit` of the recipe as it stands in `sordino.app.runs.known_recipes`: calibration, private
+normalisation and all steps in one ledger, the claim by PLD. The recipes' numbers were fixed on held-out training images before any run
 here. Results are kept in bench/results/accuracy.json, a row per recipe and ε, the runs of further seeds added to those
 that are there; a row whose recipe has changed is begun anew.
 """
@@ -23,9 +23,9 @@ import torch
 import tyro
 
 import sordino as sd
-from sordino.runs import RECIPES, Recipe, from_table
-from sordino.runs.measured import key
-from sordino.runs.recipe import MEASURED
+from sordino.app.runs import RECIPES, Recipe, from_table
+from sordino.app.runs.measured import key
+from sordino.app.runs.recipe import MEASURED
 
 RESULTS = Path(__file__).parent / "results" / "accuracy.json"
 
@@ -121,7 +121,7 @@ def measure(recipe: Recipe, seed: int) -> None:
 
 
 def figures(row: dict[str, Any]) -> tuple[float, float | None, int, float]:
-    """A row as `sordino.runs.measured` holds it."""
+    """A row as `sordino.app.runs.measured` holds it."""
     found = [run["accuracy"] for run in row["runs"]]
     spread = round(statistics.stdev(found), 5) if len(found) > 1 else None
     return (

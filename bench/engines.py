@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from bench.models import Problem
-from sordino.gradients import Captured
 from sordino.nn import LSTMClassifier
+from sordino.per_sample import Captured
 
 BOUND, MULTIPLIER, RATE = 1.0, 1.0, 0.05
 _ROOM = 4e9  # bytes a peer may take for the gradients it writes out

@@ -22,10 +22,10 @@ from torch.nn import functional
 import sordino as sd
 from sordino.accounting import PLD
 from sordino.accounting import calibrate as met
-from sordino.door.claims import Guarantee, claim
+from sordino.app.report.svg_figures import DASHES, SERIES, SOFT, figure, png
+from sordino.app.runs.environment import processor
 from sordino.events import Gaussian, Poisson, Repeat
-from sordino.report.figures import DASHES, SERIES, SOFT, figure, png
-from sordino.runs.environment import processor
+from sordino.ledger.claims import Guarantee, claim
 
 FOLDER = Path(__file__).parents[1] / "docs" / "img"
 RESULTS = Path(__file__).parent / "results"
@@ -130,7 +130,7 @@ def bounds_and_rates(cells: dict[str, float]) -> None:
 
 def measure() -> dict[str, Any]:
     """One run per cell, each at ε = 2."""
-    from sordino.data import load
+    from sordino.app.data import load
 
     images = load("mnist").train
     n, more = int(GRID["train"]), int(GRID["held_out"])

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import sordino as sd
 from bench.scale import LOT, RECORDS, losses, network, records
-from sordino.ranks.group import Ranks
+from sordino.distributed.process_group import Ranks
 
 
 def trained(device: torch.device, lots: int = 20) -> tuple[torch.Tensor, float]:

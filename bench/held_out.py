@@ -22,13 +22,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
+from sordino.app.runs import Recipe, find, job, training_loop
+from sordino.app.runs.evaluate import evaluate
+from sordino.app.runs.loss_names import cross_entropy
+from sordino.app.runs.own_data import Given
+from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.run_data import RunData, Say, run_data
 from sordino.optim import Average
-from sordino.runs import Recipe, find, job, loop
-from sordino.runs.evaluate import evaluate
-from sordino.runs.losses import cross_entropy
-from sordino.runs.own_data import Given
-from sordino.runs.own_file import OwnFile
-from sordino.runs.run_data import RunData, Say, run_data
 
 RESULTS = Path(__file__).parent / "results" / "held_out.json"
 HELD_OUT = 10_000
@@ -110,7 +110,7 @@ def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -
     """One run, added to its row, and those of its averages."""
     job.run_data = split  # type: ignore[attr-defined]
     if averages:
-        loop.Average, Averages.decays = Averages, averages  # type: ignore[assignment, attr-defined]
+        training_loop.Average, Averages.decays = Averages, averages  # type: ignore[assignment, attr-defined]
         recipe = recipe.but(ema=averages[0])
     with tempfile.TemporaryDirectory() as folder:
         history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run")

@@ -22,7 +22,7 @@ from bench.models import PROBLEMS, Problem
 from bench.real_models import REAL
 from bench.step import RESULTS, kind, processor
 from bench.turns import enough, in_a_turn, ratios, timed
-from sordino.gradients.captured import keep_budget
+from sordino.per_sample.engine import kept_rows_budget
 
 BOUNDS = {"0": 0, "8 MiB": 1 << 23, "64 MiB": 1 << 26, "none": 1 << 62}
 _MODELS = "MNIST CNN,CIFAR net,ResNet-18,WRN-16-4,GPT-like,MiniLM,GPT-2"
@@ -32,7 +32,7 @@ def bounded(step: Step, most: int) -> Step:
     """The step with this bound."""
 
     def run() -> None:
-        keep_budget._MOST = most
+        kept_rows_budget._MOST = most
         step()
 
     return run

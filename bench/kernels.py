@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from bench.step import RESULTS, kind
-from sordino.gradients.formulas.geometry import Geometry
-from sordino.gradients.formulas.part import square_sum
 from sordino.kernels import convolution as direct_rows
 from sordino.kernels import winograd, winograd_rows
 from sordino.kernels.affine import affines
 from sordino.kernels.product import products
+from sordino.per_sample.formulas.convolution_geometry import Geometry
+from sordino.per_sample.formulas.gradient_part import square_sum
 
 CONVOLUTIONS = ((16, 64, 32), (64, 64, 32), (128, 128, 16), (256, 256, 8), (128, 128, 4))
 """Input and output channels, and the side of the image."""

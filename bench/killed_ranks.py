@@ -4,9 +4,9 @@
     python -m bench.killed_ranks --divided         # bench/results/killed_ranks_divided.json
 
 Replicated: `sordino train`, resumed by `sordino resume`. Divided: a script whose model `fully_shard` divides among the
-ranks, resumed from checkpoints of torch.distributed.checkpoint (`tests/ranks/divided_run.py`). Both come to the parameters
-of a run that nobody disturbed, bit by bit; the second after every step, those that were made twice too. Processes are
-started as launchers do, by the environment alone.
+ranks, resumed from checkpoints of torch.distributed.checkpoint (`tests/distributed/divided_run.py`). Both come to the
+parameters of a run that nobody disturbed, bit by bit; the second after every step, those that were made twice too. Processes
+are started as launchers do, by the environment alone.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.runs import write_ahead
-from sordino.runs.directory import MODEL
-from sordino.runs.environment import processor
-from tests.ranks import divided_run
-from tests.ranks.killed import QUIET, ended, reached, start
+from sordino.app.runs import write_ahead
+from sordino.app.runs.directory import MODEL
+from sordino.app.runs.environment import processor
+from tests.distributed import divided_run
+from tests.distributed.killed import QUIET, ended, reached, start
 
 STEPS = 200
 TRAIN = ["train", "spiral", "--steps", str(STEPS), "--records", "500", "--seed", "0", "--checkpoint-every", "20"]
-SCRIPT = "tests.ranks.divided_run"
+SCRIPT = "tests.distributed.divided_run"
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sordino.data.cache import root
-from sordino.runs.environment import processor
+from sordino.app.data.cache import root
+from sordino.app.runs.environment import processor
 
 RESULTS = Path(__file__).parent / "results" / "lab_times.json"
 RUNS = {"seconds": ["seconds"], "all, quick": ["--all", "--quick"]}
@@ -42,7 +42,7 @@ def timed(words: list[str], folder: Path) -> dict[str, Any]:
     command = [
         sys.executable,
         "-m",
-        "sordino.cli.main",
+        "sordino.app.cli.main",
         "lab",
         "run",
         *words,

@@ -26,8 +26,8 @@ from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
 from bench.scale import losses
-from sordino.runs.environment import processor
-from tests.ranks.layered_jobs import Alive
+from sordino.app.runs.environment import processor
+from tests.distributed.layered_jobs import Alive
 
 RESULT = Path(__file__).parent / "results" / "layer_by_layer.json"
 WIDTH, LAYERS, RECORDS, LOT, LOTS = 384, 8, 2048, 192, 8
@@ -43,12 +43,12 @@ def lots(layered: bool, chunk: int) -> tuple[list[float], float]:
     for layer in (*blocks, model):
         fully_shard(layer)
     x, y = torch.randn(RECORDS, WIDTH), torch.randint(10, (RECORDS,))
-    engine = sd.gradients.Captured(sd.gradients.PerformanceOptions(measure=False, layer_by_layer=layered))
+    engine = sd.per_sample.Captured(sd.per_sample.PerformanceOptions(measure=False, layer_by_layer=layered))
     private = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, backend=engine)
     optimizer, data = torch.optim.SGD(model.parameters(), lr=0.01), torch.utils.data.TensorDataset(x, y)
     taken, most = [], 0.0
     draws = private.draws(data, sd.Poisson(LOT / RECORDS), LOTS + 1, expected_batch=LOT, physical_batch=chunk)
-    with patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None):
+    with patch("sordino.runtime_checks.test_runner.Guard.before_backward", lambda *_, **__: None):
         for number, lot in enumerate(draws):
             if number == LOTS:
                 with Alive() as alive:

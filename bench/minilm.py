@@ -28,9 +28,9 @@ from bench.minilm_layer import LastLayer, last_layer
 from bench.minilm_settings import SETTINGS
 from sordino import events
 from sordino.accounting import PLD, calibrate
-from sordino.data.text import texts
+from sordino.app.data.labelled_texts import texts
+from sordino.app.runs.environment import processor
 from sordino.events.training import training_event
-from sordino.runs.environment import processor
 
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"

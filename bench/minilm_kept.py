@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.minilm_layer import LastLayer, last_layer, scaled
-from sordino.data import cache
-from sordino.data.text import texts
-from sordino.nn import minilm
+from sordino.app.data import cache, minilm
+from sordino.app.data.labelled_texts import texts
 
 LENGTH = 128
 ADAPTED = ("query", "value", "mixed", "wider", "narrower")

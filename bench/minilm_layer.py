@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.nn import minilm
+from sordino.app.data import minilm
 
 HEADS = 12
 SIZE = minilm.WIDTH // HEADS

@@ -2,7 +2,7 @@
 
     nice -n 15 python -m bench.mutations                 # a sample, resumed where it stopped
     python -m bench.mutations --every 1 --minutes 600    # all mutants
-    python -m bench.mutations --list sordino/door/release.py
+    python -m bench.mutations --list sordino/release/release.py
     python -m bench.mutations --again                    # survivors only, after tests were added
 
 Kinds of mistakes: a number changed (by one, or by 1 %), True and False exchanged, a comparison moved by its boundary or
@@ -44,39 +44,39 @@ SECONDS = 400
 _NOISE = ["tests/test_release.py", "tests/test_divisor.py", "tests/test_noise_on_every_tensor.py"]
 _LOTS = ["tests/test_lots.py", "tests/test_divisor.py"]
 _SAMPLING = ["tests/test_sampling.py", "tests/test_told_size.py"]
-_RANKS = ["tests/ranks/test_grid.py", "tests/ranks/test_agreement.py", "tests/ranks/test_catches.py"]
+_RANKS = ["tests/distributed/test_grid.py", "tests/distributed/test_agreement.py", "tests/distributed/test_catches.py"]
 TESTS: dict[str, list[str]] = {
-    "sordino/door/release.py": [*_NOISE, "tests/ranks/test_grid.py", "tests/audit/test_selftest.py"],
-    "sordino/door/noise.py": [*_NOISE, "tests/test_noise_tail.py"],
-    "sordino/door/grid.py": ["tests/ranks/test_grid.py", *_NOISE],
-    "sordino/door/ledger.py": ["tests/test_ledger.py", "tests/test_claims.py"],
-    "sordino/door/rounding.py": ["tests/honesty_numerics/test_sums.py"],
-    "sordino/door/vectors.py": [*_NOISE, "tests/honesty_numerics/test_sums.py"],
+    "sordino/release/release.py": [*_NOISE, "tests/distributed/test_grid.py", "tests/auditing/test_selftest.py"],
+    "sordino/release/noise.py": [*_NOISE, "tests/test_noise_tail.py"],
+    "sordino/release/exact_sums.py": ["tests/distributed/test_grid.py", *_NOISE],
+    "sordino/ledger/ledger.py": ["tests/test_ledger.py", "tests/test_claims.py"],
+    "sordino/release/rounding.py": ["tests/honesty_numerics/test_sums.py"],
+    "sordino/release/vectors.py": [*_NOISE, "tests/honesty_numerics/test_sums.py"],
     "sordino/sampling/": _SAMPLING,
     "sordino/sampling/sorted.py": ["tests/test_sorted.py"],
-    "sordino/sampling/by_length.py": ["tests/test_by_length.py"],
-    "sordino/weigh/": ["tests/weigh"],
-    "sordino/weigh/weigher.py": ["tests/weigh", "tests/ranks/test_catches.py"],
-    "sordino/algorithms/": ["tests/algorithms", "tests/test_divisor.py"],
-    "sordino/algorithms/microbatches.py": ["tests/test_microbatches.py"],
-    "sordino/random/": ["tests/test_random.py", *_SAMPLING],
-    "sordino/ranks/": _RANKS,
-    "sordino/ranks/facts.py": ["tests/ranks/test_data_digest.py", *_RANKS],
-    "sordino/together.py": [*_RANKS, "tests/ranks/test_sites.py"],
+    "sordino/sampling/length_based.py": ["tests/test_by_length.py"],
+    "sordino/clipping/": ["tests/clipping"],
+    "sordino/clipping/clipping_rule.py": ["tests/clipping", "tests/distributed/test_catches.py"],
+    "sordino/queries/": ["tests/queries", "tests/test_divisor.py"],
+    "sordino/queries/microbatches.py": ["tests/test_microbatches.py"],
+    "sordino/rng/": ["tests/test_random.py", *_SAMPLING],
+    "sordino/distributed/": _RANKS,
+    "sordino/distributed/claim_facts.py": ["tests/distributed/test_data_digest.py", *_RANKS],
+    "sordino/distributed_run.py": [*_RANKS, "tests/distributed/test_sites.py"],
     "sordino/lots/": _LOTS,
-    "sordino/lots/data_digest.py": ["tests/ranks/test_data_digest.py", "tests/ranks/test_agreement.py"],
-    "sordino/lots/units.py": ["tests/test_units.py"],
+    "sordino/lots/data_digest.py": ["tests/distributed/test_data_digest.py", "tests/distributed/test_agreement.py"],
+    "sordino/lots/privacy_units.py": ["tests/test_units.py"],
     "sordino/lots/repeated_records.py": ["tests/test_repeated_records.py"],
-    "sordino/lots/sites.py": ["tests/ranks/test_sites.py"],
+    "sordino/lots/data_owners.py": ["tests/distributed/test_sites.py"],
     "sordino/progress.py": [*_LOTS, "tests/test_replay.py"],
     "sordino/private.py": [*_LOTS, "tests/test_replay.py", "tests/test_refusals.py"],
 }
 """The fast tests of each file, by the longest beginning of its path; the first to be run comes first."""
 LEFT_OUT = (
     "__init__.py",
-    "sordino/weigh/batch_statistic.py",
-    "sordino/algorithms/projected.py",
-    "sordino/ranks/checkpoint.py",
+    "sordino/clipping/batch_statistic.py",
+    "sordino/queries/projected.py",
+    "sordino/distributed/checkpoint_entry.py",
 )
 """Methods without a guarantee, and files without decisions."""
 QUIET = ("__repr__", "__str__", "_repr_html_")

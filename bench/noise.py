@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from sordino.random import normals
-from sordino.random.compiled import kernel, status
-from sordino.random.keystream import KeyStream
-from sordino.random.rng import Rng
+from sordino.rng import normals
+from sordino.rng.compiled_noise import kernel, status
+from sordino.rng.keystream import KeyStream
+from sordino.rng.streams import Rng
 
 RESULTS = Path(__file__).parent / "results"
 

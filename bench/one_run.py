@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 import sordino as sd
-from sordino.audit.one_training import Claimed, one_training
-from sordino.runs.job import Job, assemble
-from sordino.runs.settings import settle
-from sordino.weigh import weigher
+from sordino.app.audits.one_run_audit import Claimed, one_training
+from sordino.app.runs.job import Job, assemble
+from sordino.app.runs.settings import settle
+from sordino.clipping import clipping_rule
 
 RESULTS = Path(__file__).parent / "results" / "one_run.json"
 EPSILONS = (1.0, 8.0)
@@ -42,17 +42,17 @@ def job(epsilon: float) -> Job:
 @contextmanager
 def mistake(name: str) -> Iterator[None]:
     """A clip ten times too long, if that is asked for."""
-    right = weigher.bounded_weights
+    right = clipping_rule.bounded_weights
 
     def longer(weights: Any, norms: Any, *rest: Any) -> Any:
         return torch.clamp(10 * right(weights, norms, *rest), max=1.0)
 
     if name == "long clip":
-        weigher.bounded_weights = longer  # type: ignore[assignment]
+        clipping_rule.bounded_weights = longer  # type: ignore[assignment]
     try:
         yield
     finally:
-        weigher.bounded_weights = right  # type: ignore[assignment]
+        clipping_rule.bounded_weights = right  # type: ignore[assignment]
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ import tyro
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from sordino import data
-from sordino.runs import build, find, prepare
+from sordino.app import data
+from sordino.app.runs import build, find, prepare
 
 RESULTS = Path(__file__).parent / "results" / "opacus_mnist.json"
 

@@ -24,7 +24,7 @@ from bench.engines import batch_of, ours
 from bench.models import PROBLEMS, Problem
 from bench.step import RESULTS
 from bench.turns import ratios, timed
-from sordino.gradients import Vmap
+from sordino.per_sample import Vmap
 
 STRENGTH = 0.01
 _MODELS = ("MLP", "MNIST CNN", "CIFAR net")

@@ -13,13 +13,13 @@ import json
 from pathlib import Path
 
 import torch
+from sordino_lab import store
+from sordino_lab.size import Size
+from sordino_lab.thesis import mnist
+from sordino_lab.trained import train
+from sordino_lab.workbench import Workbench
 
-from sordino.lab import store
-from sordino.lab.size import Size
-from sordino.lab.thesis import mnist
-from sordino.lab.trained import train
-from sordino.lab.workbench import Workbench
-from sordino.runs.environment import processor
+from sordino.app.runs.environment import processor
 
 RESULTS = Path(__file__).parent / "results" / "pixels.json"
 SCALES = {"[0, 1]": (0.0, 1.0), "[−1, 1]": (0.5, 0.5), "usual mean and deviation": (0.1307, 0.3081)}

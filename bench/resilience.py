@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sordino.runs import checkpoint
+from sordino.app.runs import run_checkpoint
 
-COMMAND = [sys.executable, "-m", "sordino.cli.main"]
+COMMAND = [sys.executable, "-m", "sordino.app.cli.main"]
 _POLL = 0.002
 _PATIENCE = 600.0
 
@@ -79,7 +79,7 @@ def _killed(
     _, said = process.communicate()
     if not alive and process.returncode:
         raise RuntimeError(said.decode())
-    found = checkpoint.found(folder / "checkpoints")
+    found = run_checkpoint.found(folder / "checkpoints")
     return {
         "early": early,
         "running": alive,
@@ -114,7 +114,7 @@ def digest(path: Path) -> str:
 
 def same(one: Path, other: Path) -> dict[str, bool]:
     """Whether two runs came to the same."""
-    last = [checkpoint.found(run / "checkpoints")[0] for run in (one, other)]
+    last = [run_checkpoint.found(run / "checkpoints")[0] for run in (one, other)]
     state = [json.loads((path / "state.json").read_text())["state"] for path in last]
     return {
         "parameters": digest(one / "model.safetensors") == digest(other / "model.safetensors"),

@@ -31,9 +31,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
-from sordino.ranks import agreement, ranked_lot
-from sordino.ranks.group import Ranks
-from sordino.runs.environment import processor
+from sordino.app.runs.environment import processor
+from sordino.distributed import agreement, shared_lot
+from sordino.distributed.process_group import Ranks
 
 RESULT = Path(__file__).parent / "results" / "scale.json"
 RECORDS, INPUTS, HIDDEN = 4096, 784, 1100
@@ -68,7 +68,9 @@ def private_lots(mesh: Ranks | None, *, divided: bool = False) -> list[float]:
         fully_shard(model)
     run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None):  # not what is measured here
+    with patch(
+        "sordino.runtime_checks.test_runner.Guard.before_backward", lambda *_, **__: None
+    ):  # not what is measured here
         began = time.process_time()
         for lot in run.draws(records(), sd.Poisson(LOT / RECORDS), LOTS, expected_batch=LOT, physical_batch=32):
             run.backward(lot)
@@ -191,7 +193,7 @@ def fake_group(size: int) -> Iterator[Counted]:
 def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False, layered: bool = False) -> dict[str, Any]:
     """Collectives and bytes of one lot on so many ranks; nobody is there to agree with, so that is left out."""
     alone = (
-        patch.object(ranked_lot, "_compare", lambda *_: None),
+        patch.object(shared_lot, "_compare", lambda *_: None),
         patch.object(agreement, "is_unanimous", lambda *_: True),
     )
     with fake_group(size) as ranks, alone[0], alone[1]:
@@ -199,11 +201,11 @@ def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False, layere
         if divided:
             fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
         rows = [-(-p.shape[0] // size) * size * (p.numel() // p.shape[0]) for p in model.parameters()]
-        engine = sd.gradients.Captured(sd.gradients.PerformanceOptions(measure=False, layer_by_layer=layered))
+        engine = sd.per_sample.Captured(sd.per_sample.PerformanceOptions(measure=False, layer_by_layer=layered))
         query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
         run = sd.Private(model, losses, query, seed=0, mesh=ranks, backend=engine)
         small = torch.utils.data.Subset(records(), range(256))
-        with patch("sordino.standing.guard.Guard.before_backward", lambda *_, **__: None):
+        with patch("sordino.runtime_checks.test_runner.Guard.before_backward", lambda *_, **__: None):
             lot = next(run.draws(small, sd.Poisson(0.5), 1, expected_batch=128, physical_batch=8))
             ranks.asked.clear()
             run.backward(lot)

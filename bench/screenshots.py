@@ -16,8 +16,8 @@ from typing import Any
 
 from PIL import Image
 
-from sordino.planner import Planner
-from sordino.report import write
+from sordino.app.planner import Planner
+from sordino.app.report import write
 
 IMAGES = Path(__file__).parent.parent / "docs" / "img"
 _WIDTH, _REPORT, _PLANNER = 1180, 950, 860

@@ -26,7 +26,7 @@ from torch.utils.data import Subset
 
 import sordino as sd
 from bench.models import classification
-from sordino.data import load
+from sordino.app.data import load
 from sordino.nn import mnist_net
 from sordino.sampling import Sampler
 

@@ -22,7 +22,7 @@ import tyro
 from torch import Tensor, nn
 
 from bench.held_out import split
-from sordino.runs import find, noise_multiplier
+from sordino.app.runs import find, noise_multiplier
 
 RESULTS = Path(__file__).parent / "results" / "stand_in.json"
 RECIPE = "abadi-mnist"

@@ -161,24 +161,24 @@ class Purposes:
 
 def attribute_all(purposes: Purposes) -> None:
     """Attributes the library's work beside training. This process is used for one run, so nothing is put back."""
-    from sordino.gradients import probe
-    from sordino.gradients.captured.engine import Captured
-    from sordino.gradients.first_batch import memory_format, settle
-    from sordino.gradients.first_batch.stopwatch import Stopwatch
     from sordino.lots import lot_gradients
-    from sordino.standing import guard, own_pass
+    from sordino.per_sample import loss_probe
+    from sordino.per_sample.engine.captured import Captured
+    from sordino.per_sample.first_batch import learn_model, memory_format
+    from sordino.per_sample.first_batch.formula_timing import Stopwatch
+    from sordino.runtime_checks import lot_pass, test_runner
 
-    purposes.attribute(probe, "probe", "probing the loss")
+    purposes.attribute(loss_probe, "probe", "probing the loss")
     purposes.attribute(lot_gradients, "activation_bytes", "choosing the batch size")
     purposes.attribute(Captured, "held_bytes", "choosing the batch size")
-    purposes.attribute(settle, "layouts_of", "first batch: layouts")
-    purposes.attribute(settle, "verify", "first batch: verifying")
+    purposes.attribute(learn_model, "layouts_of", "first batch: layouts")
+    purposes.attribute(learn_model, "verify", "first batch: verifying")
     purposes.attribute(memory_format, "faster", "first batch: timing formulas")
     purposes.attribute(memory_format, "accepts_last", "first batch: timing formulas")
     purposes.attribute(Stopwatch, "fastest", "first batch: timing formulas")
     for name in ("before_backward", "after_pass", "before_claim"):
-        purposes.attribute(guard.Guard, name, "neighbour tests")
-    purposes.attribute(own_pass.OwnPass, "_remember", "neighbour tests")
+        purposes.attribute(test_runner.Guard, name, "neighbour tests")
+    purposes.attribute(lot_pass.OwnPass, "_remember", "neighbour tests")
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import torch
 
 import sordino as sd
-from sordino.data import linear
+from sordino.app.data import linear
 
 
 def loss_fn(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

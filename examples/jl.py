@@ -3,7 +3,7 @@
 import torch
 
 import sordino as sd
-from sordino.data import linear
+from sordino.app.data import linear
 
 
 def loss_fn(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -15,7 +15,7 @@ data = linear([1.0, -2.0, 0.5], n=500)
 model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 query = sd.NoisySum(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1))
 sampler = sd.Poisson(rate=0.1)
-private = sd.Private(model, loss_fn, query, backend=sd.gradients.JL(projections=50))
+private = sd.Private(model, loss_fn, query, backend=sd.per_sample.JL(projections=50))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for lot in private.draws(data, sampler, steps=30):
     private.backward(lot)

@@ -4,15 +4,15 @@
     python examples/variants.py psac              run it
     python examples/variants.py psac --source     print it, to go on from
 
-The nouns are those that the library's own files declare (`sordino/declared.py`), so that a new one is here by itself.
+The nouns are those that the library's own files declare (`sordino/registry.py`), so that a new one is here by itself.
 """
 
 import re
 import sys
 from pathlib import Path
 
-from sordino.declared import Example
-from sordino.runs.methods import DECLARATIONS
+from sordino.app.runs.methods import DECLARATIONS
+from sordino.registry import Example
 
 FLAT = Path(__file__).with_name("flat.py").read_text()
 EXAMPLES: dict[str, Example] = {one.name: one for declared in DECLARATIONS for one in declared.scripts()}

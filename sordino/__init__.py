@@ -10,49 +10,49 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from sordino import former_names
 from sordino.version import __version__ as __version__
 
+former_names.install()
+
 _NAMES = {
-    "door.claims": ("Claim", "Guarantee", "NoGuarantee"),
-    "door.diverged": ("Diverged",),
-    "algorithms.calibrated": ("calibrate",),
-    "algorithms.dry_run": ("dry_run",),
-    "door.ledger": ("Ledger",),
-    "door.noise": ("Gaussian", "Laplace"),
-    "door.sealed": ("Sealed",),
+    "ledger.claims": ("Claim", "Guarantee", "NoGuarantee"),
+    "ledger.divergence": ("Diverged",),
+    "queries.calibrate_query": ("calibrate",),
+    "queries.dry_run": ("dry_run",),
+    "ledger.ledger": ("Ledger",),
+    "release.noise": ("Gaussian", "Laplace"),
+    "release.sealed": ("Sealed",),
     "integrations.log": ("Log",),
-    "lots.draws": ("Draws",),
+    "lots.lot_iterator": ("Draws",),
     "lots.lot": ("Lot",),
-    "lots.sites": ("Sites",),
-    "lots.units": ("Unit", "Views"),
+    "lots.data_owners": ("Sites",),
+    "lots.privacy_units": ("Unit", "Views"),
     "penalty": ("L2",),
     "private": ("Private",),
-    "ranks.checkpoint": ("InCheckpoint",),
+    "distributed.checkpoint_entry": ("InCheckpoint",),
     "refusal": ("Refusal",),
     "replay": ("Replay",),
-    "runs.fit": ("fit",),
+    "app.runs.fit": ("fit",),
     "statistics": ("ask", "dry_ask"),
 }
 """What is said here and nowhere else: which module has which public name."""
-_DECLARING = ("algorithms", "sampling", "weigh")
+_DECLARING = ("clipping", "queries", "sampling")
 """Packages whose files declare nouns, all of which are public names."""
 _MODULES = (
     "accounting",
-    "audit",
+    "auditing",
     "diagnostics",
     "events",
-    "gradients",
+    "per_sample",
     "losses",
     "nn",
     "ntk",
     "optim",
-    "runs",
     "schedules",
     "statistics",
     *_DECLARING,
 )
-_FORMER = {"recipes": "runs"}
-"""Modules by a name they had before."""
 
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
@@ -73,8 +73,10 @@ def __getattr__(name: str) -> Any:
 def _found(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"sordino.{_HOMES[name]}"), name)
-    if name in _MODULES or name in _FORMER:
-        return import_module(f"sordino.{_FORMER.get(name, name)}")
+    if name in _MODULES:
+        return import_module(f"sordino.{name}")
+    if former_names.current_name(f"sordino.{name}") is not None:
+        return import_module(f"sordino.{name}")  # by a name of 0.2: it works, and warns
     if name[:1].isupper() and name in (
         found := _nouns()
     ):  # submodules, which Python looks for here too, are lower case
@@ -89,7 +91,7 @@ def __dir__() -> list[str]:
 
 
 def _nouns() -> dict[str, Any]:
-    from sordino.declared import nouns
+    from sordino.registry import nouns
 
     packages = [import_module(f"sordino.{name}") for name in _DECLARING]
     return nouns(declaration for package in packages for declaration in package.DECLARATIONS)

@@ -2,7 +2,7 @@
 
 import sys
 
-from sordino.cli.main import main
+from sordino.app.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

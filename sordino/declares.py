@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sordino.door.ledger import Ledger
-from sordino.standing import LotChecks
+from sordino.ledger.ledger import Ledger
+from sordino.runtime_checks import LotChecks
 
 
 class Declares:

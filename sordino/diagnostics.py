@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sordino.lots.lot import Lot
 from sordino.private import Private
 from sordino.refusal import Refusal
-from sordino.sampling.records import Label
+from sordino.sampling.record_access import Label
 
 LENGTHS = "gradient length quantiles of lots"
 CLASSES = "dominant classes of lots"

@@ -27,8 +27,8 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sordino.random.keystream import KEY_BYTES
-from sordino.random.rng import CIPHER, Rng
+from sordino.rng.keystream import KEY_BYTES
+from sordino.rng.streams import CIPHER, Rng
 
 NAME = "SECRET-noise-key-do-not-share.json"
 """The file that holds a run's keys. The name is for people who look through a folder before they publish it."""

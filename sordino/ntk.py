@@ -18,10 +18,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.loop import Loop
-from sordino.gradients.protocol import LossFn, Norms, trainable
+from sordino.clipping.clipping_rule import Weigher
+from sordino.per_sample.loop_backend import Loop
+from sordino.per_sample.protocol import LossFn, Norms, trainable
 from sordino.refusal import Refusal
-from sordino.weigh.weigher import Weigher
 
 
 def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.gradients import penalised
-from sordino.gradients.penalised import Shifted
-from sordino.gradients.protocol import Backend, PerSample, trainable
+from sordino.per_sample import penalised
+from sordino.per_sample.penalised import Shifted
+from sordino.per_sample.protocol import Backend, PerSample, trainable
 
 
 @dataclass(frozen=True, init=False)

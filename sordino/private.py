@@ -17,37 +17,37 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.accounting import PLD, Accountant
-from sordino.algorithms.dpsgd import Query
-from sordino.algorithms.with_loss import released_loss
 from sordino.declares import Declares
-from sordino.door.claims import Claim
-from sordino.door.diverged import Diverged, not_finite
-from sordino.door.ledger import Ledger, ledger_for
-from sordino.door.live_epsilon import LiveEpsilon
-from sordino.door.sealed import Sealed, under
-from sordino.door.vectors import Grads, divide_
+from sordino.distributed_run import Together
 from sordino.events import Event, NonPrivate
-from sordino.gradients import batch as batches
-from sordino.gradients import check
-from sordino.gradients.protocol import Backend, LossFn, PerSample
-from sordino.lots.draws import Draws
+from sordino.ledger.claims import Claim
+from sordino.ledger.divergence import Diverged, not_finite
+from sordino.ledger.ledger import Ledger, ledger_for
+from sordino.ledger.live_epsilon import LiveEpsilon
+from sordino.lots.draw_phase import Phase
+from sordino.lots.draw_request import Request, summable
 from sordino.lots.isolated import isolated_backend, isolated_request
 from sordino.lots.loading import Batches, MapStyle
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
-from sordino.lots.phase import Phase
+from sordino.lots.lot_iterator import Draws
+from sordino.lots.privacy_units import AnyUnit
 from sordino.lots.record_lengths import labels_of, lengths_of, records_for_samplers
-from sordino.lots.request import Request, summable
-from sordino.lots.units import AnyUnit
 from sordino.penalty import L2, prepared
+from sordino.per_sample import batch_structure as batches
+from sordino.per_sample import model_checks
+from sordino.per_sample.protocol import Backend, LossFn, PerSample
 from sordino.progress import Progress
+from sordino.queries.noisy_sum import Query
+from sordino.queries.with_loss import released_loss
 from sordino.refusal import Refusal
-from sordino.sampling.records import Label
+from sordino.release.sealed import Sealed, under
+from sordino.release.vectors import Grads, divide_
+from sordino.runtime_checks import LotChecks
+from sordino.sampling.record_access import Label
 from sordino.sampling.sampler import Draw, Sampler
-from sordino.sampling.told_size import size_not_covered
+from sordino.sampling.size_disclosure import size_not_covered
 from sordino.saved import Saved
-from sordino.standing import LotChecks
-from sordino.together import Together
 
 _HELD_BYTES, _HELD_RECORDS = 1 << 28, 256
 """Gradients of single records that an isolated run holds at once, at most."""
@@ -113,8 +113,8 @@ class Private(Declares, Saved):
         mesh: Any = None,
         isolate: bool = False,
     ) -> None:
-        check.given(model, loss_fn, query)
-        check.structure(model)
+        model_checks.given(model, loss_fn, query)
+        model_checks.structure(model)
         self._isolate = isolate
         self._model, self._loss_fn, self._query = model, loss_fn, query
         self._together = Together(mesh, model)
@@ -187,7 +187,7 @@ class Private(Declares, Saved):
             Every lot that is drawn is charged, used or not.
 
         """
-        check.structure(self._model)
+        model_checks.structure(self._model)
         make = partial(Request.checked, dataset, sampler, steps, expected_batch, workers, collate, unit)
         asked = {
             "loss_fn": self._loss_fn,

@@ -15,20 +15,20 @@ from typing import Any
 from torch import nn
 
 from sordino import environment
-from sordino.algorithms.dpsgd import Query
-from sordino.algorithms.dry_run import dry_step
-from sordino.door import claims
-from sordino.door.diverged import Diverged, finite, not_finite
-from sordino.door.ledger import Ledger
-from sordino.gradients.protocol import Backend, Measuring, Resumable
-from sordino.lots.phase import Phase
+from sordino.clipping.clipping_rule import State
+from sordino.distributed.row_shard import gathered
+from sordino.ledger import claims
+from sordino.ledger.divergence import Diverged, finite, not_finite
+from sordino.ledger.ledger import Ledger
+from sordino.lots.draw_phase import Phase
 from sordino.noise_key import NoiseKey, read_secret
-from sordino.random.rng import Rng
-from sordino.ranks.shard import gathered
+from sordino.per_sample.protocol import Backend, Measuring, Resumable
+from sordino.queries.dry_run import dry_step
+from sordino.queries.noisy_sum import Query
 from sordino.refusal import Refusal
 from sordino.replay import Replay
+from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, Sampler
-from sordino.weigh.weigher import State
 
 _FORMAT = 4
 _WITH_KEY = 3

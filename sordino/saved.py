@@ -14,15 +14,15 @@ from typing import Any, NoReturn, Self
 from torch import nn
 
 from sordino.accounting import Accountant
-from sordino.algorithms.dpsgd import Query
-from sordino.door.ledger import Ledger
-from sordino.gradients.protocol import Backend, LossFn
+from sordino.distributed_run import Together
+from sordino.ledger.ledger import Ledger
 from sordino.lots.lot_gradients import LotGradients
 from sordino.noise_key import write_secret
+from sordino.per_sample.protocol import Backend, LossFn
 from sordino.progress import Progress
+from sordino.queries.noisy_sum import Query
 from sordino.replay import Replay
-from sordino.standing import LotChecks
-from sordino.together import Together
+from sordino.runtime_checks import LotChecks
 
 SINCE = "nothing of the lots drawn after the loaded state was saved has left the process that drew them"
 """The user's word for what no saved state can know."""

@@ -8,11 +8,11 @@ import torch
 
 import sordino as sd
 from sordino.accounting import PLD
-from sordino.door.claims import claim
-from sordino.door.release import Steps, choose, tapped
-from sordino.door.sealed import Sealed
 from sordino.events import Exponential, Gaussian, NonPrivate, Poisson, Repeat, Together
-from sordino.random.rng import Rng
+from sordino.ledger.claims import claim
+from sordino.release.release import Steps, choose, tapped
+from sordino.release.sealed import Sealed
+from sordino.rng.streams import Rng
 from sordino.sampling import Band
 from sordino.sampling.sampler import drawn
 from tests.problems import linear, private

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sordino as sd
-from sordino.door.claims import claim, describe, rounded_up
 from sordino.events import FixedSize, Gaussian, Laplace, NonPrivate, Poisson, Relation, Repeat, Shuffle, Together
+from sordino.ledger.claims import claim, describe, rounded_up
 
 PLD = sd.accounting.PLD()
 N, BATCH, SIGMA, STEPS, DELTA = 60_000, 250, 1.1, 7200, 1e-5

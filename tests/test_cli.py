@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino.cli.flags import field_docs
-from sordino.cli.train import Command
-from sordino.random.compiled import status
-from sordino.runs import Recipe
-from sordino.runs.recipe import MEASURED
-from sordino.runs.settings import Options
+from sordino.app.cli.dataclass_flags import field_docs
+from sordino.app.cli.train import Command
+from sordino.app.runs import Recipe
+from sordino.app.runs.recipe import MEASURED
+from sordino.app.runs.settings import Options
+from sordino.rng.compiled_noise import status
 
-COMMAND = [sys.executable, "-m", "sordino.cli.main"]
+COMMAND = [sys.executable, "-m", "sordino.app.cli.main"]
 SMALL = ("train", "spiral", "--steps", "20", "--records", "500", "--evaluate-every", "10")
 
 

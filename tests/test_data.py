@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from sordino import data
-from sordino.data import by_name, cache, catalogue, formats, sources
+from sordino.app import data
+from sordino.app.data import by_name, cache, data_catalogue, download_sources, formats
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def test_a_real_data_set_and_again_from_the_cache(name, shape, train, mean, real
     assert found.test.images.shape == (10_000, *shape)
     assert found.train.labels.bincount().min() >= 5000
     assert found.train.images.float().mean().item() == pytest.approx(mean, abs=0.1)
-    monkeypatch.setenv(sources.OFFLINE, "1")
+    monkeypatch.setenv(download_sources.OFFLINE, "1")
     again = data.load(name)
     assert torch.equal(found.train.images, again.train.images)
     assert data.check(name)
@@ -76,17 +76,17 @@ def toy(tmp_path, monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     arrays = formats.idx_files(tmp_path / "mirror")
     files = tuple(path.name for path in (tmp_path / "mirror").iterdir())
-    entry = catalogue.Entry(
+    entry = data_catalogue.Entry(
         "toy",
         "ten images",
         ("a", "b"),
         (1, 28, 28),
         (10, 2),
         formats.idx_files,
-        (sources.Mirror(f"http://127.0.0.1:{server.server_port}", files),),
+        (download_sources.Mirror(f"http://127.0.0.1:{server.server_port}", files),),
         {part: cache.digest(array) for part, array in arrays.items()},
     )
-    monkeypatch.setitem(catalogue.ENTRIES, "toy", entry)
+    monkeypatch.setitem(data_catalogue.ENTRIES, "toy", entry)
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
     monkeypatch.delenv(by_name.FOLDER, raising=False)
     yield tmp_path
@@ -141,7 +141,7 @@ def test_damage_in_the_cache_is_found(toy):
 
 
 def test_offline_says_what_was_not_asked(toy, monkeypatch):
-    monkeypatch.setenv(sources.OFFLINE, "1")
+    monkeypatch.setenv(download_sources.OFFLINE, "1")
     with pytest.raises(data.NotFetched, match=r"SORDINO_OFFLINE is set[\s\S]*set SORDINO_DATA"):
         data.load("toy")
 
@@ -165,7 +165,7 @@ def test_the_official_cifar_binaries_are_read_too(tmp_path):
 def test_cached_images_are_mapped_not_read(toy):
     """So sixty thousand images open at once, whatever the disk."""
     data.load("toy")
-    arrays = cache.find(catalogue.entry("toy"))
+    arrays = cache.find(data_catalogue.entry("toy"))
     assert all(isinstance(array, np.memmap) for array in arrays.values())
 
 

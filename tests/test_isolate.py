@@ -181,7 +181,7 @@ def test_what_needs_several_records_at_once_is_refused(options, words):
 
 def test_a_backend_beside_it_is_refused():
     with pytest.raises(sd.Refusal, match="leave backend"):
-        sd.Private(network(), cross_entropy, QUERY, isolate=True, backend=sd.gradients.Loop())
+        sd.Private(network(), cross_entropy, QUERY, isolate=True, backend=sd.per_sample.Loop())
 
 
 def test_fit_and_the_command_line_take_it(tmp_path):

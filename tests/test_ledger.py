@@ -6,8 +6,8 @@ import pytest
 
 from sordino import events
 from sordino.accounting import PLD
-from sordino.door.ledger import Ledger
 from sordino.events import BallsInBins, Batch, Gaussian, NonPrivate, Poisson, Repeat, Shuffle, Together
+from sordino.ledger.ledger import Ledger
 
 
 def halved(event):

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import sordino as sd
-from sordino.random.rng import Rng
+from sordino.rng.streams import Rng
 from tests.problems import Rows, cross_entropy, dpsgd, linear, network, parameters, private
 
 STEP = sd.events.Poisson(0.2, sd.events.Gaussian(1.0))
@@ -54,7 +54,7 @@ def test_a_loss_that_raises_half_way_is_charged_and_the_next_lot_is_clean():
     def run(breaks: bool):
         nonlocal fail, calls
         model = network()
-        p = sd.Private(model, loss, dpsgd(multiplier=0.0), seed=0, backend=sd.gradients.Loop())
+        p = sd.Private(model, loss, dpsgd(multiplier=0.0), seed=0, backend=sd.per_sample.Loop())
         lots = p.draws(linear(), sd.Poisson(0.3), steps=2, physical_batch=2)
         first = next(lots)
         if breaks:

@@ -6,10 +6,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.door.sensitivity import Sensitivity
-from sordino.gradients import Loop
-from sordino.random.rng import Rng
-from sordino.weigh.weigher import Rule, Stateless
+from sordino.clipping.clipping_rule import Rule, Stateless
+from sordino.per_sample import Loop
+from sordino.release.sensitivity import Sensitivity
+from sordino.rng.streams import Rng
 from tests.contracts.hunter import Scripted, World, compare, network, records, squared_error
 
 

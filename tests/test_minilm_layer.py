@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from bench.minilm_layer import PLACES, LastLayer, scaled
-from sordino.nn.minilm import WIDTH
+from sordino.app.data.minilm import WIDTH
 
 RANK = 2
 

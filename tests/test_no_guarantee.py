@@ -170,8 +170,8 @@ def test_one_step_without_a_guarantee_voids_the_run():
 
 
 def test_a_weigher_that_looks_at_the_lot():
-    from sordino.weigh.flat import Flat
-    from sordino.weigh.weigher import Stateless
+    from sordino.clipping.clipping_rule import Stateless
+    from sordino.clipping.flat import Flat
 
     class Median(Stateless):
         def rule(self, state, lot):

@@ -6,8 +6,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 import sordino as sd
-from sordino.door.noise import Gaussian, Laplace
-from sordino.random.rng import Rng
+from sordino.release.noise import Gaussian, Laplace
+from sordino.rng.streams import Rng
 
 SHAPES = [(), (1,), (1, 1), (2,), (3, 1), (0, 4), (7, 5)]
 ALPHA = 1e-6

@@ -9,13 +9,14 @@ from scipy import stats
 
 import sordino as sd
 from sordino.accounting import PLD
-from sordino.door import claims, noise_tail
-from sordino.door.noise_tail import unsupported
-from sordino.door.release import choose
-from sordino.door.sealed import Sealed
 from sordino.events import Exponential, FixedSize, Gaussian, Group, Laplace, Poisson, Relation, Repeat, Shuffle
-from sordino.random import normals
-from sordino.random.rng import Rng
+from sordino.ledger import claims
+from sordino.release import noise_tail
+from sordino.release.noise_tail import unsupported
+from sordino.release.release import choose
+from sordino.release.sealed import Sealed
+from sordino.rng import normals
+from sordino.rng.streams import Rng
 from tests.problems import linear, private
 
 END = math.sqrt(2 * 64 * math.log(2))

@@ -84,7 +84,7 @@ def test_frozen_parameters_stay_and_cost_nothing():
     assert model[0].weight.grad is None
 
 
-@pytest.mark.parametrize("backend", [sd.gradients.Loop(), sd.gradients.Vmap()], ids=["loop", "vmap"])
+@pytest.mark.parametrize("backend", [sd.per_sample.Loop(), sd.per_sample.Vmap()], ids=["loop", "vmap"])
 def test_parameters_frozen_and_thawed_in_mid_run(backend):
     model = network()
     p = private(model, backend=backend)

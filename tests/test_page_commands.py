@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sordino.accounting import Budget
-from sordino.cli.main import main
+from sordino.app.cli.main import main
 from tests.test_docs import BLOCK
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -83,7 +83,7 @@ def test_a_run_that_does_not_fit_into_a_budget_is_refused_before_it_begins(capsy
 def test_the_commands_about_images_and_reports():
     from PIL import Image
 
-    from sordino.data import digits
+    from sordino.app.data import digits
 
     drawn = digits(train=300, test=1).train
     for number, (picture, label) in enumerate(zip(drawn.images, drawn.labels, strict=True)):
@@ -99,7 +99,7 @@ def test_the_commands_about_images_and_reports():
 
 
 def test_a_reader_that_has_read_enough_is_no_error():
-    code = "import sys; from sordino.cli.main import main; sys.exit(main(['account', '--help']))"
+    code = "import sys; from sordino.app.cli.main import main; sys.exit(main(['account', '--help']))"
     run = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     run.stdout.readline()
     run.stdout.close()  # as head does

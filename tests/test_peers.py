@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.door.release import tapped
+from sordino.release.release import tapped
 from sordino.schedules import Linear
 from tests.contracts.broken import BROKEN
 from tests.contracts.hunter import SLACK, hunt
@@ -26,7 +26,7 @@ def run(p, sampler=None, steps=3, dataset=None):
 
 def test_row_1_an_adaptive_bound_that_does_not_clip_is_held_to_what_it_promised():
     """It moved a sum by more than 100 bounds; the rows are held to the bound whatever a weigher says."""
-    assert hunt(BROKEN["no_clip"], sd.gradients.Vmap(), trials=10).worst <= 1 + SLACK
+    assert hunt(BROKEN["no_clip"], sd.per_sample.Vmap(), trials=10).worst <= 1 + SLACK
 
 
 def test_row_2_clip_and_noise_follow_the_schedule_together():

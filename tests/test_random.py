@@ -8,12 +8,12 @@ import torch
 from scipy import stats
 
 import sordino as sd
-from sordino.door.release import choose, release
-from sordino.door.sealed import Sealed
-from sordino.door.sensitivity import Sensitivity
-from sordino.random import normals
-from sordino.random.keystream import KeyStream
-from sordino.random.rng import Rng
+from sordino.release.release import choose, release
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity
+from sordino.rng import normals
+from sordino.rng.keystream import KeyStream
+from sordino.rng.streams import Rng
 
 ALPHA = 1e-6  # the false-alarm rate of each test below, were its seed drawn anew
 
@@ -144,7 +144,7 @@ def test_few_words_are_those_of_the_long_stream(monkeypatch):
 def test_a_seed_is_the_first_word_but_for_its_last_bit(monkeypatch):
     one, other = Rng.from_seed(13), Rng.from_seed(13)
     assert [one.seed() for _ in range(3)] == [int(other.words(1)[0]) >> 1 for _ in range(3)]
-    monkeypatch.setattr("sordino.random.rng.kernel", lambda: None)
+    monkeypatch.setattr("sordino.rng.streams.kernel", lambda: None)
     assert one.seed() == int(other.words(1)[0]) >> 1
     assert one.counter == other.counter == 4
 

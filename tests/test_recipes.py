@@ -8,12 +8,13 @@ import torch
 
 import sordino as sd
 from bench import accuracy
-from sordino import data, events
-from sordino import runs as recipes
-from sordino.door.ledger import Ledger
-from sordino.random.rng import Rng
-from sordino.runs import RECIPES, find, from_table
-from sordino.runs.measured import FIGURES, key
+from sordino import events
+from sordino.app import data
+from sordino.app import runs as recipes
+from sordino.app.runs import RECIPES, find, from_table
+from sordino.app.runs.measured import FIGURES, key
+from sordino.ledger.ledger import Ledger
+from sordino.rng.streams import Rng
 from sordino.statistics import Normalise, Normaliser
 
 

@@ -74,13 +74,13 @@ def test_a_public_name_says_what_it_is_and_shows_an_example(name):
 
 
 INTERNAL = {
-    "sordino.gradients.Chunked",
-    "sordino.runs.Prepared",
-    "sordino.runs.Problem",
-    "sordino.runs.build",
-    "sordino.runs.prepare",
-    "sordino.runs.project",
-    "sordino.runs.standardise",
+    "sordino.per_sample.Chunked",
+    "sordino.app.runs.Prepared",
+    "sordino.app.runs.Problem",
+    "sordino.app.runs.build",
+    "sordino.app.runs.prepare",
+    "sordino.app.runs.project",
+    "sordino.app.runs.standardise",
     "sordino.sampling.Records",
 }
 """What a run is put together from, and no user calls."""
@@ -119,7 +119,7 @@ SPENDS = {
     "sordino.statistics": ("Mean", "Count", "ClippedSum", "Gram", "PCA", "Normaliser", "Ranges"),
     "sordino.accounting": ("Budget",),
     "sordino.diagnostics": ("length_quantiles", "dominant_class", "substep_cosine"),
-    "sordino.audit": ("selftest",),
+    "sordino.auditing": ("selftest",),
     "sordino.integrations": ("Privacy",),
     "sordino.integrations.transformers": ("Trainer",),
     "sordino.integrations.lightning": ("PrivateModule",),
@@ -149,7 +149,7 @@ def test_help_of_private_teaches_a_loop():
 
 
 def test_there_is_one_import_path():
-    assert sd.calibrate.__module__ == "sordino.algorithms.calibrated"
+    assert sd.calibrate.__module__ == "sordino.queries.calibrate_query"
     for name in sd.__all__:
         assert getattr(sd, name) is not None
 

@@ -123,7 +123,7 @@ def test_dropout_alone_is_not_taken_for_coupling():
     assert next(private(model).draws(linear(), sd.Poisson(0.3), steps=1)).step == 0
 
 
-@pytest.mark.parametrize("backend", [sd.gradients.Loop(), sd.gradients.Vmap()], ids=["loop", "vmap"])
+@pytest.mark.parametrize("backend", [sd.per_sample.Loop(), sd.per_sample.Vmap()], ids=["loop", "vmap"])
 def test_an_input_without_a_batch_dimension(backend):
     x, y = linear().tensors
     positions = torch.zeros(1, 6)
@@ -133,7 +133,7 @@ def test_an_input_without_a_batch_dimension(backend):
 
 def test_a_scalar_in_a_batch():
     with pytest.raises(sd.Refusal, match="no batch dimension"):
-        sd.gradients.Loop().per_sample(network(), cross_entropy, (linear().tensors[0], torch.tensor(1)))
+        sd.per_sample.Loop().per_sample(network(), cross_entropy, (linear().tensors[0], torch.tensor(1)))
 
 
 def test_a_batch_with_text_in_it():
@@ -256,12 +256,12 @@ def test_a_model_torch_func_cannot_vectorise_is_sent_to_the_loop():
     def loss(m, x, y):
         return cross_entropy(m, x, y) * (2.0 if x.sum().item() > 0 else 1.0)
 
-    p = sd.Private(network(), loss, dpsgd(), backend=sd.gradients.Vmap())
+    p = sd.Private(network(), loss, dpsgd(), backend=sd.per_sample.Vmap())
     with pytest.raises(sd.Refusal):
         p.backward(next(p.draws(linear(), sd.Full(), steps=1)))
     one = next(iter(linear()))
     with pytest.raises(sd.Refusal, match=r"Loop\(\)"):
-        sd.gradients.Vmap().per_sample(network(), loss, tuple(t.unsqueeze(0) for t in one))
+        sd.per_sample.Vmap().per_sample(network(), loss, tuple(t.unsqueeze(0) for t in one))
 
 
 def test_complex_and_shapeless_parameters():

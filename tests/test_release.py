@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import sordino as sd
-from sordino.door.grid import Grid, OnGridAccumulator
-from sordino.door.release import Steps as StepFunction
-from sordino.door.release import choose, choose_between, release
-from sordino.door.sealed import Sealed
-from sordino.door.sensitivity import Sensitivity, Unproven
+from sordino.distributed.process_group import Ranks
 from sordino.events import Exponential, NonPrivate
-from sordino.random.rng import Rng
-from sordino.ranks.group import Ranks
+from sordino.release.exact_sums import Grid, OnGridAccumulator
+from sordino.release.release import Steps as StepFunction
+from sordino.release.release import choose, choose_between, release
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity, Unproven
+from sordino.rng.streams import Rng
 
 
 def on_grid(values):

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.door.claims import REPLAYED
-from sordino.random.rng import Rng
+from sordino.ledger.claims import REPLAYED
+from sordino.rng.streams import Rng
 from sordino.saved import SINCE
 from tests.problems import linear, network, private
 

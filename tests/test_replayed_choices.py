@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.first_batch import memory_format, stopwatch
 from sordino.noise_key import WrongKey
+from sordino.per_sample import Captured, PerformanceOptions
+from sordino.per_sample.first_batch import formula_timing, memory_format
 from tests.problems import linear, private
 from tests.test_replay import in_a_fork
 from tests.untested import untested
@@ -55,7 +55,7 @@ def let_the_last_win(times):
 
         perf_counter = thread_time
 
-    stopwatch.time = memory_format.time = Time
+    formula_timing.time = memory_format.time = Time
 
 
 def original(before, times):
@@ -170,7 +170,7 @@ def test_how_many_records_are_processed_at_once_does_not_depend_on_free_memory(m
     """Sums of other parts round differently."""
 
     def chunk(free):
-        monkeypatch.setattr("sordino.gradients.physical_batch.free_bytes", lambda device: free)
+        monkeypatch.setattr("sordino.per_sample.physical_batch.free_bytes", lambda device: free)
         run = private(seed=None)
         run.secret_state()
         next(run.draws(linear(), sd.Poisson(0.5), steps=1))
@@ -192,7 +192,7 @@ def test_a_stopped_stopwatch_keeps_its_choices_and_makes_no_others(monkeypatch):
         def __getattr__(self, name):
             raise AssertionError(f"time.{name} was asked for")
 
-    monkeypatch.setattr(stopwatch, "time", NoClock())
+    monkeypatch.setattr(formula_timing, "time", NoClock())
     monkeypatch.setattr(memory_format, "time", NoClock())
     for shape in ((8, 2, 6, 6), (8, 2, 12, 3)):
         grads = backend.per_sample(model, loss, (torch.randn(shape),))

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import sordino as sd
-from sordino.random.rng import Rng
+from sordino.rng.streams import Rng
 from tests.problems import linear, private
 
 ALPHA = 1e-6

@@ -10,7 +10,7 @@ import torch
 
 import sordino
 from sordino import Sealed
-from sordino.door.ledger import Ledger
+from sordino.ledger.ledger import Ledger
 
 SECRET = 41.5
 
@@ -80,8 +80,8 @@ def test_an_error_of_a_function_does_not_tell_the_value():
 def test_functions_of_ours_are_applied_only_on_the_way_to_the_door():
     root = Path(sordino.__file__).parent
     using = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if "derived(" in path.read_text()}
-    on_the_way = {"weigh/adaptive_layerwise.py", "weigh/adaptive_quantile.py", "algorithms/quantile.py"}
-    assert using == {"door/sealed.py", *on_the_way}
+    on_the_way = {"clipping/adaptive_layerwise.py", "clipping/adaptive_quantile.py", "queries/private_quantile.py"}
+    assert using == {"release/sealed.py", *on_the_way}
 
 
 def test_without_a_ledger_nothing_can_be_exposed():
@@ -106,11 +106,11 @@ def test_only_the_door_unseals_and_only_the_door_adds_noise():
             assert "noise.add_(" not in text, path
             drawn = re.search(r"\.(normal|normal_blocks|add_normal_?|normals_at|laplace)\(", text)
             where = path.relative_to(root).as_posix()
-            if where.startswith(("audit/", "lab/experiments/")):
-                continue  # audits take noise off again; experiments simulate mechanisms on numbers they made up
+            if where.startswith(("auditing/", "app/audits/")):
+                continue  # audits take noise off again
             assert drawn is None or where in (
-                "random/rng.py",
-                "door/noise.py",
-                "kernels/noise.py",
-                "random/compiled.py",
+                "rng/streams.py",
+                "release/noise.py",
+                "kernels/noise_kernel.py",
+                "rng/compiled_noise.py",
             ), path

@@ -9,8 +9,8 @@ import torch
 
 import sordino as sd
 from sordino.events import Poisson
-from sordino.gradients import Loop
-from sordino.random.rng import Rng
+from sordino.per_sample import Loop
+from sordino.rng.streams import Rng
 from sordino.sampling import Draw, Records
 from sordino.sampling.sampler import LOOKED, drawn
 from sordino.sampling.sorted import Longest, LongestOfEachClass, Neighbours, UpperQuantile

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino import events
 from sordino.accounting import PLD
-from sordino.integrations.missing import NotInstalled
+from sordino.integrations.missing_library import NotInstalled
 
 FOLDER = Path(__file__).parents[1] / "examples" / "teach"
 
@@ -188,8 +188,8 @@ sys.meta_path.insert(0, NoTorch())
     [
         "from sordino.accounting import PLD; from sordino.events import *; PLD().epsilon(Gaussian(2.0), 1e-5)",
         "from sordino.accounting import Budget, calibrate, RDP",
-        "from sordino.cli.main import main; main(['account', '--rate', '0.01', '--multiplier', '1', '--steps', '9'])",
-        "from sordino.cli.main import main; main(['tradeoff', '--epsilon', '1', '--delta', '1e-5'])",
+        "from sordino.app.cli.main import main; main(['account', '--rate', '0.01', '--multiplier', '1', '--steps', '9'])",
+        "from sordino.app.cli.main import main; main(['tradeoff', '--epsilon', '1', '--delta', '1e-5'])",
     ],
 )
 def test_accounting_works_where_there_is_no_torch(code):

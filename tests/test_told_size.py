@@ -5,8 +5,8 @@ import math
 import pytest
 
 import sordino as sd
-from sordino.door.claims import BY_THE_BATCH, BY_THE_RATE
-from sordino.sampling.told_size import told_size
+from sordino.ledger.claims import BY_THE_BATCH, BY_THE_RATE
+from sordino.sampling.size_disclosure import told_size
 from sordino.statistics import Mean
 from tests.problems import linear, private
 

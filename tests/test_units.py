@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import sordino as sd
-from sordino.gradients import Captured, Loop, Vmap
+from sordino.per_sample import Captured, Loop, Vmap
 from tests.contracts.hunter import Scripted, World, compare, network, records, squared_error
 from tests.contracts.row import speakers
 from tests.untested import untested

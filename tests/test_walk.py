@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.standing.moments import Moments
+from sordino.runtime_checks.check_schedule import Moments
 
 ROOT = Path(sd.__file__).parent
 PAGE = (ROOT.parent / "docs" / "architecture.md").read_text()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.door.claims import Guarantee, NoGuarantee
+from sordino.ledger.claims import Guarantee, NoGuarantee
 from sordino.refusal import Refusal
 from tests.problems import linear, network, private
 

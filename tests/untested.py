@@ -2,7 +2,7 @@
 
 from unittest import mock
 
-from sordino.standing.questions import StandingTest
+from sordino.runtime_checks.neighbour_test import StandingTest
 
 
 def untested():

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import sordino
-from sordino.declared import Declaration
+from sordino.registry import Declaration
 
 ROOT = Path(__file__).parents[1]
 HEAD = "# Written by `make names`: change the declarations, not this file.\n"
@@ -45,7 +45,6 @@ def _top(packages: list[ModuleType]) -> str:
         f"from sordino.{home} import {name} as {name}" for home, names in sordino._NAMES.items() for name in names
     ]
     lines += [f"from sordino import {name} as {name}" for name in sordino._MODULES]
-    lines += [f"from sordino import {name} as {former}" for former, name in sordino._FORMER.items()]
     lines += ["from sordino.version import __version__ as __version__"]
     return "\n".join([*sorted(lines), ""])
 

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import sordino
-from sordino.declared import Declaration, Example
+from sordino.registry import Declaration, Example
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -29,8 +29,8 @@ NAV = ROOT / "mkdocs.yml"
 _BEGIN, _END = "  - Reference:  # written by `make names`\n", "  # end of what is written\n"
 NOUNS = {
     "samplers": ("sampling", "Samplers", "Who is in a lot, and what that is worth."),
-    "weighers": ("weigh", "Weighers", "How much each record counts, and how far one can move the sum."),
-    "queries": ("algorithms", "Queries", "What is asked of a lot."),
+    "clipping": ("clipping", "Clipping rules", "How much each record counts, and how far one can move the sum."),
+    "queries": ("queries", "Queries", "What is asked of a lot."),
 }
 SUBJECTS = {
     "training": ("Training", "What a loop of your own is made of.", ("sordino",)),
@@ -43,17 +43,17 @@ SUBJECTS = {
     "statistics": ("Statistics", "What else is asked of the records, in the same ledger.", ("sordino.statistics",)),
     "accounting": ("Accounting", "From events to ε. Needs no torch.", ("sordino.accounting",)),
     "events": ("Events", "What was done to the data. Needs no torch.", ("sordino.events",)),
-    "audit": ("Audits", "What was measured of a run, beside what is claimed of it.", ("sordino.audit",)),
-    "report": ("Reports", "What a run has to show.", ("sordino.report",)),
-    "runs": ("Recipes and runs", "Whole training runs as tables of fields.", ("sordino.runs",)),
-    "gradients": ("Gradients", "How gradients of single records are measured.", ("sordino.gradients",)),
+    "audit": ("Audits", "What was measured of a run, beside what is claimed of it.", ("sordino.auditing",)),
+    "report": ("Reports", "What a run has to show.", ("sordino.app.report",)),
+    "runs": ("Recipes and runs", "Whole training runs as tables of fields.", ("sordino.app.runs",)),
+    "gradients": ("Gradients", "How gradients of single records are measured.", ("sordino.per_sample",)),
     "models": ("Models", "Networks without batch norm.", ("sordino.nn",)),
     "after": ("Optimizers and schedules", "After the door: free of cost.", ("sordino.optim", "sordino.schedules")),
     "research": ("Diagnostics", "For research on public data.", ("sordino.diagnostics", "sordino.ntk")),
     "parts": (
         "Protocols",
         "What samplers, weighers and queries are made of; for those who write one.",
-        ("sordino.sampling", "sordino.weigh", "sordino.algorithms"),
+        ("sordino.sampling", "sordino.clipping", "sordino.queries"),
     ),
 }
 _NOT = {"DECLARATIONS", "__version__"}

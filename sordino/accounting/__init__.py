@@ -2,12 +2,15 @@
 
 from sordino.accounting.accountant import Accountant, Unsupported
 from sordino.accounting.accountants.clt import GaussianCLT
-from sordino.accounting.accountants.composition import Advanced, Basic, Strong
+from sordino.accounting.accountants.composition_theorems import Advanced, Basic, Strong
 from sordino.accounting.accountants.live import Live
 from sordino.accounting.accountants.meter import Meter
 from sordino.accounting.accountants.pld import PLD
 from sordino.accounting.accountants.rdp import OPACUS_ORDERS, ORDERS, RDP, Moments
 from sordino.accounting.budget import Budget, BudgetExhausted
+from sordino.accounting.calibration.calibrate import calibrate
+from sordino.accounting.calibration.rejection import Rejection, best_of, chance_of_acceptance, rejection, thresholded
+from sordino.accounting.calibration.single_release import exponential, laplace
 from sordino.accounting.gaussian import (
     analytic_gaussian,
     classical_gaussian,
@@ -15,13 +18,10 @@ from sordino.accounting.gaussian import (
     gaussian_epsilon,
     gaussian_mu,
 )
-from sordino.accounting.losses.phases import relation_of
-from sordino.accounting.losses.projection import projected_clipping
-from sordino.accounting.losses.shuffling import shuffle_lower_bound
-from sordino.accounting.losses.stopping import expected_runs, liu_talwar
-from sordino.accounting.search.calibrate import calibrate
-from sordino.accounting.search.mechanisms import exponential, laplace
-from sordino.accounting.search.rejection import Rejection, best_of, chance_of_acceptance, rejection, thresholded
+from sordino.accounting.privacy_loss.phases import relation_of
+from sordino.accounting.privacy_loss.projection import projected_clipping
+from sordino.accounting.privacy_loss.shuffling import shuffle_lower_bound
+from sordino.accounting.privacy_loss.stopping import expected_runs, liu_talwar
 from sordino.accounting.theorems import (
     advanced_drv,
     advanced_kov,

@@ -18,8 +18,8 @@ from sordino import validate
 from sordino.accounting.accountant import Accountant
 from sordino.accounting.accountants.pld import PLD
 from sordino.accounting.gaussian import gaussian_mu
-from sordino.accounting.losses.pairs import Array
-from sordino.accounting.losses.phases import is_private
+from sordino.accounting.privacy_loss.pairs import Array
+from sordino.accounting.privacy_loss.phases import is_private
 from sordino.events import Event
 
 _POINTS = 60

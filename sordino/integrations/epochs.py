@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from sordino.lots.draws import Draws
 from sordino.lots.lot import Lot
+from sordino.lots.lot_iterator import Draws
 
 
 class Epochs:

@@ -24,17 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.algorithms.with_loss import WithLoss
-from sordino.door.claims import Claim
-from sordino.door.ledger import ledger_for
-from sordino.gradients.protocol import Backend
-from sordino.integrations.missing import NotInstalled
+from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED, TrainedOn
-from sordino.lots.draws import Draws
+from sordino.ledger.claims import Claim
+from sordino.ledger.ledger import ledger_for
 from sordino.lots.loading import length
 from sordino.lots.lot import Lot
+from sordino.lots.lot_iterator import Draws
+from sordino.per_sample.protocol import Backend
 from sordino.private import Private
+from sordino.queries.with_loss import WithLoss
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Sampler
 

@@ -25,9 +25,9 @@ import torch
 from torch.optim import Optimizer
 
 from sordino import validate
-from sordino.door.claims import Guarantee
-from sordino.door.released_gradients import changed
-from sordino.integrations.missing import NotInstalled
+from sordino.integrations.missing_library import NotInstalled
+from sordino.ledger.claims import Guarantee
+from sordino.ledger.released_gradients import changed
 from sordino.private import Private
 from sordino.refusal import Refusal
 

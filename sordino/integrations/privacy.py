@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sordino import validate
-from sordino.algorithms.dpsgd import NoisySum, Query
-from sordino.algorithms.dry_run import dry_run
-from sordino.algorithms.with_loss import WithLoss
-from sordino.door.noise import Gaussian
-from sordino.runs.cost import noise_for
+from sordino.clipping.flat import Flat
+from sordino.queries.dry_run import dry_run
+from sordino.queries.noisy_sum import NoisySum, Query
+from sordino.queries.target_epsilon import noise_for
+from sordino.queries.with_loss import WithLoss
+from sordino.release.noise import Gaussian
 from sordino.sampling.sampler import Sampler
-from sordino.weigh.flat import Flat
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.door.ledger import Ledger
-from sordino.integrations.missing import NotInstalled
+from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.tabular import Array, Tabular
+from sordino.ledger.ledger import Ledger
 from sordino.refusal import Refusal
 
 try:

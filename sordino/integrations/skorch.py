@@ -18,18 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.algorithms.with_loss import WithLoss
-from sordino.door.claims import Claim
-from sordino.door.ledger import ledger_for
 from sordino.integrations.callers import around_fit
 from sordino.integrations.epochs import Epochs, lots_in_an_epoch
 from sordino.integrations.equal_rows import table_of
 from sordino.integrations.fitted_tables import find_sign_of_fitting
-from sordino.integrations.missing import NotInstalled
+from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import SCORED, TrainedOn, stand_in_for
+from sordino.ledger.claims import Claim
+from sordino.ledger.ledger import ledger_for
 from sordino.lots.lot import Lot
 from sordino.private import Private
+from sordino.queries.with_loss import WithLoss
 from sordino.refusal import Refusal
 from sordino.sampling.poisson import Poisson
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from sordino.door.claims import Claim
-from sordino.door.ledger import Ledger
 from sordino.integrations.callers import around_fit
 from sordino.integrations.fitted_tables import find_sign_of_fitting
-from sordino.integrations.missing import NotInstalled
+from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import SCORED, Trained, stand_in_for
+from sordino.ledger.claims import Claim
+from sordino.ledger.ledger import Ledger
 from sordino.lots.repeated_records import EqualRows
 from sordino.optim.average import Average
 from sordino.private import Private

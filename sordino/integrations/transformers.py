@@ -26,21 +26,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.algorithms.with_loss import WithLoss
-from sordino.door.claims import Claim, Guarantee
-from sordino.door.ledger import Ledger, ledger_for
-from sordino.gradients.protocol import Backend
 from sordino.integrations.epochs import Epochs, lots_in_an_epoch
-from sordino.integrations.missing import NotInstalled
+from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED, TrainedOn
+from sordino.ledger.claims import Claim, Guarantee
+from sordino.ledger.ledger import Ledger, ledger_for
 from sordino.losses import for_model
 from sordino.lots.lot import Lot
+from sordino.per_sample.protocol import Backend
 from sordino.private import Private
+from sordino.queries.with_loss import WithLoss
 from sordino.refusal import Refusal
-from sordino.runs.packing import pack, unpack
 from sordino.sampling.poisson import Poisson
 from sordino.sampling.sampler import Sampler
+from sordino.state_packing import pack, unpack
 
 try:
     import transformers

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sordino.kernels import build
 from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, near, structure, trusted
-from sordino.kernels.tensors import on_cpu
+from sordino.kernels.kernel_tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = {"sordino_affine": (INT, INT, POINTER, SIZE, SIZE)}

@@ -1,7 +1,7 @@
 """Per-sample weight gradients of convolutions by the compiled kernel, if there is one: as cheap as the framework's sum.
 
 For float32 on the CPU, in one or two dimensions, with any stride, padding with zeros, dilation and groups, and in either
-memory format. The kernel adds nothing but speed: gradients/formulas/convolution_rows.py has the same in torch.
+memory format. The kernel adds nothing but speed: per_sample/formulas/convolution_rows.py has the same in torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Per-sample weight gradients of depthwise convolutions, by the compiled kernel, if there is one.
 
 For float32 on the CPU, in one or two dimensions, with as many outputs and groups as channels. Its slow path is a product
-and a sum for every tap (gradients/formulas/convolution_rows.py).
+and a sum for every tap (per_sample/formulas/convolution_rows.py).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino.kernels import build
 from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, near, structure, trusted
-from sordino.kernels.tensors import Room, fresh, on_cpu
+from sordino.kernels.kernel_tensors import Room, fresh, on_cpu
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = dict.fromkeys(("sordino_lstm_forward", "sordino_lstm_backward"), (INT, INT, POINTER, SIZE, SIZE))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino.kernels import build
 from sordino.kernels.abi import BEST, INT, POINTER, STEP, Window, trusted
-from sordino.kernels.tensors import on_cpu
+from sordino.kernels.kernel_tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = dict.fromkeys(("sordino_pool", "sordino_pool_input"), (INT, INT, POINTER, STEP, STEP, *[POINTER] * 3))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sordino.kernels import build
 from sordino.kernels.abi import INT, POINTER, SIZE, near, numbers, trusted
-from sordino.kernels.tensors import on_cpu
+from sordino.kernels.kernel_tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = {

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, address, near, shape_of
-from sordino.kernels.tensors import on_cpu, waves
+from sordino.kernels.kernel_tensors import on_cpu, waves
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = {

@@ -19,7 +19,7 @@ from torch.nn.grad import conv2d_input
 
 from sordino.kernels import build
 from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, Window, address, near, shape_of, trusted
-from sordino.kernels.tensors import Room, fresh, waves
+from sordino.kernels.kernel_tensors import Room, fresh, waves
 from sordino.kernels.threads import in_parts
 
 FUNCTIONS = {

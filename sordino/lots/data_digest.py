@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.distributed.claim_facts import Facts, digest_of_record
 from sordino.lots.loading import Loader
-from sordino.random.global_state import left_as_they_were, seed_all
-from sordino.ranks.facts import Facts, digest_of_record
+from sordino.rng.global_generators import left_as_they_were, seed_all
 
 ALL_BYTES = 64 << 20
 """Rows of tensors up to so many bytes are digested as a whole."""

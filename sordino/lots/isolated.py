@@ -24,22 +24,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.door.vectors import accumulation_dtype
-from sordino.gradients import check
-from sordino.gradients.batch import losses as losses_of
-from sordino.gradients.batch import plain, size, to
-from sordino.gradients.chunked import nothing
-from sordino.gradients.inventory import Inventory
-from sordino.gradients.materialised import Materialised
-from sordino.gradients.protocol import Backend, LossFn, PerSample, trainable
-from sordino.gradients.spectral import left_unmoved, vectors_of
 from sordino.lots.collate import joined
+from sordino.lots.draw_request import Request
 from sordino.lots.frozen_state import FrozenState
 from sordino.lots.loading import Alter, Loader
 from sordino.lots.one_record import one_record
-from sordino.lots.request import Request
-from sordino.random.global_state import left_as_they_were, seed_all
+from sordino.per_sample import model_checks
+from sordino.per_sample.batch_structure import losses as losses_of
+from sordino.per_sample.batch_structure import plain, size, to
+from sordino.per_sample.chunked import nothing
+from sordino.per_sample.materialised import Materialised
+from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.protocol import Backend, LossFn, PerSample, trainable
+from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
 from sordino.refusal import Refusal
+from sordino.release.vectors import accumulation_dtype
+from sordino.rng.global_generators import left_as_they_were, seed_all
 from sordino.sampling.sampler import Informed
 
 WORD = "your word that your code keeps nothing of a record in files, other processes or modules that it imports by name"
@@ -145,7 +145,7 @@ class Isolated:
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Returns the gradients of the records of a part of a lot, each computed by itself."""
-        check.statistics(model)
+        model_checks.statistics(model)
         if not isinstance(batch, Apart):
             raise Refusal("isolate=True: records are run one by one; use the lots of private.draws")
         parameters = trainable(model)
@@ -162,7 +162,7 @@ class Isolated:
                 seed_all(_seed_of(seed, index))
                 try:
                     with torch.enable_grad():
-                        loss = check.one_loss(losses_of(loss_fn, model, to(loader.alone(index), device)))
+                        loss = model_checks.one_loss(losses_of(loss_fn, model, to(loader.alone(index), device)))
                     if loss.requires_grad:
                         found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
                         for (name, _), gradient in zip(parameters.items(), found, strict=True):

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from sordino.gradients.batch import plain
+from sordino.lots.chunking import WHOLE, Cutting, Indices
 from sordino.lots.collate import joined
-from sordino.lots.cutting import WHOLE, Cutting, Indices
-from sordino.lots.sites import Sites
+from sordino.lots.data_owners import Sites
+from sordino.per_sample.batch_structure import plain
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Draw
 

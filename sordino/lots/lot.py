@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from sordino.door.sealed import Sealed
+from sordino.release.sealed import Sealed
 
 
 class Lot:

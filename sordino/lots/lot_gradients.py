@@ -20,25 +20,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.gradients import batch as batches
-from sordino.gradients import probe
-from sordino.gradients.captured.engine import Captured
-from sordino.gradients.captured.held import lifted_bytes
-from sordino.gradients.chunked import Chunked, nothing
-from sordino.gradients.displaced import displaced
-from sordino.gradients.inventory import Inventory, Names, held_by, names_of
-from sordino.gradients.physical_batch import activation_bytes, for_ranks, physical_batch
-from sordino.gradients.protocol import Backend, LossFn, PerSample, estimate_of
-from sordino.gradients.seeded import Seeded, reseed
-from sordino.gradients.spectral import left_unmoved, move_on, vectors_of
-from sordino.gradients.unit_loss import UnitBatch, unit_losses
+from sordino.distributed.fully_sharded import FullySharded
+from sordino.distributed.message_guard import no_messages
+from sordino.distributed.shared_lot import RankedLot
 from sordino.lots.lot import Lot
 from sordino.penalty import L2
-from sordino.random.rng import Rng
-from sordino.ranks.fully_sharded import FullySharded
-from sordino.ranks.no_messages import no_messages
-from sordino.ranks.ranked_lot import RankedLot
+from sordino.per_sample import batch_structure as batches
+from sordino.per_sample import loss_probe
+from sordino.per_sample.chunked import Chunked, nothing
+from sordino.per_sample.displaced_model import displaced
+from sordino.per_sample.engine.backward_memory import lifted_bytes
+from sordino.per_sample.engine.captured import Captured
+from sordino.per_sample.model_inventory import Inventory, Names, held_by, names_of
+from sordino.per_sample.physical_batch import activation_bytes, for_ranks, physical_batch
+from sordino.per_sample.protocol import Backend, LossFn, PerSample, estimate_of
+from sordino.per_sample.seeded_forward import Seeded, reseed
+from sordino.per_sample.spectral_norm import left_unmoved, move_on, vectors_of
+from sordino.per_sample.unit_loss import UnitBatch, unit_losses
 from sordino.refusal import Refusal
+from sordino.rng.streams import Rng
 
 _version = attrgetter("_version")
 _AS_THEY_ARE = nullcontext()
@@ -141,9 +141,9 @@ class LotGradients:
     def tried(self, first: Callable[[int], Any]) -> Any:
         """The first few records where the model is now, after a probe of the loss on them."""
         self.look()
-        few = batches.to(first(probe.PROBE), self.device)
+        few = batches.to(first(loss_probe.PROBE), self.device)
         with self.whole(), no_messages():
-            probe.probe(self.model, self.loss_for(few), few)
+            loss_probe.probe(self.model, self.loss_for(few), few)
         if self._layer_by_layer:
             self._try_layers(few)
         return few

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.door.sensitivity import Exact
-from sordino.gradients.batch import columns as columns_of
-from sordino.gradients.batch import size
-from sordino.gradients.protocol import PerSample
-from sordino.lots.cutting import chunks
+from sordino.lots.chunking import chunks
 from sordino.lots.loading import Load
+from sordino.per_sample.batch_structure import columns as columns_of
+from sordino.per_sample.batch_structure import size
+from sordino.per_sample.protocol import PerSample
 from sordino.refusal import Refusal
-from sordino.sampling.records import Label, Lengths, Records, Rows
+from sordino.release.sensitivity import Exact
+from sordino.sampling.record_access import Label, Lengths, Records, Rows
 
 _KIND = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

@@ -8,7 +8,6 @@ from sordino.nn.batchnorm import replace_batchnorm
 from sordino.nn.convolutional import cifar_net, mnist_cnn
 from sordino.nn.heads import hidden_net, logistic_regression, mnist_net, pca_net
 from sordino.nn.imagenet import Loaded, load_imagenet
-from sordino.nn.minilm import lora
 from sordino.nn.mlp import mlp
 from sordino.nn.point import point
 from sordino.nn.residual import resnet18, resnet18_dropout, wrn16_4
@@ -26,7 +25,6 @@ MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
     "resnet18": resnet18,
     "resnet18-dropout": resnet18_dropout,
     "wrn16-4": wrn16_4,
-    "minilm-lora": lora,
 }
 """Model by name, from the shape of one record and the number of classes, or of numbers to be told."""
 

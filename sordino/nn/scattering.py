@@ -32,7 +32,7 @@ SCALES = 2
 ANGLES = 8
 CHANNELS = 1 + SCALES * ANGLES + ANGLES * ANGLES
 TYPICAL = (0.3,) + (0.03,) * ANGLES + (0.05,) * ANGLES + (0.005,) * ANGLES**2
-"""Root mean square of each channel on the generated digits of `sordino.data`, to one figure: public numbers."""
+"""Root mean square of each channel on the generated digits of `sordino.app.data`, to one figure: public numbers."""
 VERSION = 1
 """Goes up when the features change, so that cached ones are not mistaken for them."""
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.door.tripwire import post_processing
-from sordino.gradients.protocol import trainable
+from sordino.ledger.tripwire import post_processing
+from sordino.per_sample.protocol import trainable
 
 _WARM = 10
 """d_0 = 1/10, as in De et al. 2022 and TensorFlow's moving averages."""

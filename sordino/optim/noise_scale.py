@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from sordino import validate
-from sordino.algorithms.dpsgd import NO_NORMS
-from sordino.algorithms.microbatches import Microbatches
-from sordino.door.noise import Gaussian, Noise
-from sordino.door.sensitivity import Sensitivity
-from sordino.weigh.weigher import Weigher
+from sordino.clipping.clipping_rule import Weigher
+from sordino.queries.microbatches import Microbatches
+from sordino.queries.noisy_sum import NO_NORMS
+from sordino.release.noise import Gaussian, Noise
+from sordino.release.sensitivity import Sensitivity
 
 
 class Weighs(Protocol):

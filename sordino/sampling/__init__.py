@@ -1,11 +1,11 @@
 """Who is in a lot, and what that is worth. One sampler per file.
 
-The classes come from the files that declare them (`sordino/declared.py`); type checkers read `__init__.pyi`, which
+The classes come from the files that declare them (`sordino/registry.py`); type checkers read `__init__.pyi`, which
 `make names` writes from the same declarations.
 """
 
-from sordino.declared import declarations, nouns
-from sordino.sampling.records import Records
+from sordino.registry import declarations, nouns
+from sordino.sampling.record_access import Records
 from sordino.sampling.sampler import Draw, Informed, Sampler
 
 __all__ = ["DECLARATIONS", "Draw", "Informed", "Records", "Sampler"]

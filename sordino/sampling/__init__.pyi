@@ -1,13 +1,13 @@
 # Written by `make names`: change the declarations, not this file.
-from sordino.declared import Declaration as Declaration
+from sordino.registry import Declaration as Declaration
 from sordino.sampling.balls_in_bins import BallsInBins as BallsInBins
-from sordino.sampling.by_length import Band as Band
-from sordino.sampling.by_length import ByLength as ByLength
-from sordino.sampling.by_length import Threshold as Threshold
 from sordino.sampling.fixed_size import FixedSize as FixedSize
 from sordino.sampling.full import Full as Full
+from sordino.sampling.length_based import Band as Band
+from sordino.sampling.length_based import ByLength as ByLength
+from sordino.sampling.length_based import Threshold as Threshold
 from sordino.sampling.poisson import Poisson as Poisson
-from sordino.sampling.records import Records as Records
+from sordino.sampling.record_access import Records as Records
 from sordino.sampling.sampler import Draw as Draw
 from sordino.sampling.sampler import Informed as Informed
 from sordino.sampling.sampler import Sampler as Sampler

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino import validate
-from sordino.declared import Declaration, NamedSampler
-from sordino.random.rng import Rng
+from sordino.registry import Declaration, NamedSampler
+from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.declared import Declaration, Method, NamedSampler
-from sordino.random.rng import Rng
+from sordino.registry import Declaration, Method, NamedSampler
+from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
 

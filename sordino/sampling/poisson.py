@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
-from sordino.declared import Declaration, NamedSampler
-from sordino.random.rng import Rng
+from sordino.registry import Declaration, NamedSampler
+from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw
 
 

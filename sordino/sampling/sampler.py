@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.events import Event, NonPrivate, compose
-from sordino.random.rng import Rng
-from sordino.sampling.records import Records
+from sordino.rng.streams import Rng
+from sordino.sampling.record_access import Records
 
 LOOKED = (  # printed with the claim
     "the sampler ranked the records by their gradients before it drew, so whether one is in a lot depends on the others"
@@ -37,7 +37,7 @@ class Draw:
 
     Examples:
         >>> import sordino as sd
-        >>> from sordino.random.rng import Rng
+        >>> from sordino.rng.streams import Rng
         >>> draw = next(sd.Full().draws(3, Rng.from_seed(0), 0))
         >>> draw.indices.tolist()
         [0, 1, 2]

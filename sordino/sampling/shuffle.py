@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sordino import validate
-from sordino.declared import Declaration, NamedSampler
-from sordino.random.rng import Rng
+from sordino.registry import Declaration, NamedSampler
+from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, unamplified
 
 

@@ -29,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import validate
-from sordino.declared import Declaration, Example, Method, Parameters, RunNumbers
-from sordino.random.rng import Rng
 from sordino.refusal import Refusal
-from sordino.sampling.records import Label, Lengths, Records, Rows, alike, packed, unpacked
+from sordino.registry import Declaration, Example, Method, Parameters, RunNumbers
+from sordino.rng.streams import Rng
+from sordino.sampling.record_access import Label, Lengths, Records, Rows, alike, packed, unpacked
 from sordino.sampling.sampler import Draw, unproven
 
 Labels = Callable[[], Rows]

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.door.noise import Laplace, Noise
-from sordino.door.sensitivity import Sensitivity
-from sordino.gradients.tensors import flattened
-from sordino.random.rng import Rng
-from sordino.weigh.flat import shorten
-from sordino.weigh.rows import refuse_statistics
+from sordino.clipping.flat import shorten
+from sordino.clipping.rowwise_check import refuse_statistics
+from sordino.per_sample.row_arithmetic import flattened
+from sordino.release.noise import Laplace, Noise
+from sordino.release.sensitivity import Sensitivity
+from sordino.rng.streams import Rng
 
 
 def identity(rows: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.door.noise import Noise
+from sordino.release.noise import Noise
 from sordino.statistics.clipped_sum import ClippedSum
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 
 from sordino import validate
-from sordino.door.noise import Gaussian, Laplace
+from sordino.release.noise import Gaussian, Laplace
 from sordino.statistics.mean import Mean
 
 

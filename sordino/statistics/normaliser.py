@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.door.noise import Noise
+from sordino.release.noise import Noise
 from sordino.statistics.clipped_sum import ClippedSum
 
 LEAST_VARIANCE = 1e-3

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.door.noise import Noise
-from sordino.door.sensitivity import Sensitivity
-from sordino.gradients.tensors import flattened
+from sordino.per_sample.row_arithmetic import flattened
 from sordino.refusal import Refusal
+from sordino.release.noise import Noise
+from sordino.release.sensitivity import Sensitivity
 
 
 class Projection(nn.Module):

@@ -22,7 +22,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor, nn
 
-from sordino.door.noise import Gaussian
+from sordino.release.noise import Gaussian
 from sordino.statistics.clipped_sum import ClippedSum
 
 _LOWEST, _HIGHEST = -10, 40

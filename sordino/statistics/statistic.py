@@ -19,25 +19,25 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.door import claims
-from sordino.door.ledger import Ledger
-from sordino.door.noise import Noise
-from sordino.door.release import release
-from sordino.door.sealed import Sealed
-from sordino.door.sensitivity import Sensitivity
+from sordino.distributed.agreement import agree_within_group
+from sordino.distributed.claim_facts import Facts
+from sordino.distributed.process_group import fresh
 from sordino.events import Event
-from sordino.lots.cutting import chunks
+from sordino.ledger import claims
+from sordino.ledger.ledger import Ledger
+from sordino.lots.chunking import chunks
 from sordino.lots.data_digest import add_records
 from sordino.lots.loading import Loader, MapStyle, length
 from sordino.lots.repeated_records import grouped, most_copies
-from sordino.random.rng import Rng
-from sordino.ranks.agreement import agree_within_group
-from sordino.ranks.facts import Facts
-from sordino.ranks.group import fresh
 from sordino.refusal import Refusal
+from sordino.release.noise import Noise
+from sordino.release.release import release
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity
+from sordino.rng.streams import Rng
 from sordino.sampling.full import Full
 from sordino.sampling.sampler import Draw, Sampler
-from sordino.sampling.told_size import told_size
+from sordino.sampling.size_disclosure import told_size
 
 V_co = TypeVar("V_co", covariant=True)
 V = TypeVar("V")

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from sordino import accounting as A
-from sordino.accounting.losses.pairs import discrete_gaussian_groups, discrete_gaussian_pair
-from sordino.cli.main import main
+from sordino.accounting.privacy_loss.pairs import discrete_gaussian_groups, discrete_gaussian_pair
+from sordino.app.cli.main import main
 from sordino.events import DiscreteGaussian, Gaussian, Laplace, Poisson, Repeat, Shuffle, Together, TunePoisson
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sordino import accounting as A
-from sordino.cli import account
+from sordino.app.cli import account
 from sordino.events import (
     BallsInBins,
     FixedSize,

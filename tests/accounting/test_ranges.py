@@ -10,7 +10,7 @@ import pytest
 from sordino import accounting as A
 from sordino import events as E
 from sordino.accounting import meaning
-from sordino.accounting.search import rejection as rejecting
+from sordino.accounting.calibration import rejection as rejecting
 from sordino.events import training
 
 NOT_NUMBERS = ("1", b"1", math.nan, object(), [1.0, 2.0])

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from sordino import accounting as A
-from sordino.cli import account, budget, calibrate, tradeoff
+from sordino.app.cli import account, budget, calibrate, tradeoff
 from sordino.events import Gaussian, NonPrivate, Poisson, Repeat, from_json
 
 
 def test_nothing_here_imports_torch_or_scipy_stats():
     code = (
-        "import sys, sordino.accounting, sordino.events, sordino.cli.account, sordino.cli.budget\n"
+        "import sys, sordino.accounting, sordino.events, sordino.app.cli.account, sordino.app.cli.budget\n"
         "assert 'torch' not in sys.modules and 'scipy.stats' not in sys.modules and 'dp_accounting' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 import sordino as sd
-from sordino.door.release import Release, release
-from sordino.door.sealed import Sealed
-from sordino.door.sensitivity import Sensitivity, Unproven
+from sordino.clipping.clipping_rule import Rule, Stateless, weigh
+from sordino.clipping.flat import shorten
 from sordino.events import Event
-from sordino.gradients.chunked import Chunked
-from sordino.gradients.protocol import Norms, PerSample
-from sordino.random.rng import Rng
-from sordino.weigh.flat import shorten
-from sordino.weigh.weigher import Rule, Stateless, weigh
+from sordino.per_sample.chunked import Chunked
+from sordino.per_sample.protocol import Norms, PerSample
+from sordino.release.release import Release, release
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity, Unproven
+from sordino.rng.streams import Rng
 
 C = 0.5
 

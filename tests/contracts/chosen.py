@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sordino.gradients import Backend
+from sordino.per_sample import Backend
 from tests.contracts.row import BACKENDS, Variant
 from tests.contracts.variants import VARIANTS
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.door.release import tapped
-from sordino.gradients.protocol import Backend, LossFn
-from sordino.random.rng import Rng
+from sordino.per_sample.protocol import Backend, LossFn
+from sordino.release.release import tapped
+from sordino.rng.streams import Rng
 from sordino.sampling import Records
 from sordino.sampling.sampler import Draw, Sampler, drawn
 from tests.contracts.taps import Recorder, Replayer
@@ -106,7 +106,7 @@ class World:
 
 Units = Callable[[int], tuple[int, sd.Unit | sd.Views]]
 """From a number of units to how many records they have together, and whose each is; record u < n is of unit u."""
-Queries = Callable[[], "sd.algorithms.Query"]
+Queries = Callable[[], "sd.queries.Query"]
 
 
 def hunt(
@@ -221,7 +221,7 @@ def compare(
 
 
 def _run(
-    query: sd.algorithms.Query,
+    query: sd.queries.Query,
     backend: Backend,
     world: World,
     tap: Recorder | Replayer,

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 import sordino as sd
-from sordino.algorithms import Query
-from sordino.gradients import JL, Backend, Captured, Loop, Vmap
+from sordino.clipping import Weigher
+from sordino.per_sample import JL, Backend, Captured, Loop, Vmap
+from sordino.queries import Query
 from sordino.sampling import Sampler
-from sordino.weigh import Weigher
 from tests.contracts.hunter import Catch, Units, World, compare
 from tests.contracts.neighbours import one_record_more
 

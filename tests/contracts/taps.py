@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import sordino as sd
-from sordino.door.noise import Noise
-from sordino.door.release import Steps
-from sordino.door.sensitivity import Sensitivity, Unproven
-from sordino.door.vectors import Grads
+from sordino.release.noise import Noise
+from sordino.release.release import Steps
+from sordino.release.sensitivity import Sensitivity, Unproven
+from sordino.release.vectors import Grads
 
 
 @dataclass

@@ -9,10 +9,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.gradients import Loop
-from sordino.gradients.protocol import Norms
-from sordino.runs.packing import pack, unpack
+from sordino.per_sample import Loop
+from sordino.per_sample.protocol import Norms
 from sordino.sampling import Informed
+from sordino.state_packing import pack, unpack
 from tests.contracts.chosen import rows, rows_and_backends
 from tests.contracts.hunter import Scripted, network, records, squared_error
 from tests.contracts.row import BACKENDS

@@ -3,10 +3,10 @@
 import pytest
 
 import sordino as sd
-from sordino.gradients import Captured, Vmap
+from sordino.clipping import clipping_rule, rowwise_check
+from sordino.per_sample import Captured, Vmap
 from sordino.refusal import Refusal
 from sordino.sampling import Informed
-from sordino.weigh import rows, weigher
 from tests.contracts.broken import BROKEN, BROKEN_SAMPLERS
 from tests.contracts.chosen import rows_and_backends
 from tests.contracts.hunter import hunt, hunt_draws
@@ -44,8 +44,8 @@ def test_no_record_moves_another_s_coin_or_a_sum_by_more_than_declared(variant, 
 @pytest.fixture
 def believed(monkeypatch):
     """Weights and rates are taken as they are given, so that the hunter has something to catch."""
-    monkeypatch.setattr(weigher, "bounded_weights", lambda weights, *_: weights)
-    monkeypatch.setattr(rows, "row_by_row", lambda *_: True)
+    monkeypatch.setattr(clipping_rule, "bounded_weights", lambda weights, *_: weights)
+    monkeypatch.setattr(rowwise_check, "row_by_row", lambda *_: True)
 
 
 @pytest.mark.parametrize("name", BROKEN_SAMPLERS)
@@ -75,7 +75,7 @@ def test_a_tapped_run_can_print_no_epsilon():
     import numpy as np
     import torch
 
-    from sordino.door.release import tapped
+    from sordino.release.release import tapped
     from tests.contracts.hunter import Recorder, Scripted, network, records, squared_error
 
     private = sd.Private(network(), squared_error, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0)

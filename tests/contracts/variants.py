@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 import sordino as sd
+from sordino.clipping import Weigher
 from sordino.sampling import Band
 from sordino.schedules import Cosine, Logarithmic
-from sordino.weigh import Weigher
 from tests.contracts.broken import MedianOfTheLot
 from tests.contracts.neighbours import (
     groups_that_shift,
@@ -178,7 +178,7 @@ VARIANTS = [
         lambda: sd.Flat(float("inf")),
         backends=("jl",),
         without={
-            "hunt": "its bound is a random number, whose law is tested in tests/gradients/test_jl.py",
+            "hunt": "its bound is a random number, whose law is tested in tests/per_sample/test_jl.py",
             "chunked": "every chunk has directions of its own",
             "oracle": "its norms are not those of the loop",
             "divisor": "its weights are not those of the exact norms",

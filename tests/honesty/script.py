@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import sordino as sd
-from sordino.algorithms import Query
+from sordino.queries import Query
 from sordino.sampling import Sampler
 
 Verdict = Literal["refused", "void", "claimed"]

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.gradients.user_state import UserState
-from sordino.random.steady import HIGH_DRAWS, LOW_DRAWS, Steady
-from sordino.standing.alterations import Alterations
+from sordino.per_sample.user_state import UserState
+from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, Steady
+from sordino.runtime_checks.alterations import Alterations
 from tests.honesty.data import INPUTS, cross_entropy, network, vectors
 
 QUERY = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))

@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.door.claims import COPIED, TRAINED_BEFORE, WRITTEN_BEFORE
-from sordino.door.lot_counts import LotCounts, said
+from sordino.ledger.claims import COPIED, TRAINED_BEFORE, WRITTEN_BEFORE
+from sordino.ledger.lot_counts import LotCounts, said
 from tests.honesty.data import cross_entropy, network, vectors
 
 QUERY = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))

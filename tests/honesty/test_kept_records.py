@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.standing.kept_records import KeptRecords
+from sordino.runtime_checks.kept_records import KeptRecords
 from tests.honesty.data import cross_entropy, network, vectors
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sordino.lots.loading import Loader
-from sordino.standing.reading_check import FIRST_RECORDS, Outcome, test_reading
+from sordino.runtime_checks.reading_check import FIRST_RECORDS, Outcome, test_reading
 from tests.honesty.attacks.model import far
 from tests.honesty.attacks.other_rows import MADE
 from tests.honesty.data import cross_entropy, network

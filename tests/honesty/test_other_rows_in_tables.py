@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import Dataset
 
 from sordino.lots.loading import Loader
-from sordino.standing import dataset_view
-from sordino.standing.reading_check import Outcome, test_reading
+from sordino.runtime_checks import dataset_view
+from sordino.runtime_checks.reading_check import Outcome, test_reading
 from tests.honesty.attacks.model import far
 
 test_reading.__test__ = False  # a function of the library, not a test

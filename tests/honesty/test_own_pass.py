@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import sordino as sd
-from sordino.gradients import Captured, PerformanceOptions
-from sordino.random.named_draws import Drawn
-from sordino.standing.guard import Guard
+from sordino.per_sample import Captured, PerformanceOptions
+from sordino.rng.named_draws import Drawn
+from sordino.runtime_checks.test_runner import Guard
 
 LOT, RECORDS, INPUTS = 64, 1024, 20
 

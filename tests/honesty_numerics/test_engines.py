@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from sordino import Flat, Normalised
-from sordino.door.rounding import slack
-from sordino.gradients import Captured, Loop, PerformanceOptions, Vmap
-from sordino.gradients.materialised import Materialised
-from sordino.weigh.weigher import weigh
+from sordino.clipping.clipping_rule import weigh
+from sordino.per_sample import Captured, Loop, PerformanceOptions, Vmap
+from sordino.per_sample.materialised import Materialised
+from sordino.release.rounding import slack
 from tests.honesty_numerics.test_norms import CASES, B, D, P, factors
 
 

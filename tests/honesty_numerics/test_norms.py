@@ -6,15 +6,15 @@ Truth is the float64 norm of what a one-hot weighted sum adds, and what a record
 import pytest
 import torch
 
-from sordino.door.rounding import slack
-from sordino.gradients import PerformanceOptions
-from sordino.gradients.formulas.compound import Several, SeveralRows
-from sordino.gradients.formulas.convolution_weight import Convolution
-from sordino.gradients.formulas.geometry import Geometry
-from sordino.gradients.formulas.lookup import Lookup, Tied
-from sordino.gradients.formulas.matrix_product import Matmul
-from sordino.gradients.formulas.output_gradient import Output
-from sordino.gradients.formulas.part import NEVER, Rows, measured
+from sordino.per_sample import PerformanceOptions
+from sordino.per_sample.formulas.compound_parts import Several, SeveralRows
+from sordino.per_sample.formulas.convolution_geometry import Geometry
+from sordino.per_sample.formulas.convolution_weight import Convolution
+from sordino.per_sample.formulas.gradient_part import NEVER, Rows, measured
+from sordino.per_sample.formulas.lookup import Lookup, Tied
+from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.formulas.output_gradient import Output
+from sordino.release.rounding import slack
 
 B, T, D, P, V = 9, 16, 12, 10, 7
 KEEPING = PerformanceOptions(measure=False, keep_bytes=1 << 30)

@@ -6,22 +6,22 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.door.noise import Gaussian
-from sordino.door.release import release, tapped
-from sordino.door.rounding import MOST_ROWS, slack
-from sordino.door.sealed import Sealed
-from sordino.door.sensitivity import Sensitivity
-from sordino.door.vectors import Accumulator, Pair, Summed
-from sordino.gradients.chunked import Chunked
-from sordino.gradients.formulas.output_gradient import add_product
-from sordino.gradients.formulas.part import add_rows
-from sordino.gradients.materialised import Materialised
-from sordino.gradients.physical_batch import MOST
+from sordino.clipping.clipping_rule import weigh
 from sordino.kernels.bf16_product import low_products
-from sordino.lots.cutting import chunks
-from sordino.random.rng import Rng
+from sordino.lots.chunking import chunks
+from sordino.per_sample.chunked import Chunked
+from sordino.per_sample.formulas.gradient_part import add_rows
+from sordino.per_sample.formulas.output_gradient import add_product
+from sordino.per_sample.materialised import Materialised
+from sordino.per_sample.physical_batch import MOST
 from sordino.refusal import Refusal
-from sordino.weigh.weigher import weigh
+from sordino.release.noise import Gaussian
+from sordino.release.release import release, tapped
+from sordino.release.rounding import MOST_ROWS, slack
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity
+from sordino.release.vectors import Accumulator, Pair, Summed
+from sordino.rng.streams import Rng
 
 D = 24
 
@@ -161,7 +161,7 @@ def test_sums_over_chunks_are_rounded_after_the_noise():
 @pytest.mark.parametrize("one_buffer", [False, True], ids=("each its own", "one buffer"))
 @pytest.mark.parametrize("compiled", [False, True], ids=("torch", "compiled"))
 def test_two_chunks_have_the_bits_of_their_sum_in_float64(one_buffer, compiled, monkeypatch):
-    from sordino.door import release as door
+    from sordino.release import release as door
 
     if not compiled:
         monkeypatch.setattr(door.matrices, "functions", lambda: None)

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from sordino.gradients import Captured, Loop
+from sordino.per_sample import Captured, Loop
 from sordino.refusal import Refusal
 from tests.integrations.architectures import ARCHITECTURES, Architecture
 

@@ -6,16 +6,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.first_batch.stopwatch import Stopwatch
-from sordino.gradients.formulas import by_shape
-from sordino.gradients.formulas import linear_map as mapped
-from sordino.gradients.formulas.workspace import Workspace
 from sordino.kernels import build
 from sordino.kernels.affine import FUNCTIONS, Affines, agrees
 from sordino.kernels.processor import full_width
-from tests.gradients.oracle import same
+from sordino.per_sample import Captured, PerformanceOptions
+from sordino.per_sample.first_batch.formula_timing import Stopwatch
+from sordino.per_sample.formulas import choice_by_shape
+from sordino.per_sample.formulas import linear_map as mapped
+from sordino.per_sample.formulas.workspace import Workspace
 from tests.kernels.libraries import levels
+from tests.per_sample.oracle import same
 
 EPS = torch.finfo(torch.float32).eps
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -153,11 +153,11 @@ def test_a_gradient_without_dense_rows_is_torchs(used):
 
 
 def test_the_choice_is_by_timing_or_by_the_processors_vectors():
-    assert by_shape.product("AVX2", wide=False) == "compiled"
-    assert by_shape.product("AVX512", wide=full_width("AVX512", {"vendor_id": "GenuineIntel"})) == "torch"
+    assert choice_by_shape.product("AVX2", wide=False) == "compiled"
+    assert choice_by_shape.product("AVX512", wide=full_width("AVX512", {"vendor_id": "GenuineIntel"})) == "torch"
     zen4 = {"vendor_id": "AuthenticAMD", "cpu family": "25"}  # vectors of sixteen in halves
-    assert by_shape.product("AVX512", wide=full_width("AVX512", zen4)) == "compiled"
-    assert by_shape.product("DEFAULT", wide=False) == "torch"
+    assert choice_by_shape.product("AVX512", wide=full_width("AVX512", zen4)) == "compiled"
+    assert choice_by_shape.product("DEFAULT", wide=False) == "torch"
     workspace = Workspace()
     x, layer = torch.randn(512, 512), nn.Linear(512, 512)
     if mapped.affines() is None:

@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured
-from sordino.gradients.captured.options import PerformanceOptions
-from sordino.gradients.formulas import output_gradient as output
-from sordino.gradients.formulas.matrix_product import Matmul
 from sordino.kernels import build
 from sordino.kernels.gram import FUNCTIONS, Grams, agrees
-from tests.gradients.oracle import same
+from sordino.per_sample import Captured
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.formulas import output_gradient as output
+from sordino.per_sample.formulas.matrix_product import Matmul
 from tests.kernels.libraries import levels
+from tests.per_sample.oracle import same
 
 EPS = torch.finfo(torch.float32).eps
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

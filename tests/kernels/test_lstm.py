@@ -6,12 +6,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, Loop, PerformanceOptions
-from sordino.gradients.layers import recurrent
 from sordino.kernels import build
 from sordino.kernels.lstm import FUNCTIONS, Recurrence, Weights, agrees
-from tests.gradients.oracle import same, square
+from sordino.per_sample import Captured, Loop, PerformanceOptions
+from sordino.per_sample.layers import recurrent
 from tests.kernels.libraries import levels
+from tests.per_sample.oracle import same, square
 
 quick = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

@@ -1,4 +1,4 @@
-"""The compiled sums and weights of several matrices: torch's, at every level. The layers are in tests/gradients."""
+"""The compiled sums and weights of several matrices: torch's, at every level. The layers are in tests/per_sample."""
 
 import pytest
 import torch

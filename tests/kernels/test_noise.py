@@ -11,17 +11,17 @@ import torch
 
 import sordino
 import sordino as sd
-from sordino.door.release import release
-from sordino.door.sealed import Sealed
-from sordino.door.sensitivity import Sensitivity
-from sordino.kernels import build, noise
-from sordino.random import compiled as choice
-from sordino.random import normals
-from sordino.random.keystream import KeyStream
-from sordino.random.rng import Rng
+from sordino.kernels import build, noise_kernel
+from sordino.release.release import release
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity
+from sordino.rng import compiled_noise as choice
+from sordino.rng import normals
+from sordino.rng.keystream import KeyStream
+from sordino.rng.streams import Rng
 from tests.kernels.libraries import levels
 
-compiled = levels(build.NOISE, noise.FUNCTIONS, noise.Noise, noise.LEVELS)
+compiled = levels(build.NOISE, noise_kernel.FUNCTIONS, noise_kernel.Noise, noise_kernel.LEVELS)
 
 
 def slow(stream, n, scale):
@@ -74,7 +74,7 @@ def test_rare_words_were_among_those_compared():
 
 def test_release_gives_the_same_bits_with_and_without_the_kernel(compiled, monkeypatch):
     def noised(kernel):
-        monkeypatch.setattr("sordino.random.rng.kernel", lambda: kernel)
+        monkeypatch.setattr("sordino.rng.streams.kernel", lambda: kernel)
         value = {"a": torch.ones(30, 17), "b": torch.zeros(2, 3, 5, 5).to(memory_format=torch.channels_last)}
         rng = Rng.from_seed(4)
         out = [
@@ -90,7 +90,7 @@ def test_release_gives_the_same_bits_with_and_without_the_kernel(compiled, monke
 
 
 def test_a_wrong_kernel_is_not_trusted(compiled):
-    class Wrong(noise.Noise):
+    class Wrong(noise_kernel.Noise):
         def add_normal(self, stream, scale, addresses, sizes, threads=1):
             super().add_normal(stream, scale * (1 + 2e-7), addresses, sizes, threads)
 
@@ -99,7 +99,7 @@ def test_a_wrong_kernel_is_not_trusted(compiled):
 
 
 def status(folder: Path, **environment: str) -> str:
-    code = "from sordino.random.compiled import status; print(status())"
+    code = "from sordino.rng.compiled_noise import status; print(status())"
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder)} | environment,
         capture_output=True, text=True, check=True,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.random import compiled as of_random
-from sordino.random import normals
-from sordino.random.keystream import KeyStream
-from sordino.random.rng import Rng
+from sordino.rng import compiled_noise as of_random
+from sordino.rng import normals
+from sordino.rng.keystream import KeyStream
+from sordino.rng.streams import Rng
 
 BLOCK = normals.BLOCK
 TOTALS = (1, 2, 7, 4999, BLOCK, BLOCK + 1, 2 * BLOCK + 4001)

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.layers import pooling
 from sordino.kernels import build, pool
 from sordino.kernels.abi import Window
-from tests.gradients.oracle import same
+from sordino.per_sample import Captured, PerformanceOptions
+from sordino.per_sample.layers import pooling
 from tests.kernels.libraries import library as of_these_sources
+from tests.per_sample.oracle import same
 
 LAST = torch.channels_last
 

@@ -6,12 +6,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.formulas import output_gradient as output
 from sordino.kernels import build
 from sordino.kernels.product import FUNCTIONS, Products, agrees
-from tests.gradients.oracle import same
+from sordino.per_sample import Captured, PerformanceOptions
+from sordino.per_sample.formulas import output_gradient as output
 from tests.kernels.libraries import levels
+from tests.per_sample.oracle import same
 
 EPS = torch.finfo(torch.float32).eps
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -156,7 +156,7 @@ class Second(nn.Module):
 )
 def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
     monkeypatch.setattr(output.Output, "formula", lambda *_: "gram")
-    monkeypatch.setattr("sordino.gradients.captured.result.small_layers", lambda *_: None)
+    monkeypatch.setattr("sordino.per_sample.engine.batch_result.small_layers", lambda *_: None)
     same(model(), (torch.randn(shape),), backend=Captured())
     assert Willing.calls
 
@@ -169,6 +169,6 @@ def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
 )
 def test_layers_whose_rows_it_makes_are_the_loops(used, monkeypatch, model, shape, keep):
     monkeypatch.setattr(output.Output, "formula", lambda *_: "rows")
-    monkeypatch.setattr("sordino.gradients.captured.result.small_layers", lambda *_: None)
+    monkeypatch.setattr("sordino.per_sample.engine.batch_result.small_layers", lambda *_: None)
     same(model(), (torch.randn(shape),), backend=Captured(PerformanceOptions(keep_bytes=keep)))
     assert Willing.calls

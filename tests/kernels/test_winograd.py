@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from sordino.gradients import Captured, PerformanceOptions
-from sordino.gradients.first_batch.stopwatch import Stopwatch
-from sordino.gradients.formulas import by_shape
-from sordino.gradients.formulas import convolution_pass as correlated
-from sordino.gradients.formulas.geometry import Geometry
 from sordino.kernels import build, winograd, winograd_rows
 from sordino.kernels import convolution as compiled
 from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients
 from sordino.kernels.winograd import Passes
-from tests.gradients.oracle import same
+from sordino.per_sample import Captured, PerformanceOptions
+from sordino.per_sample.first_batch.formula_timing import Stopwatch
+from sordino.per_sample.formulas import choice_by_shape
+from sordino.per_sample.formulas import convolution_pass as correlated
+from sordino.per_sample.formulas.convolution_geometry import Geometry
 from tests.kernels.libraries import library as of_these_sources
+from tests.per_sample.oracle import same
 
 ROUNDING = 4 * 2.0**-23
 """Of the largest sum of absolute products. Over 29,870 random layers of these sizes the worst was 2.9 last places."""
@@ -256,7 +256,7 @@ def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_l
     taken: list[tuple[str, str]] = []
     for name in ("norms", "total", "whole_pass"):
         monkeypatch.setattr(
-            by_shape, name, _noted(getattr(by_shape, name), lambda x, name=name: taken.append((name, x)))
+            choice_by_shape, name, _noted(getattr(choice_by_shape, name), lambda x, name=name: taken.append((name, x)))
         )
     options = PerformanceOptions(measure=False, keep_bytes=0)
     same(_network(), (torch.randn(6, 3, 9, 8),), backend=Captured(options))

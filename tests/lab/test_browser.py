@@ -1,8 +1,8 @@
 """The page in a real browser: nothing runs over the side, no card covers another, filters show what they say."""
 
 import pytest
+from sordino_lab import page
 
-from sordino.lab import page
 from tests.browser import DESKTOP, PHONE, opened
 from tests.browser import page as shown
 

@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-
-from sordino.lab import store
-from sordino.lab.catalogue import experiments
-from sordino.lab.not_private import entries
-from sordino.lab.scoreboard import published_numbers
-from sordino.lab.slips import SLIPS
+from sordino_lab import store
+from sordino_lab.catalogue import experiments
+from sordino_lab.not_private import entries
+from sordino_lab.scoreboard import published_numbers
+from sordino_lab.slips import SLIPS
 
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
 CITATION = re.compile(r"\b(00[0-4]):(\d+)(?:[–-](\d+))?")

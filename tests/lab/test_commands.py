@@ -5,17 +5,17 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from sordino_lab import store
+from sordino_lab.catalogue import experiments
+from sordino_lab.curve_plan import Plan
+from sordino_lab.size import Size
+from sordino_lab.trained import train
+from sordino_lab.training_store import digest
+from sordino_lab.workbench import Workbench
 
-from sordino.cli.main import main
-from sordino.cli.parsing import parse
-from sordino.cli.train import Command
-from sordino.lab import store
-from sordino.lab.catalogue import experiments
-from sordino.lab.plan import Plan
-from sordino.lab.size import Size
-from sordino.lab.trained import train
-from sordino.lab.training_store import digest
-from sordino.lab.workbench import Workbench
+from sordino.app.cli.argument_parsing import parse
+from sordino.app.cli.main import main
+from sordino.app.cli.train import Command
 
 
 def settings_of(command):

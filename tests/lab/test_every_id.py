@@ -5,13 +5,12 @@ import math
 from pathlib import Path
 
 import pytest
-
-from sordino.lab import store
-from sordino.lab.catalogue import experiments
-from sordino.lab.experiment import outcome
-from sordino.lab.order import ORDER
-from sordino.lab.size import Size
-from sordino.lab.workbench import Workbench
+from sordino_lab import store
+from sordino_lab.catalogue import experiments
+from sordino_lab.experiment import outcome
+from sordino_lab.order import ORDER
+from sordino_lab.size import Size
+from sordino_lab.workbench import Workbench
 
 
 @pytest.fixture(scope="module")

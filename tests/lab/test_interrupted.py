@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from sordino.lab.plan import Plan
-from sordino.lab.size import Size
-from sordino.lab.trained import train, unfinished_folder
-from sordino.lab.training_store import TRAININGS, digest, digest_of_table, find, keep, rename_files
+from sordino_lab.curve_plan import Plan
+from sordino_lab.size import Size
+from sordino_lab.trained import train, unfinished_folder
+from sordino_lab.training_store import TRAININGS, digest, digest_of_table, find, keep, rename_files
 
 STEPS = 60
 
@@ -35,7 +34,7 @@ def rows_of(kept):
 TRAIN = """
 import pickle, sys
 from pathlib import Path
-from sordino.lab.trained import train
+from sordino_lab.trained import train
 settings = pickle.loads(Path(sys.argv[1]).read_bytes())
 print("begun", flush=True)
 train(settings, Path(sys.argv[2]))
@@ -70,35 +69,35 @@ def test_a_training_interrupted_at_random_moments_ends_as_an_undisturbed_one(tmp
 
 
 def test_a_training_that_was_asked_to_stop_is_kept_nowhere(tmp_path, monkeypatch):
-    from sordino.runs import loop
+    from sordino.app.runs import training_loop
 
     settings = settings_of()
-    step = loop.Training._step
+    step = training_loop.Training._step
 
     def interrupt(training):
         step(training)
         if training.private.steps == 23:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(loop.Training, "_step", interrupt)
+    monkeypatch.setattr(training_loop.Training, "_step", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path)
     assert find(settings, tmp_path) is None
     assert unfinished_folder(settings, tmp_path).is_dir()
-    monkeypatch.setattr(loop.Training, "_step", step)
+    monkeypatch.setattr(training_loop.Training, "_step", step)
     again, undisturbed = train(settings, tmp_path), train(settings, tmp_path / "undisturbed")
     assert rows_of(again) == rows_of(undisturbed)
     assert again.seconds > 0
 
 
 def test_a_training_that_ran_out_of_disk_is_no_result(tmp_path, monkeypatch):
-    from sordino.runs import checkpoint
-    from sordino.runs.fit import Failed
+    from sordino.app.runs import run_checkpoint
+    from sordino.app.runs.fit import Failed
 
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save", full)
+    monkeypatch.setattr(run_checkpoint, "save", full)
     with pytest.raises((Failed, OSError)):
         train(settings_of(), tmp_path)
     assert find(settings_of(), tmp_path) is None
@@ -115,7 +114,7 @@ def alive(pid):
 SWEEP = """
 import sys
 from pathlib import Path
-from sordino.lab.workers import Workers
+from sordino_lab.workers import Workers
 import time, os
 
 def busy(path):

@@ -4,16 +4,15 @@ import json
 from dataclasses import replace
 
 import pytest
-
-from sordino.lab import store
-from sordino.lab.catalogue import experiment, experiments
-from sordino.lab.curves import higher
-from sordino.lab.experiment import Finding, Outcome
-from sordino.lab.plan import Plan
-from sordino.lab.size import Size
-from sordino.lab.trained import Trained
-from sordino.lab.training_store import Kept
-from sordino.lab.workbench import Workbench
+from sordino_lab import store
+from sordino_lab.catalogue import experiment, experiments
+from sordino_lab.curve_plan import Plan
+from sordino_lab.experiment import Finding, Outcome
+from sordino_lab.size import Size
+from sordino_lab.trained import Trained
+from sordino_lab.training_curves import higher
+from sordino_lab.training_store import Kept
+from sordino_lab.workbench import Workbench
 
 PLAN = Plan(label="a", method="dpsgd", recipe="thesis-mnist")
 

@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from sordino_lab import store
+from sordino_lab.catalogue import experiments
+from sordino_lab.index import called_private, came_out, index
+from sordino_lab.not_private import entries
 
-from sordino.cli.main import main
-from sordino.lab import store
-from sordino.lab.catalogue import experiments
-from sordino.lab.index import called_private, came_out, index
-from sordino.lab.not_private import entries
+from sordino.app.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 

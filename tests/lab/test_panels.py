@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from sordino.report.looks import COLOURS, colour
-from sordino.report.panel_figures import inline, save
-from sordino.report.panels import Boxes, Field, Panel, Series, panel
+from sordino.app.report.method_colours import COLOURS, colour
+from sordino.app.report.panel_figures import inline, save
+from sordino.app.report.panels import Boxes, Field, Panel, Series, panel
 
 LINE = Series("ours", [0, 1, 2], [1.0, 2.0, float("nan")], low=[0.5, 1, 1], high=[2, 3, 3], method="dpsgd")
 HOLLOW = Series("sorted", [0, 1], [1, 2], method="sorted", hollow="lots by rank")

@@ -8,17 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
-
-from sordino.lab import queue as queue_module
-from sordino.lab.plan import Plan
-from sordino.lab.queue import Queue, QueuedJob, all_jobs
-from sordino.lab.size import Size
-from sordino.lab.training_store import digest
+from sordino_lab import queue as queue_module
+from sordino_lab.curve_plan import Plan
+from sordino_lab.queue import Queue, QueuedJob, all_jobs
+from sordino_lab.size import Size
+from sordino_lab.training_store import digest
 
 QUEUE = """
 import pickle, sys
 from pathlib import Path
-from sordino.lab import queue
+from sordino_lab import queue
 
 jobs = pickle.loads(Path(sys.argv[1]).read_bytes())
 queue.all_jobs = lambda: jobs

@@ -3,14 +3,14 @@
 import json
 
 import pytest
+from sordino_lab import runner, store, trained
+from sordino_lab.catalogue import chosen, experiment
+from sordino_lab.curve_plan import Plan
+from sordino_lab.size import Size
+from sordino_lab.training_store import digest
+from sordino_lab.workbench import Workbench
 
-from sordino.lab import runner, store, trained
-from sordino.lab.catalogue import chosen, experiment
-from sordino.lab.plan import Plan
-from sordino.lab.size import Size
-from sordino.lab.training_store import digest
-from sordino.lab.workbench import Workbench
-from sordino.runs.settings import settle
+from sordino.app.runs.settings import settle
 
 ONE = Plan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.1})
 
@@ -45,7 +45,7 @@ def test_a_run_is_known_by_recipe_seed_and_version(tmp_path, monkeypatch):
     settings = ONE.settings(Size.TINY, 0)
     trained.train(settings, tmp_path)
     assert trained.is_known(settings, tmp_path)
-    monkeypatch.setattr("sordino.lab.training_store.__version__", "0.0.0")
+    monkeypatch.setattr("sordino_lab.training_store.__version__", "0.0.0")
     assert not trained.is_known(settings, tmp_path)
 
 

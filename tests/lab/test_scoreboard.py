@@ -3,13 +3,12 @@
 import json
 
 import pytest
-
-from sordino.lab import store
-from sordino.lab.catalogue import experiments
-from sordino.lab.experiment import Compared
-from sordino.lab.refresh_results import bring_in_line
-from sordino.lab.scoreboard import MET, MISSED, NOT_RUN, REASONS, is_met, published_numbers, score, summary, table
-from sordino.lab.size import Size
+from sordino_lab import store
+from sordino_lab.catalogue import experiments
+from sordino_lab.experiment import Compared
+from sordino_lab.refresh_results import bring_in_line
+from sordino_lab.scoreboard import MET, MISSED, NOT_RUN, REASONS, is_met, published_numbers, score, summary, table
+from sordino_lab.size import Size
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sordino.cli.main import main
+from sordino.app.cli.main import main
 
 GOOD = [f"{20 + k % 50},{'FM'[k % 2]},{'yes' if k % 3 else 'no'}" for k in range(40)]
 HEAD = "age,sex,income"

@@ -6,11 +6,11 @@ import torch
 
 import sordino
 from bench.resilience import same
-from sordino.cli.main import main
-from sordino.runs.fit import resume
-from sordino.runs.own_data import of_file
-from sordino.runs.own_file import OwnFile
-from sordino.runs.own_recipes import own_recipe
+from sordino.app.cli.main import main
+from sordino.app.runs.fit import resume
+from sordino.app.runs.own_data import of_file
+from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.own_recipes import own_recipe
 from tests.runs.cut_off import Crash, CrashesAt
 
 RECIPE = {"epsilon": 8.0, "steps": 12, "rate": 0.2, "unit": "person", "unit_records": 4}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sordino.data.own.columns import scheme
-from sordino.data.own.declared import Declared, from_file
-from sordino.data.own.held_out import held_out
-from sordino.data.own.rows import read
+from sordino.app.data.own.columns import scheme
+from sordino.app.data.own.declared_columns import Declared, from_file
+from sordino.app.data.own.held_out import held_out
+from sordino.app.data.own.rows import read
 
 TABLE = "age,sex,town,pay\n31,F,Ulm,2.5\n64,M,Jena,-1\n150,F,Rome,0\n"
 DECLARED = Declared({"age": (0, 100)}, {"town": ("Ulm", "Jena", "*")})

@@ -14,13 +14,13 @@ from PIL import Image
 
 import sordino
 from bench.resilience import same
-from sordino.cli.main import main
-from sordino.door.claims import Guarantee
+from sordino.app.cli.main import main
+from sordino.app.runs.fit import resume
+from sordino.app.runs.own_data import HELD_OUT, TESTED
+from sordino.app.runs.own_file import OwnFile
 from sordino.events import Gaussian, Together
+from sordino.ledger.claims import Guarantee
 from sordino.refusal import Refusal
-from sordino.runs.fit import resume
-from sordino.runs.own_data import HELD_OUT, TESTED
-from sordino.runs.own_file import OwnFile
 from tests.runs.cut_off import Crash, CrashesAt
 
 TINY = {"epsilon": 3.0, "steps": 12, "rate": 0.2, "seed": 5, "checkpoint_every": 4, "evaluate_every": 6}
@@ -38,7 +38,7 @@ def people(tmp_path):
 
 
 def command(*arguments):
-    words = [sys.executable, "-m", "sordino.cli.main", *map(str, arguments)]
+    words = [sys.executable, "-m", "sordino.app.cli.main", *map(str, arguments)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -266,7 +266,7 @@ def test_models_and_data_that_do_not_fit(tmp_path, model, data, message):
 
 @pytest.mark.slow
 def test_adult_as_a_csv_by_one_command_in_under_a_minute(tmp_path):
-    from sordino.data.files import folder
+    from sordino.app.data.files import folder
 
     source = folder("adult")
     names = [line.partition(":")[0] for line in (source / "adult.names").read_text().splitlines() if ":" in line[:20]]

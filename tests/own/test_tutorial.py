@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.cli.main import main
+from sordino.app.cli.main import main
 from tests.test_docs import BLOCK, without_coins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "own_data.md").read_text()

@@ -12,13 +12,13 @@ import torch
 import tyro
 
 from sordino.accounting import PLD
-from sordino.cli.main import main
-from sordino.cli.train import Command
+from sordino.app.cli.main import main
+from sordino.app.cli.train import Command
+from sordino.app.planner import Scenario, answer, parse, scenario_curves
+from sordino.app.runs import Recipe, event, noise_multiplier
+from sordino.app.runs.problem import MODELS
+from sordino.app.runs.settings import settle
 from sordino.events import Gaussian, Poisson, Repeat
-from sordino.nn import MODELS
-from sordino.planner import Scenario, answer, curves, parse
-from sordino.runs import Recipe, event, noise_multiplier
-from sordino.runs.settings import settle
 
 USUAL = {"dataset_size": 60_000, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}
 
@@ -55,7 +55,7 @@ def test_the_code_runs_and_claims_what_the_page_shows():
 
 def test_the_curves_pass_through_the_answer():
     setting = Scenario(**USUAL)
-    said, drawn = answer(setting), curves(setting)
+    said, drawn = answer(setting), scenario_curves(setting)
     at = drawn["epochs"]["x"].index(said["lots"] * said["rate"])
     assert drawn["epochs"]["y"][at] == pytest.approx(said["epsilon"], rel=1e-3)
     middle = min(range(len(drawn["noise"]["x"])), key=lambda i: abs(drawn["noise"]["x"][i] - 1.1))
@@ -108,7 +108,7 @@ def test_a_bad_question_is_refused_by_name(change, message):
 
 def test_the_planner_never_imports_torch():
     code = (
-        "import sys; from sordino.planner import *; import sordino.cli.plan\n"
+        "import sys; from sordino.app.planner import *; import sordino.app.cli.plan\n"
         "s = Scenario(1000, 50, 1, 1e-5, multiplier=1.0)\n"
         "answer(s), curves(s); sys.exit('torch' in sys.modules)"
     )

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from sordino.accounting import PLD
+from sordino.app.planner import Planner
 from sordino.events import Gaussian, Poisson, Repeat
-from sordino.planner import Planner
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 
 FOCUSED = """() => {
@@ -132,7 +132,7 @@ def test_the_address_keeps_the_setting(browser, url):
 
 
 def test_a_planner_that_has_ended_is_said_on_the_page(browser):
-    code = "from sordino.cli.main import main; main(['plan', '--port', '0', '--no-browser', '--json'])"
+    code = "from sordino.app.cli.main import main; main(['plan', '--port', '0', '--no-browser', '--json'])"
     with (
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process,
         page(browser) as view,

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from sordino.planner import Planner
+from sordino.app.planner import Planner
 
 USUAL = {"dataset_size": 1000, "batch": 50, "epochs": 1, "delta": 1e-5, "multiplier": 1.1}
 
@@ -106,7 +106,7 @@ def test_a_bad_request_gets_one_line_of_json(planner, request_, status, says):
 def test_the_command_says_where_it_serves_and_ends_with_ctrl_c():
     # Whoever runs the tests in the background leaves them with Ctrl-C ignored, and children inherit that.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    code = f"{heard}; import sys; from sordino.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = f"{heard}; import sys; from sordino.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
     with subprocess.Popen(
         [sys.executable, "-c", code, *["plan", "--port", "0", "--no-browser", "--json"]],
         stdout=subprocess.PIPE,
@@ -126,7 +126,7 @@ def test_the_command_says_where_it_serves_and_ends_with_ctrl_c():
 
 
 def test_a_port_that_is_taken_or_no_port_is_one_line_and_exit_code_2(planner, capsys):
-    from sordino.cli.main import main
+    from sordino.app.cli.main import main
 
     for port in (planner.port, 70_000, -1):
         assert main(["plan", "--port", str(port), "--no-browser"]) == 2

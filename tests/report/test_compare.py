@@ -8,9 +8,9 @@ import safetensors.torch
 import torch
 
 import sordino as sd
-from sordino.cli.main import main
-from sordino.report.compare import compare
-from sordino.report.difference import Amounts
+from sordino.app.cli.main import main
+from sordino.app.report.compare_runs import compare
+from sordino.app.report.difference import Amounts
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 
 

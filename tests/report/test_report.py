@@ -8,11 +8,11 @@ import pytest
 
 import sordino as sd
 from sordino.accounting import PLD
-from sordino.cli.main import main
-from sordino.door.claims import BY_THE_RATE, DATASET_SIZE, SEED, rounded_up
-from sordino.report import Statement, read, write
-from sordino.runs.directory import PRIVACY
-from sordino.runs.job import TRAINING_EVALUATED, TRAINING_LOSS
+from sordino.app.cli.main import main
+from sordino.app.report import Statement, read, write
+from sordino.app.runs.directory import PRIVACY
+from sordino.app.runs.job import TRAINING_EVALUATED, TRAINING_LOSS
+from sordino.ledger.claims import BY_THE_RATE, DATASET_SIZE, SEED, rounded_up
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 from tests.runs.cut_off import TINY, crashed
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 import sordino
-from sordino.runs import environment, loop
-from sordino.runs.fit import resume
-from sordino.runs.view import Silent
-from sordino.runs.write_ahead import CHAIN, link
+from sordino.app.runs import environment, training_loop
+from sordino.app.runs.fit import resume
+from sordino.app.runs.progress_view import Silent
+from sordino.app.runs.write_ahead import CHAIN, link
 
 STEPS = 20
 TINY = {"steps": STEPS, "records": 300, "seed": 5, "checkpoint_every": 5, "evaluate_every": 4}
 FLAGS = ["--no-report"] + [text for key, value in TINY.items() for text in (f"--{key.replace('_', '-')}", str(value))]
-COMMAND = [sys.executable, "-m", "sordino.cli.main"]
+COMMAND = [sys.executable, "-m", "sordino.app.cli.main"]
 
 
 class Crash(BaseException):
@@ -59,7 +59,7 @@ def resumed(folder):
 
 def elsewhere(monkeypatch, **facts):
     """From here on this is another machine: other facts decide the bits."""
-    monkeypatch.setattr(loop, "here", lambda more: {**environment.here(more), **facts})
+    monkeypatch.setattr(training_loop, "here", lambda more: {**environment.here(more), **facts})
 
 
 def edited(path, change):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino.cli.main import main
+from sordino.app.cli.main import main
 
 TINY = ("train", "spiral", "--steps", "5", "--records", "100", "--no-report")
 
@@ -176,7 +176,9 @@ def test_data_that_cannot_be_had(capfd, tmp_path, monkeypatch):
     monkeypatch.setenv("SORDINO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SORDINO_OFFLINE", "1")
     monkeypatch.delenv("SORDINO_DATA", raising=False)
-    monkeypatch.setattr("sordino.data.sources.Debian.obtain", lambda self, into: into)  # it may be installed here
+    monkeypatch.setattr(
+        "sordino.app.data.download_sources.Debian.obtain", lambda self, into: into
+    )  # it may be installed here
     said = refused(["train", "mnist", "--out", tmp_path / "run"], capfd)
     assert "mnist could not be had from any source" in said
     assert "sordino train digits" in said

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 import sordino
+from sordino.app.runs import directory, run_checkpoint, training_loop, write_ahead
+from sordino.app.runs.fit import resume
+from sordino.app.runs.progress_view import Silent
 from sordino.events import Repeat, Together
 from sordino.private import Private
-from sordino.runs import checkpoint, directory, loop, write_ahead
-from sordino.runs.fit import resume
-from sordino.runs.view import Silent
 from tests.runs.cut_off import COMMAND, FLAGS, STEPS, TINY, Crash, CrashesAt, crashed, elsewhere
 from tests.untested import untested
 
@@ -184,10 +184,10 @@ def test_a_ledger_of_version_0_2_is_gone_on_with_and_pays_for_lines_that_may_be_
             chain = old[write_ahead.CHAIN] = write_ahead.link(chain, old)
             text += json.dumps(old) + "\n"
         (folder / NAME).write_text(text)
-        for path in checkpoint.found(folder / "checkpoints"):
-            saved = checkpoint.read(path)
+        for path in run_checkpoint.found(folder / "checkpoints"):
+            saved = run_checkpoint.read(path)
             state = {name: value for name, value in saved.state.items() if name != "entered"}
-            checkpoint.save(folder / "checkpoints", checkpoint.Checkpoint(saved.step, state))
+            run_checkpoint.save(folder / "checkpoints", run_checkpoint.Checkpoint(saved.step, state))
         unpaid = outcome(folder, released)
         assert (unpaid is None) == (left == 1)  # with one line left nobody can say that it is such a ledger
         assert unpaid is None or unpaid <= 0
@@ -234,7 +234,7 @@ def test_without_its_key_a_run_goes_on_with_a_new_one_and_charges_what_may_have_
         history = resume(tmp_path, view)
     assert "its noise key is gone" in view.said[0]
     assert charged(history.claim.event) >= len(released | more)
-    assert loop.SAME_RECORDS in history.claim.rests_on
+    assert training_loop.SAME_RECORDS in history.claim.rests_on
 
 
 class PowerCut:
@@ -290,11 +290,11 @@ def test_two_starts_in_one_folder_the_second_is_refused_and_the_first_is_untouch
     """Real processes: the second comes while the first still reads its data, when nothing is on the disk yet."""
     out = tmp_path / "run"
     slow = (
-        "import sys; from sordino.runs import fit as module; right = module.assemble\n"
+        "import sys; from sordino.app.runs import fit as module; right = module.assemble\n"
         "def assemble(*given):\n"
         "    print('reading', flush=True); sys.stdin.readline(); return right(*given)\n"
         "module.assemble = assemble\n"
-        "from sordino.cli.main import main\n"
+        "from sordino.app.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     train = ["train", "spiral", "--out", str(out), *FLAGS]

@@ -9,15 +9,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import sordino
+from sordino.app.report import write
+from sordino.app.runs import Recipe, training_loop
+from sordino.app.runs.evaluate import evaluate
+from sordino.app.runs.fit import resume
+from sordino.app.runs.job import TRAINING_EVALUATED, TRAINING_LOSS, assemble
+from sordino.app.runs.loss_names import LOSSES, cross_entropy
+from sordino.app.runs.settings import settle
 from sordino.diagnostics import CLASSES, LENGTHS, SUBSTEPS
-from sordino.door.claims import Guarantee
-from sordino.report import write
-from sordino.runs import Recipe, loop
-from sordino.runs.evaluate import evaluate
-from sordino.runs.fit import resume
-from sordino.runs.job import TRAINING_EVALUATED, TRAINING_LOSS, assemble
-from sordino.runs.losses import LOSSES, cross_entropy
-from sordino.runs.settings import settle
+from sordino.ledger.claims import Guarantee
 
 TINY = {"steps": 6, "records": 120, "seed": 3, "noise_multiplier": 1.5, "evaluate_every": 3}
 
@@ -72,7 +72,7 @@ def test_a_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
     given = {**TINY, "diagnose": "cosines,lengths", "checkpoint_every": 1}
     calm = sordino.fit("spiral", out=tmp_path / "calm", **given)
     steps = []
-    original = loop.Training._step
+    original = training_loop.Training._step
 
     def stopped(self):
         original(self)
@@ -80,7 +80,7 @@ def test_a_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
         if len(steps) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.Training, "_step", stopped)
+    monkeypatch.setattr(training_loop.Training, "_step", stopped)
     with pytest.raises(KeyboardInterrupt):
         sordino.fit("spiral", out=tmp_path / "killed", **given)
     monkeypatch.undo()

@@ -7,18 +7,18 @@ import torch
 
 import sordino
 from sordino.accounting import PLD
-from sordino.data import digits
-from sordino.door.claims import Guarantee, NoGuarantee
+from sordino.app.data import digits
+from sordino.app.runs import build, event, find, noise_multiplier, prepare, project, standardise
+from sordino.app.runs.fit import carry_out
+from sordino.app.runs.job import assemble
+from sordino.app.runs.methods import DECLARATIONS, METHODS
+from sordino.app.runs.progress_view import Silent
+from sordino.app.runs.recipe import OPTIMIZERS
+from sordino.app.runs.run_data import run_data
+from sordino.app.runs.settings import settle
 from sordino.events import Gaussian, NonPrivate, compose
-from sordino.random.rng import Rng
-from sordino.runs import build, event, find, noise_multiplier, prepare, project, standardise
-from sordino.runs.fit import carry_out
-from sordino.runs.job import assemble
-from sordino.runs.methods import DECLARATIONS, METHODS
-from sordino.runs.recipe import OPTIMIZERS
-from sordino.runs.run_data import run_data
-from sordino.runs.settings import settle
-from sordino.runs.view import Silent
+from sordino.ledger.claims import Guarantee, NoGuarantee
+from sordino.rng.streams import Rng
 
 SAMPLERS = tuple(one.name for declared in DECLARATIONS for one in declared.samplers)
 WITHOUT = {

@@ -7,11 +7,11 @@ import pytest
 
 import sordino
 from bench.resilience import same
+from sordino.app.runs import Recipe, run_checkpoint
+from sordino.app.runs.configuration_changes import changed
+from sordino.app.runs.fit import resume
+from sordino.app.runs.settings import Options
 from sordino.noise_key import read_secret
-from sordino.runs import Recipe, checkpoint
-from sordino.runs.changed import changed
-from sordino.runs.fit import resume
-from sordino.runs.settings import Options
 from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, crashed, elsewhere, resumed
 
 
@@ -93,7 +93,7 @@ def test_after_steps_that_were_left_out_an_older_checkpoint_is_no_place_to_repla
     elsewhere(monkeypatch, torch="1.0")
     with pytest.raises(Crash):
         resume(tmp_path, CrashesAt(18))
-    newest, older = checkpoint.found(tmp_path / "checkpoints")
+    newest, older = run_checkpoint.found(tmp_path / "checkpoints")
     os.truncate(newest / "tensors.safetensors", 100)
     after, said = resumed(tmp_path)
     assert "passed over" in said[0]

@@ -9,17 +9,17 @@ import torch
 
 import sordino
 from bench.resilience import same
-from sordino.door.claims import NoGuarantee
-from sordino.gradients.physical_batch import physical_batch_by_shapes
+from sordino.app.runs import run_checkpoint
+from sordino.app.runs import run_data as data
+from sordino.app.runs.directory import Run
+from sordino.app.runs.fit import resume
+from sordino.app.runs.progress_view import Silent
+from sordino.app.runs.training_loop import REPLAY
+from sordino.app.runs.write_ahead import Ahead, Busy
+from sordino.ledger.claims import NoGuarantee
 from sordino.noise_key import read_secret
-from sordino.random.rng import Rng
-from sordino.runs import checkpoint
-from sordino.runs import run_data as data
-from sordino.runs.directory import Run
-from sordino.runs.fit import resume
-from sordino.runs.loop import REPLAY
-from sordino.runs.view import Silent
-from sordino.runs.write_ahead import Ahead, Busy
+from sordino.per_sample.physical_batch import physical_batch_by_shapes
+from sordino.rng.streams import Rng
 from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, crashed, edited, elsewhere, resumed
 
 
@@ -61,12 +61,12 @@ PICTURES = {"features": "none", "normalise": None, "rate": 0.3, "steps": 6, "che
 @pytest.mark.parametrize("model", ["mnist-cnn", "cifar-net"])
 def test_convolutions_resume_bit_equal_whatever_a_stopwatch_says(tmp_path, monkeypatch, model):
     """Formulas differ in rounding: a run takes none from a stopwatch."""
-    few = sordino.data.digits(120, 20)
-    monkeypatch.setattr(sordino.data, "digits", lambda: few)
+    few = sordino.app.data.digits(120, 20)
+    monkeypatch.setattr(sordino.app.data, "digits", lambda: few)
     given = {"model": model, "seed": 5, "learning_rate": 0.1, "evaluate_every": 6, **PICTURES}
     sordino.fit("digits", out=tmp_path / "whole", **given)
     clock = iter(range(10**9))
-    last_wins = "sordino.gradients.first_batch.stopwatch._clock", lambda device: -next(clock)
+    last_wins = "sordino.per_sample.first_batch.formula_timing._clock", lambda device: -next(clock)
     monkeypatch.setattr(*last_wins)
     with pytest.raises(Crash):
         sordino.fit("digits", out=tmp_path / "cut", view=CrashesAt(5), **given)
@@ -121,7 +121,7 @@ def test_the_noise_of_steps_that_were_left_out_is_never_used_again(tmp_path, mon
     assert before["noise"] == Rng(bytes.fromhex(before["root"])).child("noise").state_dict()["key"]
     assert after["noise"] != before["noise"]
     assert after["forward"] != before["forward"]
-    assert checkpoint.latest(tmp_path / "checkpoints")[0].step == STEPS
+    assert run_checkpoint.latest(tmp_path / "checkpoints")[0].step == STEPS
 
 
 def test_a_run_stopped_in_good_order_has_nothing_to_leave_out(tmp_path, monkeypatch, calm):
@@ -185,7 +185,7 @@ def test_a_run_whose_claim_is_void_says_so_before_it_ends(tmp_path):
 
 def test_a_damaged_checkpoint_costs_its_steps_and_not_the_run(tmp_path, calm):
     crashed(tmp_path, 13)
-    last = checkpoint.found(tmp_path / "checkpoints")[0]
+    last = run_checkpoint.found(tmp_path / "checkpoints")[0]
     os.truncate(last / "tensors.safetensors", 100)
     _, said = resumed(tmp_path)
     assert said[0].startswith("passed over step-00000010: tensors.safetensors is not what was written")

@@ -15,13 +15,13 @@ import torch
 
 import sordino as sd
 from sordino.accounting import PLD, Budget
+from sordino.app.runs import search_folder
+from sordino.app.runs.number_of_runs import NegativeBinomial, PoissonNumber
+from sordino.app.runs.search import planned
+from sordino.app.runs.search_folder import _begun, _won, search
+from sordino.app.runs.settings import settle
 from sordino.events import Gaussian, Together, TuneNegativeBinomial, TunePoisson
-from sordino.random.rng import Rng
-from sordino.runs import search_folder
-from sordino.runs.number_of_runs import NegativeBinomial, PoissonNumber
-from sordino.runs.search import planned
-from sordino.runs.search_folder import _begun, _won, search
-from sordino.runs.settings import settle
+from sordino.rng.streams import Rng
 from tests.untested import untested
 
 SMALL = {"steps": 6, "records": 200, "evaluate_every": 6, "checkpoint_every": 2, "noise_multiplier": 2.0}
@@ -192,7 +192,7 @@ def test_a_search_killed_at_any_moment_ends_as_one_that_was_not(tmp_path):
     def command(out):
         flags = "--steps 60 --records 1000 --noise-multiplier 2 --seed 5 --checkpoint-every 10 --evaluate-every 60"
         words = f"tune spiral {flags} --grid lr=.1,.5 --runs 4 --json --out {out}"
-        return [sys.executable, "-m", "sordino.cli.main", *words.split()]
+        return [sys.executable, "-m", "sordino.app.cli.main", *words.split()]
 
     subprocess.run(command(tmp_path / "straight"), check=True, capture_output=True)
     for wait in (0.1, 0.4, 0.9, 1.5):

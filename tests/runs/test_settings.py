@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from sordino.runs import RECIPES, Recipe, toml
-from sordino.runs.settings import Options, read, settle
+from sordino.app.runs import RECIPES, Recipe, toml_writer
+from sordino.app.runs.settings import Options, read, settle
 
 
 def test_a_run_is_told_again_by_its_own_configuration(tmp_path):
     for recipe in RECIPES:
         before = settle(recipe, {"seed": 3, "steps": 7, "sampler": "shuffle"}, {"gamma": 1.0})
-        (tmp_path / "config.toml").write_text(toml.dumps(before.table()))
+        (tmp_path / "config.toml").write_text(toml_writer.dumps(before.table()))
         assert read(tmp_path / "config.toml").settings() == before
 
 
@@ -62,7 +62,7 @@ plain = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False
 @given(st.dictionaries(keys, plain | st.dictionaries(keys, plain, max_size=3), max_size=4))
 @hypothesis_settings(deadline=None)
 def test_toml_comes_back_as_it_was_written(table):
-    assert tomllib.loads(toml.dumps(table)) == table
+    assert tomllib.loads(toml_writer.dumps(table)) == table
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def file(tmp_path_factory):
     st.binary(max_size=80)
     | st.text(max_size=80).map(str.encode)
     | st.dictionaries(keys, plain | st.dictionaries(keys, plain, max_size=3), max_size=4)
-    .map(toml.dumps)
+    .map(toml_writer.dumps)
     .map(str.encode)
 )
 @hypothesis_settings(deadline=None)

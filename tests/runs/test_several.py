@@ -6,12 +6,12 @@ import statistics
 import pytest
 
 from sordino.accounting import PLD
-from sordino.cli.main import main
-from sordino.door.claims import Guarantee, NoGuarantee
+from sordino.app.cli.main import main
+from sordino.app.runs.progress_view import Silent
+from sordino.app.runs.settings import settle
+from sordino.app.runs.several_seeds import Spread, carry_out_several, together
 from sordino.events import compose
-from sordino.runs.settings import settle
-from sordino.runs.several import Spread, carry_out_several, together
-from sordino.runs.view import Silent
+from sordino.ledger.claims import Guarantee, NoGuarantee
 
 TINY = {"steps": 5, "records": 200, "noise_multiplier": 1.5}
 

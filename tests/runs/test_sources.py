@@ -5,9 +5,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 from sordino.accounting import RDP, Moments
-from sordino.runs import Prepared, build, event, find
-from sordino.runs.problem import learning_rate
-from sordino.runs.sources import SOURCES
+from sordino.app.runs import Prepared, build, event, find
+from sordino.app.runs.problem import learning_rate
+from sordino.app.runs.source_recipes import SOURCES
 
 
 def epsilon(accountant, name, **changes):

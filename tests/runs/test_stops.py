@@ -11,8 +11,8 @@ import torch
 
 import sordino
 from bench.resilience import digest, disturbed, reached, same, undisturbed
-from sordino.runs import checkpoint
-from sordino.runs.fit import Failed
+from sordino.app.runs import run_checkpoint
+from sordino.app.runs.fit import Failed
 from tests.runs.cut_off import COMMAND, FLAGS, TINY, Asks, resumed
 
 
@@ -22,7 +22,7 @@ def test_parameters_that_are_no_numbers_stop_the_run_and_the_last_state_is_kept(
         match=r"lower learning_rate in config.toml; the state after step \d+ is kept: `sordino resume .* with new noise",
     ):
         sordino.fit("spiral", out=tmp_path, optimizer="sgd", learning_rate=1e38, **TINY)
-    found, _ = checkpoint.latest(tmp_path / "checkpoints")
+    found, _ = run_checkpoint.latest(tmp_path / "checkpoints")
     assert all(bool(torch.isfinite(tensor).all()) for tensor in found.state["model"].values())
     left = json.loads((tmp_path / "privacy.json").read_text())
     assert left["status"] == "failed"
@@ -45,7 +45,7 @@ def test_ctrl_c_saves_and_prints_the_claim_so_far(tmp_path):
     assert f"go on with: sordino resume {tmp_path}" in err
     left = json.loads((tmp_path / "privacy.json").read_text())
     assert left["status"] == "stopped"
-    assert left["steps"] == checkpoint.latest(tmp_path / "checkpoints")[0].step
+    assert left["steps"] == run_checkpoint.latest(tmp_path / "checkpoints")[0].step
     assert left["steps"] == sordino.events.from_json(left["claim"]["event"]).count
 
 

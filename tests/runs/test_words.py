@@ -6,16 +6,16 @@ import pytest
 import torch
 
 import sordino
-from sordino.declared import PARTS
-from sordino.door.claims import Guarantee, NoGuarantee
-from sordino.runs import find
-from sordino.runs.fit import carry_out
-from sordino.runs.job import assemble
-from sordino.runs.methods import METHODS
-from sordino.runs.problem import learning_rate
-from sordino.runs.settings import settle
-from sordino.runs.view import Silent
-from sordino.runs.words import PLAIN_WORDS, WORDS, words_of
+from sordino.app.runs import find
+from sordino.app.runs.fit import carry_out
+from sordino.app.runs.job import assemble
+from sordino.app.runs.method_words import PLAIN_WORDS, WORDS, words_of
+from sordino.app.runs.methods import METHODS
+from sordino.app.runs.problem import learning_rate
+from sordino.app.runs.progress_view import Silent
+from sordino.app.runs.settings import settle
+from sordino.ledger.claims import Guarantee, NoGuarantee
+from sordino.registry import PARTS
 
 TINY = {"steps": 3, "records": 120, "seed": 3, "noise_multiplier": 1.5, "evaluate_every": 3}
 
@@ -120,7 +120,7 @@ def test_hidden_layers_have_the_widths_asked_for():
 
 
 def test_pixels_are_scaled_channel_by_channel():
-    from sordino.runs.prepared import pixels
+    from sordino.app.runs.prepared import pixels
 
     images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 2, 1, 1)
     assert pixels(images, (0.5, 0.25), (0.5, 2.0)).flatten().tolist() == [-1.0, 0.375]

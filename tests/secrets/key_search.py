@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino.gradients.seeded import Seeded
-from sordino.random.rng import Rng
+from sordino.per_sample.seeded_forward import Seeded
+from sordino.rng.streams import Rng
 
 PREFIX = 8
 

@@ -15,9 +15,9 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino import noise_key
+from sordino.app.report import write as write_report
+from sordino.app.runs.fit import resume
 from sordino.integrations import Privacy
-from sordino.report import write as write_report
-from sordino.runs.fit import resume
 from tests.problems import linear, network, private
 from tests.runs.cut_off import Asks
 from tests.secrets.key_search import Watched, holding, written_forms
@@ -204,9 +204,9 @@ def test_a_key_that_was_asked_to_be_kept_is_kept_for_the_audit(tmp_path, watched
 
 
 def test_the_folder_of_a_search_holds_no_key_when_it_is_over(tmp_path, watched):
-    from sordino.runs.number_of_runs import NegativeBinomial
-    from sordino.runs.search import planned
-    from sordino.runs.search_folder import search
+    from sordino.app.runs.number_of_runs import NegativeBinomial
+    from sordino.app.runs.search import planned
+    from sordino.app.runs.search_folder import search
     from tests.runs.test_search import GRID, small
 
     search(planned(small(seed=None), GRID, NegativeBinomial(1.2)), tmp_path / "found")
@@ -214,7 +214,7 @@ def test_the_folder_of_a_search_holds_no_key_when_it_is_over(tmp_path, watched):
 
 
 def test_the_command_line_says_where_the_key_is(tmp_path, capsys):
-    from sordino.cli.main import main
+    from sordino.app.cli.main import main
 
     flags = ["--steps", "2", "--records", "100", "--no-report"]
     with warnings.catch_warnings():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import sordino as sd
-from sordino.door.release import tapped
+from sordino.release.release import tapped
 from sordino.statistics import Statistic
 from tests.contracts.hunter import Recorder, Replayer, Scripted
 

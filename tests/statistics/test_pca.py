@@ -5,7 +5,7 @@ import torch
 
 import sordino as sd
 from sordino.accounting import PLD
-from sordino.data import load
+from sordino.app.data import load
 from sordino.events import Repeat, compose
 from sordino.statistics import PCA, ask, dry_ask
 

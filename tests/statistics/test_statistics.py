@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.door.sensitivity import Sensitivity
 from sordino.events import Gaussian, Laplace, Poisson, Repeat, Together, compose
-from sordino.random.rng import Rng
+from sordino.release.sensitivity import Sensitivity
+from sordino.rng.streams import Rng
 from sordino.statistics import PCA, ClippedSum, Count, Mean, Normalise, Normaliser, Ranges, ask, dry_ask
 from tests.contracts.hunter import SLACK
 from tests.problems import cross_entropy, dpsgd, linear, network

@@ -17,8 +17,8 @@ import numpy as np
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from sordino.accounting.losses.pairs import Array, GaussianPair
-from sordino.accounting.losses.phases import Collector, is_private, relation_of
+from sordino.accounting.privacy_loss.pairs import Array, GaussianPair
+from sordino.accounting.privacy_loss.phases import Collector, is_private, relation_of
 from sordino.events import Event, Relation, canonical
 
 

@@ -18,16 +18,16 @@ from scipy.fft import next_fast_len
 from sordino import validate
 from sordino.accounting.accountants.pld import PLD, TOLERANCE
 from sordino.accounting.accountants.tuned import searches
-from sordino.accounting.losses.certified import CUT, SENSELESS, directions
-from sordino.accounting.losses.closed import lone_gaussian, one_release_epsilon
-from sordino.accounting.losses.compose import LONGEST, Cumulant, Weighted, window
-from sordino.accounting.losses.lattice import Sampled
-from sordino.accounting.losses.lossdist import choose, upper_parts
-from sordino.accounting.losses.phases import collect, is_private, relation_of
-from sordino.accounting.losses.saddle import Estimate
-from sordino.accounting.losses.soundness import at_most, finite
-from sordino.accounting.losses.spectra import EPS, SILENT, transform
-from sordino.accounting.losses.sums import above, weight_sum
+from sordino.accounting.privacy_loss.certified import CUT, SENSELESS, directions
+from sordino.accounting.privacy_loss.closed import lone_gaussian, one_release_epsilon
+from sordino.accounting.privacy_loss.compose import LONGEST, Cumulant, Weighted, window
+from sordino.accounting.privacy_loss.lattice import Sampled
+from sordino.accounting.privacy_loss.lossdist import choose, upper_parts
+from sordino.accounting.privacy_loss.phases import collect, is_private, relation_of
+from sordino.accounting.privacy_loss.saddle import Estimate
+from sordino.accounting.privacy_loss.soundness import at_most, finite
+from sordino.accounting.privacy_loss.spectra import EPS, SILENT, transform
+from sordino.accounting.privacy_loss.sums import above, weight_sum
 from sordino.events import Event, Repeat
 
 _NOTHING = 1e-300  # stands for a frequency that is zero

@@ -21,8 +21,8 @@ from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
 from sordino.accounting.accountants.tuned import least_delta, least_epsilon, searches, tuned_delta, tuned_epsilon
-from sordino.accounting.losses.allocation import AllocationPair
-from sordino.accounting.losses.certified import (
+from sordino.accounting.privacy_loss.allocation import AllocationPair
+from sordino.accounting.privacy_loss.certified import (
     SENSELESS,
     adding_at_most,
     directions,
@@ -30,13 +30,13 @@ from sordino.accounting.losses.certified import (
     phases_epsilon,
     sum_of_parts,
 )
-from sordino.accounting.losses.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
-from sordino.accounting.losses.consistency import markov_epsilon
-from sordino.accounting.losses.pairs import Array, BoundedRangePair
-from sordino.accounting.losses.phases import collect, is_private, relation_of
-from sordino.accounting.losses.saddle import Phases
-from sordino.accounting.losses.shuffling import shuffle_lower_bound, shuffle_lower_delta
-from sordino.accounting.losses.soundness import at_most
+from sordino.accounting.privacy_loss.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
+from sordino.accounting.privacy_loss.consistency import markov_epsilon
+from sordino.accounting.privacy_loss.pairs import Array, BoundedRangePair
+from sordino.accounting.privacy_loss.phases import collect, is_private, relation_of
+from sordino.accounting.privacy_loss.saddle import Phases
+from sordino.accounting.privacy_loss.shuffling import shuffle_lower_bound, shuffle_lower_delta
+from sordino.accounting.privacy_loss.soundness import at_most
 from sordino.events import (
     BallsInBins,
     Event,

@@ -17,11 +17,16 @@ import numpy as np
 
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
-from sordino.accounting.losses.allocation import AllocationPair
-from sordino.accounting.losses.pairs import Array
-from sordino.accounting.losses.phases import Collector, is_private, relation_of
-from sordino.accounting.losses.renyi import sampled_curve
-from sordino.accounting.losses.stopping import curve_delta, curve_epsilon, negative_binomial_curve, poisson_curve
+from sordino.accounting.privacy_loss.allocation import AllocationPair
+from sordino.accounting.privacy_loss.pairs import Array
+from sordino.accounting.privacy_loss.phases import Collector, is_private, relation_of
+from sordino.accounting.privacy_loss.renyi import sampled_curve
+from sordino.accounting.privacy_loss.stopping import (
+    curve_delta,
+    curve_epsilon,
+    negative_binomial_curve,
+    poisson_curve,
+)
 from sordino.events import (
     Event,
     Poisson,

@@ -19,9 +19,9 @@ from typing import Protocol
 
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
-from sordino.accounting.losses.selection import NegativeBinomialRuns, PoissonRuns, Profile, Runs, Winner
-from sordino.accounting.losses.soundness import at_most
-from sordino.accounting.losses.stopping import expected_runs
+from sordino.accounting.privacy_loss.selection import NegativeBinomialRuns, PoissonRuns, Profile, Runs, Winner
+from sordino.accounting.privacy_loss.soundness import at_most
+from sordino.accounting.privacy_loss.stopping import expected_runs
 from sordino.events import (
     Event,
     Relation,

@@ -67,7 +67,7 @@ class Unverified(Distributed):
     """With the engine told not to compare itself with autograd, norms of 0 were taken."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        self.options = {"backend": sd.gradients.Captured(sd.gradients.PerformanceOptions(verify=False))}
+        self.options = {"backend": sd.per_sample.Captured(sd.per_sample.PerformanceOptions(verify=False))}
         return super().wrap(model)
 
 

@@ -30,7 +30,7 @@ def a_gradient_penalty_of_each_record(seed: int) -> Script:
         (slope,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x, create_graph=True)
         return cross_entropy(model, x, y) + (slope.norm(dim=1) - 1).square()
 
-    return Script(network(), loss, vectors(seed), options={"backend": sd.gradients.Loop()})
+    return Script(network(), loss, vectors(seed), options={"backend": sd.per_sample.Loop()})
 
 
 @LOOPS

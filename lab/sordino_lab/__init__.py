@@ -1,0 +1,12 @@
+"""The lab: every figure and table of the five sources, from one command each.
+
+sordino lab run wd-fixed-point
+"""
+
+from sordino_lab.catalogue import experiment, experiments
+from sordino_lab.experiment import Compared, Experiment, Finding, Outcome
+from sordino_lab.size import Size
+
+__version__ = "0.3.0"
+
+__all__ = ["Compared", "Experiment", "Finding", "Outcome", "Size", "experiment", "experiments"]

@@ -1,0 +1,215 @@
+"""`sordino lab`: every figure and table of the sources, from one command each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from sordino_lab import page, store
+from sordino_lab.catalogue import chosen, experiment, experiments
+from sordino_lab.experiment import FAILS, HOLDS, UNTESTED, outcome
+from sordino_lab.size import Size
+
+_PAGE = "index.html"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Figures and tables of the five sources: list them, run them, check them against what was published, make the page."""
+
+    action: Annotated[Literal["list", "run", "check", "page", "show", "draw", "queue"], tyro.conf.Positional]
+    """list the ids; run ids; check numbers and findings; make the page; show what is known of an id; draw ids from
+    trainings at the source's size that are there; queue run, status, pause or resume: train everything so."""
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Ids, a source (000 … 004), or `seconds`: all that take seconds, for a first look; after queue: run, status, pause,
+    resume."""
+    all: bool = False
+    """Every id."""
+    quick: bool = False
+    """Within a minute or so each; what is reduced is written on the figure."""
+    full: bool = False
+    """The source's own setting; hours, for CIFAR-10."""
+    out: Path = store.OUT
+    """Where figures, JSON and the page go."""
+    processes: int = 2
+    """Side by side, one thread each."""
+    anew: bool = False
+    """Run figures again that are there already; trainings that are kept are used all the same."""
+    browser: bool = True
+    """Open the page when it is made."""
+    trainings: Path | None = None
+    """Of queue: where finished trainings go; by default into the cache."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Carries out the action and returns the exit code."""
+        if self.quick and self.full:
+            raise ValueError("--quick and --full: give one of them, or neither for the size between")
+        actions = {
+            "list": self._list,
+            "run": self._run,
+            "check": self._check,
+            "page": self._page,
+            "show": self._show,
+            "draw": self._draw,
+            "queue": self._queue,
+        }
+        return actions[self.action]()
+
+    @property
+    def _size(self) -> Size:
+        if "seconds" in self.names and not self.full:
+            return Size.QUICK
+        return Size.QUICK if self.quick else Size.FULL if self.full else Size.MIDDLE
+
+    def _list(self) -> int:
+        some = chosen(self.names) if self.names else list(experiments().values())
+        if self.json:
+            print(json.dumps([one.facts() for one in some], ensure_ascii=False))
+            return 0
+        there = store.read(self.out)
+        width = max(len(one.id) for one in some)
+        for one in some:
+            known = f"known ({there[one.id]['size']})" if one.id in there else ""
+            print(f"{one.id:<{width}}  {one.source}  {known:<15} {one.figure}: {one.title}")
+        print(
+            f"\n{len(some)} figures; run one with `sordino lab run {some[0].id} --quick`, a first look with `sordino "
+            "lab run seconds`"
+        )
+        return 0
+
+    def _run(self) -> int:
+        from sordino_lab.runner import run
+
+        some = chosen(self.names, everything=self.all)
+        say = (lambda text: print(text, file=sys.stderr, flush=True)) if not self.json else (lambda text: None)
+        results = run(some, self._size, self.out, processes=self.processes, anew=self.anew, say=say)
+        if self.json:
+            print(json.dumps({one["id"]: _short(one) for one in results}, ensure_ascii=False))
+        else:
+            for one in results:
+                print(f"{one['id']}: {_counted(one)}; {self.out / (one['id'] + '.png')}")
+        if "seconds" in self.names or self.all:
+            return self._page()
+        return 0
+
+    def _draw(self) -> int:
+        """Draws figures at the source's size from trainings that are there; says what is missing of the others."""
+        from sordino_lab.runner import draw
+
+        some = chosen(self.names, everything=self.all or not self.names)
+        for one in some:
+            print(f"{one.id}: {draw(one, self.out)}", flush=True)
+        return 0
+
+    def _queue(self) -> int:
+        """Works off the queue, or says or changes its state."""
+        from sordino_lab.queue import Queue
+
+        wish = self.names[0] if self.names else "status"
+        if wish not in ("run", "status", "pause", "resume") or len(self.names) > 1:
+            raise ValueError(f"queue {' '.join(self.names)}: there is run, status, pause and resume")
+        folder = store.cache_folder() / "queue"
+        queue = Queue(folder, self.trainings or store.cache_folder(), self.out)
+        if wish == "run":
+            return 1 if queue.run(self.processes, lambda text: print(text, flush=True)) else 0
+        if wish == "status":
+            print(queue.status())
+        elif wish == "pause":
+            folder.mkdir(parents=True, exist_ok=True)
+            queue.pause_file.touch()
+            print("paused within a second; `sordino lab queue resume` lets it go on")
+        else:
+            queue.pause_file.unlink(missing_ok=True)
+            print("resumed")
+        return 0
+
+    def _check(self) -> int:
+        there = store.read(self.out)
+        names = [one.id for one in chosen(self.names)] if self.names else list(there)
+        missing = [name for name in names if name not in there]
+        if missing:
+            raise ValueError(f"{', '.join(missing)}: not run yet; `sordino lab run {missing[0]} --quick`")
+        if self.json:
+            print(json.dumps({name: _short(there[name]) for name in names}, ensure_ascii=False))
+            return 0
+        for name in names:
+            _print_check(there[name])
+        counts = {
+            verdict: sum(f.verdict == verdict for name in names for f in outcome(there[name]).findings)
+            for verdict in (HOLDS, FAILS, UNTESTED)
+        }
+        print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+        return 0
+
+    def _page(self) -> int:
+        made = page.write(self.out, self.out / _PAGE)
+        print(
+            json.dumps({"page": str(made)}) if self.json and self.action == "page" else f"page: {made}",
+            file=sys.stderr if self.json and self.action != "page" else sys.stdout,
+        )
+        if self.browser and sys.stdout.isatty():
+            import webbrowser
+
+            webbrowser.open(made.resolve().as_uri())
+        return 0
+
+    def _show(self) -> int:
+        there = store.read(self.out)
+        for one in [experiment(name) for name in self.names] or [experiment("")]:
+            if self.json:
+                print(json.dumps(there.get(one.id) or one.facts(), ensure_ascii=False))
+                continue
+            print(
+                f"{one.id}: {one.title}\n  {one.shows}\n  source {one.source}, {one.figure}, lines {one.lines}\n  "
+                f"setting: {one.setting}"
+            )
+            print(
+                f"  reduced: {one.reduced}\n  made of: {', '.join(one.nouns)}"
+                + (f"\n  in the source: {one.terms}" if one.terms else "")
+            )
+            if one.id in there:
+                _print_check(there[one.id])
+                for text in there[one.id]["notes"]:
+                    print(f"  note: {text}")
+                for command in there[one.id]["commands"]:
+                    print(f"  {command}")
+        return 0
+
+
+def _short(result: dict[str, Any]) -> dict[str, Any]:
+    found = outcome(result)
+    return {
+        "size": result["size"],
+        "seconds": result["seconds"],
+        "compared": [
+            {"what": c.what, "ours": c.ours, "spread": c.spread, "published": c.published, "difference": c.difference}
+            for c in found.compared
+        ],
+        "findings": [
+            {"says": f.says, "line": f.line, "verdict": f.verdict, "because": f.because} for f in found.findings
+        ],
+    }
+
+
+def _counted(result: dict[str, Any]) -> str:
+    verdicts = [one.verdict for one in outcome(result).findings]
+    said = [f"{verdicts.count(v)} {v}" for v in (HOLDS, FAILS, UNTESTED) if v in verdicts]
+    return ", ".join(said) or "a drawing"
+
+
+def _print_check(result: dict[str, Any]) -> None:
+    found = outcome(result)
+    print(f"\n{result['id']} ({result['size']}, {result['seconds']:g} s)")
+    for one in found.compared:
+        ours = "–" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
+        gap = "" if one.difference is None else f", {one.difference:+.3g}"
+        print(f"  {one.what}: {ours}{one.unit and ' ' + one.unit}; published {one.published:g} ({one.where}){gap}")
+    for finding in found.findings:
+        print(f"  {finding.verdict}: “{finding.says}” ({finding.line}): {finding.because}")

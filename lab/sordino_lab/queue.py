@@ -1,0 +1,281 @@
+"""The queue: trains everything at the sources' own size, the most valuable for each CPU-hour first.
+
+    sordino lab queue run         works until nothing is left, at the lowest priority
+    sordino lab queue status      what is done, what is left, and how long it will take
+    sordino lab queue pause       stops the workers at once, for instance while speed is measured
+    sordino lab queue resume      lets them go on
+
+The queue may be killed at any moment: it looks at which trainings are there and goes on with the others, and the one
+that it was at resumes from its checkpoint. Finished trainings are files (see `training_store`) that can be copied into a
+checkout and committed while the queue runs; `sordino lab draw` makes figures of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+from sordino.app.runs import atomic_files
+from sordino.app.runs.settings import Settings
+from sordino_lab import store, training_store
+from sordino_lab.catalogue import experiments
+from sordino_lab.experiment import Experiment
+from sordino_lab.runner import make
+from sordino_lab.size import Size
+from sordino_lab.trained import train, unfinished_folder
+from sordino_lab.training_cost import expected_seconds
+from sordino_lab.training_store import digest
+from sordino_lab.workbench import Workbench
+from sordino_lab.workers import Workers
+
+Say = Callable[[str], None]
+
+_WORTH: Mapping[str, float] = {
+    "sorted-mnist-fixed": 8.0,
+    "sorted-mnist-median": 8.0,
+    "wd-mnist": 3.0,
+    "wd-linear": 3.0,
+    "fmnist": 2.0,
+    "abadi-mnist": 1.5,
+    "mean": 3.0,
+    "outlook": 1.5,
+    "sorted-cifar": 2.0,
+    "wd-cifar-baseline": 4.0,
+    "wd-cifar": 1.0,
+    "projected": 1.5,
+}
+"""What one curve of an id is worth, by the beginning of the id; a longer beginning counts before a shorter one."""
+_ORDINARY = 1.0
+_PUBLISHED = 2.0
+"""How much more a curve is worth for each number that the source prints of it."""
+_FURTHER_SEED = 0.1
+"""What a second or third seed is worth beside the first."""
+_POLL = 0.5
+_LONGEST = 86_400.0
+"""A training of more than a day is left to people with more cores; the status says how many there are."""
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """One training, or one figure that needs none, at the source's own size."""
+
+    name: str
+    """The digest of a training's settings, or the id of a figure."""
+    about: str
+    worth: float
+    seconds: float
+    """Expected, on one core."""
+    ids: tuple[str, ...]
+    settings: Settings | None = None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Where the queue keeps its state, its finished trainings and the figures that need none."""
+
+    folder: Path
+    """Of the pause file and the state; trainings that have begun are beside it in `unfinished`."""
+    trainings: Path
+    out: Path
+
+    @property
+    def pause_file(self) -> Path:
+        """While this file is there, nothing works."""
+        return self.folder / "pause"
+
+    @property
+    def state_file(self) -> Path:
+        """What the queue was doing last."""
+        return self.folder / "state.json"
+
+    def run(self, processes: int, say: Say) -> int:
+        """Works until nothing is left; returns how many jobs failed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        failed: set[str] = set()
+        bench = Workbench(Size.FULL, self.folder)
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            with Workers(processes, niceness=19) as workers:
+                waiting = self.waiting()
+                jobs = {job.name: job for job in waiting}
+                order = [job.name for job in waiting if job.seconds <= _LONGEST]
+                begun: dict[str, float] = {}
+                numbers: dict[int, str] = {}
+                paused = False
+                while order or workers.running:
+                    # A pause stops the workers where they are; they keep their memory and use no processor.
+                    if self.pause_file.exists() != paused and hasattr(signal, "SIGSTOP"):
+                        paused = not paused
+                        workers.send(signal.SIGSTOP if paused else signal.SIGCONT)
+                        self._write_state([numbers[k] for k in workers.running], jobs, paused=paused)
+                        say("paused" if paused else "resumed")
+                    while order and workers.has_room and not paused:
+                        name = order.pop(0)
+                        if self._is_done(jobs[name]):
+                            continue
+                        number = len(numbers)
+                        numbers[number], begun[name] = name, time.monotonic()
+                        workers.start(number, work, jobs[name], bench, self.trainings, self.out)
+                        say(f"begun: {jobs[name].about}, about {_duration(jobs[name].seconds)}")
+                        self._write_state([numbers[k] for k in workers.running], jobs, paused=paused)
+                    for number, code in workers.take_finished():
+                        name = numbers[number]
+                        if code:
+                            failed.add(name)
+                        said = f"failed with exit code {code}" if code else "done"
+                        left = sum(jobs[one].seconds for one in order)
+                        say(
+                            f"{said}: {jobs[name].about}, {_duration(time.monotonic() - begun[name])}; "
+                            f"{len(order)} left, about {_duration(left)} of CPU time"
+                        )
+                    time.sleep(_POLL)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self._write_state([], {}, paused=False)
+        return len(failed)
+
+    def waiting(self) -> list[QueuedJob]:
+        """Returns what is not done yet, the most valuable for each second first."""
+        left = [job for job in all_jobs() if not self._is_done(job)]
+        # A training that has begun comes first: its checkpoint would otherwise be wasted for long.
+        return sorted(left, key=lambda job: (not self._has_begun(job), -job.worth / job.seconds, job.name))
+
+    def status(self) -> str:
+        """Returns in words what is done, what is left by id, and how long it will take."""
+        jobs = all_jobs()
+        done = [job for job in jobs if self._is_done(job)]
+        left = self.waiting()
+        short = [job for job in left if job.seconds <= _LONGEST]
+        factor = _measured_factor(done, self.trainings)
+        hours = _duration(factor * sum(job.seconds for job in short))
+        lines = [
+            f"{len(done)} of {len(jobs)} done, {len(short)} left: about {hours} of CPU time "
+            f"(the estimate is {factor:.2f} times the table's, from trainings that are done)"
+        ]
+        if len(short) < len(left):
+            lines.append(
+                f"{len(left) - len(short)} more take over a day each, "
+                f"{_duration(factor * sum(j.seconds for j in left if j not in short))} together; the queue leaves them out"
+            )
+        state = json.loads(self.state_file.read_text("utf-8")) if self.state_file.is_file() else {}
+        if self.pause_file.exists():
+            since = datetime.fromtimestamp(self.pause_file.stat().st_mtime)
+            lines.append(f"paused since {since:%H:%M}; `sordino lab queue resume` lets it go on")
+        # A queue that was killed could not say so in its state.
+        running = state.get("running") or [] if _is_alive(int(state.get("pid", 0))) else []
+        lines += [f"working on: {about}" for about in running] or ["not running"]
+        by_id: dict[str, list[QueuedJob]] = {}
+        for job in short:
+            by_id.setdefault(job.ids[0], []).append(job)
+        lines += [
+            f"  {name}: {len(some)} left, about {_duration(factor * sum(job.seconds for job in some))}"
+            for name, some in by_id.items()
+        ]
+        return "\n".join(lines)
+
+    def _is_done(self, job: QueuedJob) -> bool:
+        if job.settings is not None:
+            return training_store.find(job.settings, self.trainings) is not None
+        for folder in (self.out, store.SHIPPED):
+            path = folder / f"{job.name}.json"
+            if path.is_file() and json.loads(path.read_text("utf-8"))["size"] == Size.FULL.value:
+                return True
+        return False
+
+    def _has_begun(self, job: QueuedJob) -> bool:
+        return job.settings is not None and unfinished_folder(job.settings, self.folder).is_dir()
+
+    def _write_state(self, running: Iterable[str], jobs: Mapping[str, QueuedJob], *, paused: bool) -> None:
+        state = {"pid": os.getpid(), "paused": paused, "running": [jobs[name].about for name in running]}
+        atomic_files.write(self.state_file, json.dumps(state) + "\n")
+
+
+def all_jobs() -> list[QueuedJob]:
+    """Returns every training of every id at the source's own size, once, and every figure that needs none."""
+    bench = Workbench(Size.FULL, Path())
+    found: dict[str, QueuedJob] = {}
+    for one in experiments().values():
+        if one.plans is None:
+            found[one.id] = QueuedJob(one.id, one.id, _worth(one.id), max(1.0, 10 * one.seconds), (one.id,))
+            continue
+        published = _published_by_label(one)
+        for plan in one.plans(bench):
+            for seed in bench.seeds_of(plan):
+                settings = plan.settings(Size.FULL, seed)
+                name = digest(settings)
+                worth = _worth(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0))
+                worth *= 1.0 if seed == 0 else _FURTHER_SEED
+                before = found.get(name)
+                found[name] = QueuedJob(
+                    name,
+                    before.about if before else f"{one.id}: {plan.label}, seed {seed}",
+                    worth + (before.worth if before else 0.0),
+                    expected_seconds(settings),
+                    (*(before.ids if before else ()), one.id),
+                    settings,
+                )
+    return list(found.values())
+
+
+def work(job: QueuedJob, bench: Workbench, trainings: Path, out: Path) -> None:
+    """Carries out one job, in a worker."""
+    if job.settings is not None:
+        train(job.settings, bench.cache, trainings)
+    else:
+        make(experiments()[job.name], bench, out)
+
+
+def _worth(name: str) -> float:
+    beginnings = [one for one in _WORTH if name.startswith(one)]
+    return _WORTH[max(beginnings, key=len)] if beginnings else _ORDINARY
+
+
+def _published_by_label(one: Experiment) -> dict[str, int]:
+    """Returns how many published numbers each curve of an id has, by its label, from the id's shipped result."""
+    path = store.SHIPPED / f"{one.id}.json"
+    if not path.is_file():
+        return {}
+    counts: dict[str, int] = {}
+    for row in json.loads(path.read_text("utf-8"))["compared"]:
+        label = row["what"].partition(", ")[2]
+        counts[label] = counts.get(label, 0) + 1
+    return counts
+
+
+def _measured_factor(done: Iterable[QueuedJob], folder: Path) -> float:
+    """Returns how many times longer than the table says the finished trainings took, taken together."""
+    expected = taken = 0.0
+    for job in done:
+        if job.settings is not None and (kept := training_store.find(job.settings, folder)) is not None:
+            expected, taken = expected + job.seconds, taken + kept.seconds
+    return taken / expected if expected else 1.0
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

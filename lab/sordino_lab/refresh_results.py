@@ -1,0 +1,95 @@
+"""Brings the results that come with the package up to date, without training anything.
+
+    python -m sordino_lab.refresh_results docs
+
+Figures are drawn again from the trainings at the source's size that come with the package. They replace a reduced result as
+soon as half of their curves are there, or at once where that one trained a stand-in network. Of all other results the
+facts, the printed commands and the withheld verdicts are brought in line with the code. Then the lab's pages are written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sordino.app.runs import atomic_files
+from sordino_lab import index, store
+from sordino_lab.catalogue import experiments
+from sordino_lab.experiment import Experiment
+from sordino_lab.runner import make
+from sordino_lab.size import Size
+from sordino_lab.training_store import TRAININGS
+from sordino_lab.workbench import NotTrained, Workbench
+
+_STAND_IN = "--model mlp"
+
+
+def refresh(folder: Path) -> list[str]:
+    """Refreshes every result in `folder` and returns the ids that were drawn anew."""
+    drawn = []
+    for one in experiments().values():
+        path = folder / f"{one.id}.json"
+        kept = json.loads(path.read_text("utf-8")) if path.is_file() else None
+        better = _draw_from_trainings(one, kept)
+        if better is not None:
+            drawn.append(one.id)
+            _write(path, better)
+        elif kept is not None:
+            _write(path, bring_in_line(one, kept))
+    return drawn
+
+
+def trains_stand_in(one: Experiment, result: dict[str, Any]) -> bool:
+    """Whether a result trained a small network in place of the one that the id trains at the source's size."""
+    if one.plans is None or result["size"] == Size.FULL.value:
+        return False
+    bench = Workbench(Size.FULL, Path())
+    at_full_size = any(_STAND_IN in command for command in bench.commands(one.plans(bench)))
+    return not at_full_size and any(_STAND_IN in command for command in result["commands"])
+
+
+def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
+    """Returns a result with the facts and commands of today, and without verdicts where it is not what the source ran."""
+    size = Size(kept["size"])
+    result = {**kept, **json.loads(json.dumps(one.facts()))}
+    if one.plans is not None:
+        bench = Workbench(size, Path())
+        own = bench.commands(one.plans(bench))
+        recipes = {command.split()[2] for command in own}
+        result["commands"] = [*own, *(said for said in kept["commands"] if said.split()[2] not in recipes)]
+    if not store.is_source_size(size, one):
+        result["findings"] = [{**finding, "holds": None} for finding in kept["findings"]]
+    if size is not Size.FULL:
+        result["note"] = store.note(size, one)
+    return result
+
+
+def _draw_from_trainings(one: Experiment, kept: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns the result at the source's size from the trainings that are there; None if it is not to replace `kept`."""
+    if one.plans is None:
+        return None
+    bench = Workbench(Size.FULL, TRAININGS, trains=False)
+    plans = one.plans(bench)
+    there = len(plans) - len(bench.missing(plans))
+    replaces = kept is None or kept["size"] == Size.FULL.value or trains_stand_in(one, kept) or 2 * there >= len(plans)
+    if not there or not replaces:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return make(one, bench, Path(folder))
+        except NotTrained:
+            return None
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if not path.is_file() or path.read_text("utf-8") != text:
+        atomic_files.write(path, text)
+
+
+if __name__ == "__main__":
+    sys.stdout.write("".join(f"drawn: {name}\n" for name in refresh(store.SHIPPED)))
+    index.write(Path(sys.argv[1]))

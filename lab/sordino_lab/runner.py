@@ -1,0 +1,151 @@
+"""Many experiments: first their trainings, each once, then the figures; two processes of one thread, longest first.
+
+A training is kept as soon as it is done, and an experiment's JSON as soon as that is, so a sweep that was stopped goes on
+where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.app.runs.settings import Settings
+from sordino.version import __version__
+from sordino_lab import store
+from sordino_lab.catalogue import experiment
+from sordino_lab.experiment import Experiment
+from sordino_lab.size import Size
+from sordino_lab.trained import Trained, is_known, train
+from sordino_lab.training_store import digest
+from sordino_lab.workbench import NotTrained, Workbench
+from sordino_lab.workers import run_all
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work, with what it will roughly cost."""
+
+    name: str
+    cost: float
+    settings: Settings | None = None
+
+
+def run(
+    chosen: Sequence[Experiment], size: Size, out: Path, *, processes: int, anew: bool, say: Say
+) -> list[dict[str, Any]]:
+    """Run what is not there yet, and return every result, in the order given."""
+    bench = Workbench(size, store.cache_folder())
+    waiting = [one for one in chosen if anew or not done(one, size, out)]
+    trainings = _trainings(waiting, bench)
+    if trainings:
+        say(f"{len(trainings)} trainings for {len(waiting)} figures")
+    work = [*trainings, *(Job(one.id, one.seconds * (0.2 if one.plans else 1.0)) for one in waiting)]
+    clock = Clock(work, say)
+    _spread(trainings, bench, out, processes, clock)
+    _spread([job for job in work if job.settings is None], bench, out, processes, clock)
+    return [json.loads((out / f"{one.id}.json").read_text("utf-8")) for one in chosen]
+
+
+def done(one: Experiment, size: Size, out: Path) -> bool:
+    """Whether a result of this size and version is there, figures and all."""
+    path = out / f"{one.id}.json"
+    if not path.is_file() or not path.with_suffix(".png").is_file():
+        return False
+    kept = json.loads(path.read_text("utf-8"))
+    return bool(kept.get("size") == size.value and kept.get("version") == __version__)
+
+
+def make(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
+    """One experiment, from beginning to end, in this process; its seconds are with all its trainings, kept ones too."""
+    trained = () if one.plans is None else bench.available(one.plans(bench))
+    begun = time.process_time()
+    found = one.run(bench)
+    spent = time.process_time() - begun + sum(run.seconds for each in trained for run in each.runs)
+    result = store.table(one, found, bench.size, spent)
+    if bench.size is Size.FULL and one.plans is not None:
+        result["note"] = _note(trained, bench.missing(one.plans(bench)))
+    store.write(out, result)
+    return result
+
+
+def _note(trained: Sequence[Trained], missing: Sequence[str]) -> str:
+    """Returns what is written on a figure at the source's size: how many seeds, and which curves are not there yet."""
+    counts = sorted({len(each.runs) for each in trained})
+    seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
+    said = f"the source's size, {seeds} {'seed' if counts == [1] else 'seeds'} a curve"
+    return f"{said}; not run yet: {'; '.join(missing)}" if missing else said
+
+
+def draw(one: Experiment, out: Path) -> str:
+    """Draws a figure at the source's size from trainings that are there, and returns in words what came of it."""
+    if one.plans is None:
+        return "needs no training; `sordino lab run --full` makes it"
+    bench = Workbench(Size.FULL, store.cache_folder(), trains=False)
+    missing = bench.missing(one.plans(bench))
+    if missing and len(missing) == len(one.plans(bench)):
+        return "not trained yet"
+    try:
+        make(one, bench, out)
+    except NotTrained as error:
+        return str(error)
+    return f"drawn; not trained yet: {', '.join(missing)}" if missing else "drawn"
+
+
+class Clock:
+    """How much is done and how long the rest may take."""
+
+    def __init__(self, work: Sequence[Job], say: Say) -> None:
+        self.total = sum(job.cost for job in work)
+        self.done, self.count, self.most = 0.0, 0, len(work)
+        self.begun, self.say = time.monotonic(), say
+
+    def tick(self, job: Job) -> None:
+        """One job more is done."""
+        self.done, self.count = self.done + job.cost, self.count + 1
+        spent = time.monotonic() - self.begun
+        left = spent * (self.total - self.done) / self.done if self.done else 0.0
+        self.say(f"[{self.count}/{self.most}] {job.name}; {_minutes(left)} left")
+
+
+def _trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Job]:
+    """Every run that is not kept yet, once, the longest first."""
+    found: dict[str, Job] = {}
+    for one in waiting:
+        plans = [] if one.plans is None else list(one.plans(bench))
+        several = sum(len(bench.seeds_of(plan)) for plan in plans)
+        for plan in plans:
+            for seed in bench.seeds_of(plan):
+                settings = plan.settings(bench.size, seed)
+                name = digest(settings)
+                if name not in found and not is_known(settings, bench.cache):
+                    found[name] = Job(f"{one.id}: {plan.label}, seed {seed}", 0.8 * one.seconds / several, settings)
+    return sorted(found.values(), key=lambda job: -job.cost)
+
+
+def _spread(jobs: Sequence[Job], bench: Workbench, out: Path, processes: int, clock: Clock) -> None:
+    """Carries out jobs, the longest first, here or in worker processes that end with this one."""
+    ordered = sorted(jobs, key=lambda job: -job.cost)
+    if processes <= 1 or len(ordered) <= 1:
+        for job in ordered:
+            _work(job, bench, out)
+            clock.tick(job)
+        return
+    for number in run_all([(k, _work, (job, bench, out)) for k, job in enumerate(ordered)], processes):
+        clock.tick(ordered[number])
+
+
+def _work(job: Job, bench: Workbench, out: Path) -> None:
+    if job.settings is None:
+        make(experiment(job.name), bench, out)
+    else:
+        train(job.settings, bench.cache)
+
+
+def _minutes(seconds: float) -> str:
+    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"

@@ -1,0 +1,142 @@
+"""The scoreboard: of all numbers that the sources print, how many were run at the source's size, and how many were met.
+
+    python -m sordino_lab.scoreboard          prints it, for the results that come with the package
+
+A number is met if ours is within 1 point of an accuracy, within 5 % of any other number, or within two standard errors of
+our mean over seeds. `published.json` lists the numbers; every one is compared in an experiment under the same words.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sordino_lab import store
+from sordino_lab.catalogue import experiments
+from sordino_lab.experiment import Compared, outcome
+from sordino_lab.size import Size
+
+PUBLISHED = Path(__file__).parent / "published.json"
+MET, MISSED, NOT_RUN = "met", "missed", "not run at the source's size"
+POINTS, SHARE, ERRORS = 1.0, 0.05, 2.0
+
+_CHAOTIC = (
+    "At learning rate 1 and C = 7.5 the noise throws the network about: the loss goes from 1.5 up to 3.8 and down to 2.2, "
+    "so that seeds end points apart; one seed so far"
+)
+REASONS: Mapping[tuple[str, str], str] = {
+    ("sorted-mnist-median", "accuracy, DP-SGD, lr 1"): _CHAOTIC,
+    ("sorted-mnist-median", "loss, DP-SGD, lr 1"): _CHAOTIC,
+}
+"""Why a number is missed, by id and words, as far as that was looked into."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number that a source prints."""
+
+    id: str
+    what: str
+    published: float
+    where: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A published number, and what became of it."""
+
+    number: Published
+    status: str
+    ours: Compared | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it was missed, as far as that is known."""
+        return REASONS.get((self.number.id, self.number.what), "") if self.status == MISSED else ""
+
+
+@cache
+def published_numbers() -> tuple[Published, ...]:
+    """Returns every number that the sources print, in the order of the papers."""
+    rows = [Published(**row) for row in json.loads(PUBLISHED.read_text("utf-8"))]
+    order = {name: place for place, name in enumerate(experiments())}
+    return tuple(sorted(rows, key=lambda row: order[row.id]))
+
+
+def score(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
+    """Returns what became of every published number, given results by id."""
+    found = []
+    for number in published_numbers():
+        result = results.get(number.id)
+        ours = None
+        if result is not None and store.is_source_size(Size(result["size"]), experiments()[number.id]):
+            ours = next((one for one in outcome(result).compared if _is_same(one, number)), None)
+        if ours is None or (ours.ours is None):
+            found.append(Score(number, NOT_RUN if ours is None else MISSED, ours))
+        else:
+            found.append(Score(number, MET if is_met(ours) else MISSED, ours))
+    return found
+
+
+def is_met(one: Compared) -> bool:
+    """Whether our number is as near to the published one as the module says."""
+    gap = one.difference
+    if gap is None:
+        return False
+    allowed = POINTS if one.unit == "%" else SHARE * abs(one.published)
+    if abs(gap) <= allowed * (1 + 1e-9):
+        return True
+    several = one.spread is not None and one.seeds is not None and one.seeds > 1
+    return several and abs(gap) <= ERRORS * (one.spread or 0.0) / math.sqrt(one.seeds or 1)
+
+
+def summary(scores: Sequence[Score]) -> str:
+    """Returns the scoreboard in one sentence."""
+    run = [one for one in scores if one.status != NOT_RUN]
+    met = [one for one in run if one.status == MET]
+    share = f" ({100 * len(met) / len(run):.0f} %)" if run else ""
+    return (
+        f"Of {len(scores)} numbers that the sources print, {len(run)} were run at the source's own size and network, and "
+        f"{len(met)} of these{share} were met: within {POINTS:g} point of accuracy, {100 * SHARE:g} % of other numbers, or "
+        f"two standard errors."
+    )
+
+
+def table(scores: Sequence[Score]) -> str:
+    """Returns the scoreboard as Markdown: a row for each id, then every number that was missed."""
+    names = list(dict.fromkeys(one.number.id for one in scores))
+    rows = []
+    for name in names:
+        some = [one.status for one in scores if one.number.id == name]
+        rows.append(f"| `{name}` | {len(some)} | {some.count(MET)} | {some.count(MISSED)} | {some.count(NOT_RUN)} |")
+    head = "| id | published | met | missed | not run |\n|---|---|---|---|---|\n" + "\n".join(rows)
+    missed = [
+        f"- `{one.number.id}`: {one.number.what}: {_ours(one.ours)}, published {one.number.published:g} "
+        f"({one.number.where}){'. ' + one.reason if one.reason else ''}"
+        for one in scores
+        if one.status == MISSED
+    ]
+    return f"{summary(scores)}\n\n{head}" + ("\n\nMissed:\n\n" + "\n".join(missed) if missed else "")
+
+
+def _ours(one: Compared | None) -> str:
+    if one is None or one.ours is None:
+        return "diverged"
+    return f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "") + (f" {one.unit}" if one.unit else "")
+
+
+def _is_same(one: Compared, number: Published) -> bool:
+    """Whether a row of a result is about a published number; its words may go on, for instance with the ε reached."""
+    words = one.what == number.what or one.what.startswith(f"{number.what}, ε = ")
+    return words and one.published == number.published
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(score(store.read(store.SHIPPED))) + "\n")

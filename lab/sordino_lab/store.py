@@ -1,0 +1,85 @@
+"""Results: one JSON for each experiment, those that came with the package and those run here, the latter first."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sordino.app.report import panel_figures
+from sordino.app.report.panels import panel
+from sordino.app.runs import atomic_files
+from sordino.app.runs.environment import processor
+from sordino.version import __version__
+from sordino_lab.catalogue import experiments
+from sordino_lab.experiment import Experiment, Outcome
+from sordino_lab.size import Size
+
+SHIPPED = Path(__file__).parent / "results"
+OUT = Path("lab")
+
+
+def cache_folder() -> Path:
+    """Where runs are kept: $SORDINO_CACHE or ~/.cache/sordino, in `lab`."""
+    base = os.environ.get("SORDINO_CACHE")
+    return (Path(base) if base else Path.home() / ".cache" / "sordino") / "lab"
+
+
+def note(size: Size, one: Experiment) -> str:
+    """What is written on every figure of a reduced run."""
+    left_out = one.middle or one.reduced if size is Size.MIDDLE else one.reduced
+    if size is Size.FULL or left_out.startswith("nothing"):
+        return ""
+    return f"reduced ({size.value}): {left_out}"
+
+
+def is_source_size(size: Size, one: Experiment) -> bool:
+    """Whether a run of this size is what the source ran: nothing reduced, and the source's own network and data."""
+    return size is not Size.TINY and not note(size, one) and not one.differs
+
+
+def withhold_verdicts(one: Experiment, found: Outcome, size: Size) -> Outcome:
+    """Returns the outcome without verdicts where the run is not what the source ran.
+
+    Below the source's size, or on another network, what comes out neither confirms nor refutes a sentence of the source.
+    """
+    if is_source_size(size, one):
+        return found
+    return replace(found, findings=[replace(finding, holds=None) for finding in found.findings])
+
+
+def table(one: Experiment, found: Outcome, size: Size, seconds: float) -> dict[str, Any]:
+    """Returns the JSON of an experiment; verdicts are withheld where it is not what the source ran."""
+    found = withhold_verdicts(one, found, size)
+    head = {
+        "size": size.value,
+        "version": __version__,
+        "seconds": round(seconds, 1),
+        "processor": processor(),
+        "note": note(size, one),
+    }
+    return {**one.facts(), **head, **found.table()}
+
+
+def write(folder: Path, result: Mapping[str, Any]) -> list[Path]:
+    """ID.json, ID.png and ID.svg."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result['id']}.json"
+    atomic_files.write(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    panels = [panel(one) for one in result["panels"]]
+    return [path, *panel_figures.save(panels, folder, result["id"], result["note"], result["title"])]
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """Results by id in the order of the papers: of the folder, and of the package where the folder has none."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in experiments():
+        for place in (folder, SHIPPED):
+            path = place / f"{name}.json"
+            if path.is_file():
+                found[name] = json.loads(path.read_text("utf-8"))
+                break
+    return found

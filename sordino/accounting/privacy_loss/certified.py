@@ -1,0 +1,199 @@
+"""Certified bounds on ε and δ of phases in one direction: a search for the best setting, and what it is held against.
+
+Every setting gives an upper bound that holds; the smallest counts. The lower bound comes from other settings, and both
+have to agree with what `consistency` knows by other means.
+
+**Privacy:** a search only decides how tight the bounds are. Bounds that contradict each other are not returned.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+from sordino.accounting.privacy_loss.closed import lone_gaussian, one_release_epsilon
+from sordino.accounting.privacy_loss.compose import LONGEST
+from sordino.accounting.privacy_loss.consistency import (
+    COARSE,
+    LONGEST_CHECK,
+    MOST_PARTS,
+    least_delta,
+    markov_delta,
+    markov_epsilon,
+    part_epsilon,
+    part_epsilons,
+)
+from sordino.accounting.privacy_loss.lattice import Sampled
+from sordino.accounting.privacy_loss.lossdist import Setting, choose, lower, upper
+from sordino.accounting.privacy_loss.pairs import GaussianPair
+from sordino.accounting.privacy_loss.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
+from sordino.accounting.privacy_loss.soundness import at_most
+from sordino.accounting.privacy_loss.sums import BELOW
+
+CUT = 1e-5  # share of δ that truncated tails may cost
+_ASTRAY = 0.1  # relative distance between guess and answer at which the guess is improved
+_TRIES = 6
+_HEAVY_LENGTH = 1 << 20
+_GAP = 8e-4  # relative gap at which one lower bound is enough
+SENSELESS, _SHORT = 1000.0, 1 << 19  # ε that protects nobody, and the transform that is long enough for it
+_LEAST_LOG_DELTA, _LEAST_DELTA = -690.0, 1e-280
+
+
+def directions(phases: Phases) -> tuple[bool, ...]:
+    """Removing a record, and adding one unless that is the same."""
+    return (False,) if all(sampled.symmetric for sampled, _ in phases) else (False, True)
+
+
+def adding_at_most(phases: Phases) -> float:
+    """When a record is added, a sampled release never loses more than −log(1−q)."""
+    return math.fsum(
+        count * -math.log1p(-sampled.rate) if sampled.rate < 1 and not sampled.subset else math.inf
+        for sampled, count in phases
+    )
+
+
+def _surely_zero(phases: Phases, delta: float) -> bool:
+    """δ(0) is at most the sum of the single releases' total variations."""
+    total = 0.0
+    for sampled, count in phases:
+        one = math.erf(sampled.pair.mu / math.sqrt(8)) if isinstance(sampled.pair, GaussianPair) else 1.0
+        total += count * sampled.rate * one
+    return total <= delta
+
+
+def sum_of_parts(phases: Phases, delta: float, tolerance: float, low: float, high: float) -> float:
+    """The sum of the phases' ε when they share δ equally: basic composition, valid too."""
+    if not 1 < len(phases) <= MOST_PARTS:
+        return math.inf
+    # at all of δ each, and from below: known already, and mostly enough
+    if high <= math.fsum(part_epsilon(sampled, count, False, delta) for sampled, count in phases):
+        return math.inf
+    share = delta / len(phases)
+    total = math.inf
+    for rough in (COARSE, tolerance):
+        total = math.fsum(_phase_epsilon(sampled, count, share, rough) for sampled, count in phases)
+        at_most(low, total, "a composition, and the sum of its parts")
+        if high < (1 - 2 * COARSE) * total:
+            break
+    return total
+
+
+@lru_cache(maxsize=4096)
+def _phase_epsilon(sampled: Sampled, count: int, delta: float, tolerance: float) -> float:
+    """An upper bound on ε of one phase alone."""
+    phases: Phases = ((sampled, count),)
+    if lone_gaussian(phases) is not None:
+        return one_release_epsilon(sampled, delta)
+    high = 0.0
+    for add in directions(phases):
+        if not add or adding_at_most(phases) > high:
+            high = max(high, phases_epsilon(phases, add, delta, tolerance, None, LONGEST_CHECK)[1])
+    return high
+
+
+def phases_epsilon(
+    phases: Phases, add: bool, delta: float, tolerance: float, known: float | None, longest: int = LONGEST
+) -> tuple[float, float]:
+    """Bounds on ε in one direction; with `known`, a lower bound worth more than that one if there is any."""
+    if _surely_zero(phases, delta):
+        return 0.0, 0.0
+    cut = CUT * delta / sum(count for _, count in phases)
+    whole = Estimate(phases, add, cut)
+    saddle = whole.at_delta(delta)
+    heavy = is_heavy(phases, add, cut, delta, whole, saddle.theta)
+    search = _Search(phases, add, cut, delta, tolerance)
+    longest = longest if saddle.epsilon < SENSELESS else min(longest, _SHORT)
+    search.run(whole, saddle, min(_HEAVY_LENGTH, longest) if heavy else longest)
+    if heavy and (search.ever_astray or search.longest >= _HEAVY_LENGTH // 2):
+        apart = locate(phases, add, cut, delta)
+        if apart is not None:
+            search.run(*apart, longest)
+    if add and known is None:
+        return 0.0, search.high  # parts were looked at when the record was removed, which mostly costs more
+    floor = max(part_epsilons(phases, add, delta, saddle.theta, cut))
+    at_most(floor, search.high, "one part of a composition, and the whole of it")
+    if known is None:
+        return floor, search.high
+    low, ceiling = max(floor, known), markov_epsilon(phases, add, delta)
+    if 0 < search.high < math.inf:
+        for found, setting in sorted(search.settings, key=lambda pair: pair[0]):
+            if search.high - low <= _GAP * search.high:
+                break
+            low = max(low, lower(phases, add, setting.elsewhere(min(found, 2 * search.high)), longest).epsilon(delta))
+    if low > known:
+        at_most(low, ceiling, "a composition, and what Markov's inequality allows it")
+    return low, min(search.high, ceiling)
+
+
+class _Search:
+    """Upper bounds on ε at several settings; every one of them holds, the smallest counts."""
+
+    def __init__(self, phases: Phases, add: bool, cut: float, delta: float, tolerance: float) -> None:
+        self.phases, self.add, self.cut, self.delta, self.tolerance = phases, add, cut, delta, tolerance
+        self.high = math.inf
+        self.settings: list[tuple[float, Setting]] = []
+        self.astray = self.ever_astray = False
+        self.longest = 0
+
+    def run(self, estimate: Estimate, saddle: Saddle, longest: int) -> None:
+        """Compose at a saddle point, and again nearer to the answer while the guess was bad."""
+        guess = saddle.epsilon
+        for attempt in range(_TRIES):
+            setting = choose(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
+            bound = upper(self.phases, self.add, setting, longest)
+            self.longest = max(self.longest, bound.length)
+            found = bound.epsilon(self.delta)
+            self.high = min(self.high, found)
+            known = found > max(0.0, bound.floor)  # or δ at the smallest ε resolved is small enough
+            self.settings.append((found, setting))
+            self.astray = found > 0 and (not known or abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std))
+            if not self.astray or math.isinf(found):
+                break
+            self.ever_astray = True
+            guess = found if known else (0.25 * min(guess, found) if attempt < _TRIES - 2 else 0.0)
+            saddle = near(estimate, guess, self.delta)
+
+
+def phases_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
+    """Bounds on δ in one direction."""
+    steps = sum(count for _, count in phases)
+    log_delta, cut = -23.0, 1e-17 / steps
+    for _ in range(6):
+        estimate = Estimate(phases, add, cut)
+        saddle = estimate.at_epsilon(epsilon)
+        found = min(0.0, max(_LEAST_LOG_DELTA, saddle.log_delta))
+        cut = max(math.exp(found) * CUT / steps, 1e-300)
+        if abs(found - log_delta) < 0.5:
+            break
+        log_delta = found
+    settings = [choose(phases, add, saddle, estimate.std, cut, tolerance)]
+    if is_heavy(phases, add, cut, math.exp(found), estimate, saddle.theta):
+        limit = jump_limit(phases, add, cut, math.exp(found))
+        bulk = Estimate(phases, add, cut, limit)
+        if bulk.jumps:
+            apart = near(bulk, epsilon, math.exp(found))
+            settings.append(choose(phases, add, apart, bulk.std, cut, tolerance))
+    if estimate.mean > epsilon:
+        # below the mean loss a slight tilt is enough, and a strong one would not resolve ε
+        settings = [replace(one, theta=min(one.theta, 0.5 * BELOW / (estimate.mean - epsilon))) for one in settings]
+    low, high = 0.0, 1.0
+    furthest = max(float(loss.max()) for loss, _, _ in estimate.parts)
+    longest = _HEAVY_LENGTH if max(epsilon, abs(estimate.mean), furthest) < SENSELESS else _SHORT
+    for setting in settings:
+        high = min(high, upper(phases, add, replace(setting, centre=epsilon), longest).delta(epsilon))
+        if want_lower:
+            low = max(low, lower(phases, add, setting.elsewhere(epsilon), longest).delta(epsilon))
+    floor = least_delta(phases, add, epsilon, saddle.theta, cut)
+    _agree(max(low, floor), high)
+    if not want_lower:
+        return floor, high
+    low, ceiling = max(low, floor), markov_delta(phases, add, epsilon)
+    _agree(low, ceiling)
+    return low, min(high, ceiling)
+
+
+def _agree(low: float, high: float) -> None:
+    """Compared as logarithms: a δ of 1e-12 above one of 1e-15 is a contradiction too."""
+    if low > _LEAST_DELTA:
+        at_most(math.log(low), math.log(max(high, _LEAST_DELTA)), "logarithms of a lower and an upper bound on δ")

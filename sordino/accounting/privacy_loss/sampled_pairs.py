@@ -1,0 +1,228 @@
+"""Pairs that are mixtures already: Poisson sampling seen by a pair of records, by a group, or inside a mixture.
+
+Replace-one under Poisson sampling: (1−q)N(0)+qN(1) against (1−q)N(0)+qN(−1) (Lebeda et al. 2024; dp_accounting).
+A group of k records: Σ Binomial(k,q)(i)·N(i) against N(0) (Ganesh 2024). Several releases on one draw: the product.
+
+**Privacy:** `product` spreads every factor over a lattice of λ so that the cell masses under P and under Q are both
+kept: the spread pair can be processed into the original one, whichever of the two stands first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.special import gammaln, ndtr
+
+from sordino.accounting.privacy_loss.lattice import Sampled, base_ratio, sampled_loss
+from sordino.accounting.privacy_loss.pairs import TAIL, Array, DiscretePair, Pair, differences, resolving
+
+_NATIVE = 1200
+_BISECTIONS = 80
+_OVERFLOW = 700.0
+_PRODUCT_CELLS = 48  # per standard deviation of the narrowest factor
+_LONGEST_PRODUCT = 200_000
+
+
+@dataclass(frozen=True)
+class PoissonReplacePair:
+    """(1−q)N(0)+qN(μ) against (1−q)N(0)+qN(−μ)."""
+
+    rate: float
+    mu: float
+    symmetric: bool = field(default=True, init=False)
+
+    def _z(self, edges: Array) -> Array:
+        # e^λ = (1−q+c·y)/(1−q+c/y) with y = e^{μz}, c = q·e^{−μ²/2}:  log y = λ/2 + asinh((1−q)sinh(λ/2)/c)
+        half = np.abs(edges) / 2
+        with np.errstate(divide="ignore"):
+            log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
+            log_s = log_sinh + math.log((1 - self.rate) / self.rate) + self.mu**2 / 2
+        arc = np.where(log_s > 300, log_s + math.log(2), np.arcsinh(np.exp(np.minimum(log_s, 300.0))))
+        return np.sign(edges) * (half + arc) / self.mu
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        z, q = self._z(edges), self.rate
+        none = differences(ndtr(z), ndtr(-z))
+        low = differences(ndtr(z + self.mu), ndtr(-z - self.mu))
+        high = differences(ndtr(z - self.mu), ndtr(self.mu - z))
+        return (1 - q) * none + q * low, (1 - q) * none + q * high
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        z = resolving((-self.mu, 0.0, self.mu), _NATIVE // 2)
+        half = self.mu**2 / 2
+        return sampled_loss(self.rate, self.mu * z - half) - sampled_loss(self.rate, -self.mu * z - half)
+
+
+@dataclass(frozen=True)
+class GroupPair:
+    """Σᵢ wᵢ N(iμ) against N(0), i ~ Binomial(size, rate): a whole group under Poisson sampling."""
+
+    rate: float
+    mu: float
+    size: int
+    symmetric: bool = field(default=False, init=False)
+
+    def _weights(self) -> Array:
+        i = np.arange(self.size + 1)
+        log_choose = gammaln(self.size + 1) - gammaln(i + 1) - gammaln(self.size - i + 1)
+        log_miss = math.log1p(-self.rate) if self.rate < 1 else -1e9
+        return np.asarray(log_choose + i * math.log(self.rate) + (self.size - i) * log_miss)
+
+    def _ratio(self, z: Array) -> Array:
+        i = np.arange(self.size + 1)[:, None]
+        exponent = self._weights()[:, None] + i * self.mu * z - (i * self.mu) ** 2 / 2
+        top = exponent.max(axis=0)
+        return np.asarray(top + np.log(np.exp(exponent - top).sum(axis=0)))
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        far = TAIL + 2 + self.size * self.mu
+        low, high = np.full(len(edges), -far), np.full(len(edges), far)
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            left = self._ratio(middle) <= edges
+            low, high = np.where(left, middle, low), np.where(left, high, middle)
+        z = (low + high) / 2
+        p = np.zeros(len(edges) + 1)
+        for i, log_weight in enumerate(self._weights()):
+            p += math.exp(log_weight) * differences(ndtr(z - i * self.mu), ndtr(i * self.mu - z))
+        return differences(ndtr(z), ndtr(-z)), p
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        centres = self.mu * np.arange(self.size + 1)
+        edges = np.unique(self._ratio(resolving([float(centre) for centre in centres], _NATIVE // 2)))
+        return np.insert(edges, 0, edges[0] - 1e-9 * max(abs(float(edges[0])), 1e-9))
+
+
+@dataclass(frozen=True)
+class SampledPair:
+    """A Poisson-sampled pair as a pair of its own, to be mixed with others."""
+
+    pair: Pair
+    rate: float
+    symmetric: bool = field(default=False, init=False)
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        q, p = self.pair.masses(base_ratio(self.rate, edges))
+        return q, (1 - self.rate) * q + self.rate * p
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        edges = sampled_loss(self.rate, self.pair.native())
+        return np.unique(np.concatenate((edges, [edges[0] - 1e-12])))
+
+
+@dataclass(frozen=True, eq=False)
+class Directed:
+    """Two pairs: one bounds what is seen when a record is removed, the other what is seen when it is added."""
+
+    removing: Pair
+    adding: Pair
+    symmetric: bool = False
+
+    def facing(self, add: bool) -> Pair:
+        """Returns the pair for one direction."""
+        return self.adding if add else self.removing
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`; of the pair for removing."""
+        return self.removing.masses(edges)
+
+    def native(self) -> Array:
+        """See `Pair`; of the pair for removing."""
+        return self.removing.native()
+
+
+@dataclass(frozen=True, eq=False)
+class Between:
+    """A pair that dominates the true one, for upper bounds, with one that the true one dominates, for lower bounds."""
+
+    upper: Pair
+    lower: Pair
+    symmetric: bool = False
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """See `Pair`."""
+        return self.upper.masses(edges)
+
+    def native(self) -> Array:
+        """See `Pair`."""
+        return self.upper.native()
+
+
+def spread(pair: Pair, step: float, low: int, high: int) -> tuple[Array, Array, float, float]:
+    """The pair on the lattice step·{low, …, high}, both masses of every cell kept, tails sent to 0 and ∞.
+
+    P- and Q-masses, and what P and Q have elsewhere. Splits are written with the smaller of both masses on top of the
+    larger one, so that no exponential leaves the floating range.
+    """
+    edges = np.arange(low, high + 1) * step
+    a, b = pair.masses(edges)
+    inner_a, inner_b, width = a[1:-1], b[1:-1], -math.expm1(-step)
+    falling, rising = np.exp(-np.maximum(edges, 0.0)), np.exp(np.minimum(edges, 0.0))
+    # λ ≤ 0: Q-mass u at the upper edge from (A − u)r₀ + u·r₁ = B; λ > 0: P-mass likewise
+    ratio = np.exp(np.minimum(edges[1:], step))
+    grow = width * ratio
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+        up_q = np.clip((inner_b - inner_a * rising[:-1]) / grow, 0.0, inner_a)
+        positive = np.where(edges[:-1] > 0, inner_a * np.exp(np.minimum(edges[:-1], _OVERFLOW)), 0.0)
+        up_p = np.clip((inner_b - np.minimum(positive, inner_b)) / width, 0.0, inner_b)
+    above = edges[:-1] > 0
+    p, q = np.zeros(len(edges)), np.zeros(len(edges))
+    low_q = np.where(above, 0.0, up_q)
+    q[1:] += low_q
+    q[:-1] += np.where(above, 0.0, inner_a - up_q)
+    p[1:] += low_q * ratio
+    p[:-1] += np.where(above, 0.0, (inner_a - up_q) * rising[:-1])
+    high_p = np.where(above, up_p, 0.0)
+    p[1:] += high_p
+    p[:-1] += np.where(above, inner_b - up_p, 0.0)
+    q[1:] += high_p * falling[1:]
+    q[:-1] += np.where(above, (inner_b - up_p) * falling[:-1], 0.0)
+    lowest = min(b[0] / max(rising[0], 1e-300), a[0])
+    q[0] += lowest
+    p[0] += b[0]
+    kept = min(float(a[-1]) * math.exp(min(float(edges[-1]), _OVERFLOW)), float(b[-1]))
+    p[-1] += kept
+    q[-1] += a[-1]
+    return p, q, max(0.0, float(b[-1]) - kept), max(0.0, float(a[0] - lowest))
+
+
+def product(parts: Sequence[tuple[Pair, int]]) -> Between:
+    """Independent releases on the same draw as one pair: λ adds up. Spread for upper bounds, binned for lower ones."""
+    natives = [(Sampled(pair).native(False, 1e-40), pair, count) for pair, count in parts]
+    step = min(native.std for native, _, _ in natives) / _PRODUCT_CELLS
+    width = sum((native.high - native.low) * count for native, _, count in natives)
+    step = max(step, width / _LONGEST_PRODUCT)
+    p, q, binned_p, binned_q = (np.ones(1) for _ in range(4))
+    start, finite, kept = 0, 1.0, 1.0
+    for native, pair, count in natives:
+        low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
+        spread_p, spread_q, infinite, lost = spread(pair, step, low, high)
+        bin_q, bin_p = getattr(pair, "lower", pair).masses(np.arange(low, high + 1) * step)
+        start += count * low
+        finite, kept = finite * (1 - infinite) ** count, kept * (1 - lost) ** count
+        for _ in range(count):
+            p, q = np.convolve(p, spread_p), np.convolve(q, spread_q)
+            binned_p, binned_q = np.convolve(binned_p, bin_p), np.convolve(binned_q, bin_q)
+    values = (start + np.arange(len(p))) * step
+    upper = DiscretePair(values, p, q, 1 - finite, 1 - kept)
+    return Between(upper, _binned(binned_p, binned_q))
+
+
+def _binned(p: Array, q: Array) -> DiscretePair:
+    """A pair from the masses of bins, in the order of their ratio; Q from above where floats end."""
+    q = np.maximum(q, 1e-290)
+    keep = p > 1e-290
+    rest = float(q[~keep].sum())
+    p, q = p[keep], q[keep]
+    values = np.log(p) - np.log(q)
+    order = np.argsort(values, kind="stable")
+    return DiscretePair(values[order], p[order], q[order], 0.0, rest)

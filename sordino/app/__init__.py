@@ -1,0 +1,1 @@
+"""The application: command line, runs, reports, planner and data. The library never imports it."""

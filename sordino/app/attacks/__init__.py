@@ -1,0 +1,1 @@
+"""Attacks on training runs, as risk reports: membership inference, model inversion, a game."""

@@ -1,0 +1,131 @@
+"""The membership game: a coin decides whether a record is one that the network was trained on. You guess.
+
+The attacker–oracle game by which differential privacy is defined, on a trained run: each round shows a record and what the
+network says of it, and asks. At the end stand your score, the loss threshold's, and the best that the claim allows any
+attacker: 1 − the smallest mean of both errors on the claim's trade-off curve.
+
+Privacy: the page shows records of the training set. It is as secret as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sordino.accounting.tradeoff import Tradeoff, tradeoff
+from sordino.app.attacks.membership_inference import Target, target
+from sordino.app.report.templates import environment
+from sordino.attacks import scores
+from sordino.rng.streams import Rng
+
+_SHADES = " .:-=+*#%@"
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One record, its class, what the network says, and the coin."""
+
+    picture: list[list[float]] | None  # rows of numbers from 0 to 1
+    label: int
+    predicted: int
+    confidence: float
+    member: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Game:
+    """Rounds on one run."""
+
+    name: str
+    epsilon: float | None
+    rounds: tuple[Round, ...]
+    threshold: float
+    """Of the confidence, chosen on records that are not played with."""
+    best: float | None
+    """The largest share of right guesses that the claim allows; None without a claim."""
+
+    def machine(self) -> float:
+        """How many the loss threshold gets right."""
+        return float(np.mean([(r.confidence > self.threshold) == r.member for r in self.rounds]))
+
+
+def most_right(curve: Tradeoff) -> float:
+    """1 − min over α of (α + f(α))/2: with a fair coin nobody is right more often.
+
+    >>> import numpy as np
+    >>> round(most_right(Tradeoff(np.array([0.0]), np.array([0.2]))), 3)
+    0.6
+    """
+    grid = np.linspace(0, 1, 2001)
+    return float(1 - ((grid + curve(grid)) / 2).min())
+
+
+def new_game(folder: str | Path, rounds: int = 12, *, seed: int | None = None) -> Game:
+    """Deal the rounds of a game on a run, by coins of its own."""
+    of = target(folder)
+    rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
+    with torch.no_grad():
+        logits = torch.cat([of.model(chunk) for chunk in of.x.split(1000)]).double().numpy()
+    phi = scores.probability(scores.confidence(logits, of.y.numpy()))
+    inside, outside = rng.permutation(len(phi) // 2), rng.permutation(len(phi) // 2) + len(phi) // 2
+    held = np.concatenate([inside[rounds:], outside[rounds:]])
+    coins = rng.uniform(rounds) < 0.5
+    dealt = [int(inside[i] if coin else outside[i]) for i, coin in enumerate(coins)]
+    guarantee = of.evidence.guarantee
+    return Game(
+        of.evidence.name,
+        None if guarantee is None else guarantee.epsilon,
+        tuple(_round(of, i, logits, phi) for i in dealt),
+        _threshold(phi[held], of.member[held]),
+        None if guarantee is None else most_right(tradeoff(guarantee.event)),
+    )
+
+
+def play(game: Game, ask: Callable[[str], str], say: Callable[[str], None]) -> float:
+    """In the terminal: i for in, o for out, q to stop; returns the share that was right."""
+    right = done = 0
+    for number, one in enumerate(game.rounds, 1):
+        if one.picture is not None:
+            say("\n".join("".join(_SHADES[min(9, int(10 * v))] * 2 for v in row) for row in one.picture[::2]))
+        sure = f"the network says {one.predicted}, and gives its class, {one.label}, {one.confidence:.1%}"
+        answer = (
+            ask(f"round {number} of {len(game.rounds)}: {sure}. Was it trained on? [i]n / [o]ut / [q]uit ")
+            .strip()
+            .lower()
+        )
+        if answer.startswith("q"):
+            break
+        done += 1
+        good = answer.startswith("i") == one.member
+        right += good
+        say(f"{'right' if good else 'wrong'}: it was {'in' if one.member else 'out'}")
+    said = f"you: {right} of {done}; the loss threshold: {game.machine():.0%} of all rounds; guessing: 50 %"
+    say(said + ("" if game.best is None else f"; nobody, in the long run: more than {game.best:.1%}"))
+    return right / done if done else 0.0
+
+
+def page(game: Game) -> str:
+    """The game as one HTML page that loads nothing."""
+    table: list[dict[str, Any]] = [vars(one) for one in game.rounds]
+    made = environment().get_template("game.html.jinja")
+    return made.render(game=game, rounds=table, machine=game.machine(), title="Was it trained on?")
+
+
+def _round(of: Target, i: int, logits: Any, phi: Any) -> Round:
+    picture = None
+    if of.x.dim() == 4 and of.x.shape[1] == 1:
+        x = of.x[i, 0].float()
+        picture = [[round(float(v), 2) for v in row] for row in (x - x.min()) / (x.max() - x.min() + 1e-9)]
+    return Round(picture, int(of.y[i]), int(logits[i].argmax()), float(phi[i]), bool(of.member[i]))
+
+
+def _threshold(phi: Any, member: Any) -> float:
+    """The confidence at which most of these would be told apart."""
+    order = np.argsort(phi)
+    gain = np.cumsum(np.where(member[order], -1, 1))
+    return float(phi[order][int(np.argmax(gain))])

@@ -1,0 +1,131 @@
+"""Membership inference on a run: who was trained on? Loss threshold, LiRA and RMIA, beside what the claim allows.
+
+Members are records the run was trained on, others are records like them that it was not; scores are of the final network.
+The claim's trade-off curve is the ceiling: whatever the attack, true positives ≤ 1 − f(false positives).
+
+Privacy: a risk report about natural records. An attack under the ceiling proves nothing; one above it, beyond its
+confidence, would contradict the claim, if members and others differ in nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+
+from sordino.accounting.tradeoff import Tradeoff, tradeoff
+from sordino.app.report.evidence import Evidence, read
+from sordino.app.runs.directory import CONFIG, MODEL
+from sordino.app.runs.problem import build
+from sordino.app.runs.run_data import run_data
+from sordino.app.runs.settings import read as read_config
+from sordino.attacks import scores
+from sordino.attacks.roc import Roc
+from sordino.attacks.shadows import head_inputs, shadow_heads
+
+RATES = (0.001, 0.01, 0.1)
+MOST = 1000
+"""Members, and as many others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Membership:
+    """What the attacks reached."""
+
+    name: str
+    epsilon: float | None
+    rocs: dict[str, Roc]
+    ceiling: Tradeoff | None
+
+    def __str__(self) -> str:
+        claimed = "no guarantee" if self.epsilon is None else f"claimed ε = {self.epsilon:.3f}"
+        first = next(iter(self.rocs.values()))
+        lines = [
+            f"membership inference on {self.name} ({claimed}): {len(first.members)} members, {len(first.others)} others",
+            "  true positives at false positives of "
+            + ", ".join(f"{rate:g}" for rate in RATES)
+            + "; area under the curve",
+        ]
+        for name, roc in self.rocs.items():
+            found = "  ".join(f"{roc.at(rate):7.4f}" for rate in RATES)
+            lines.append(f"  {name:<8} {found}   {roc.area:.3f}")
+        if self.ceiling is not None:
+            lines.append("  ceiling  " + "  ".join(f"{float(self.ceiling.power(rate)):7.4f}" for rate in RATES))
+        lines.append("  a risk report: what these attacks reach on these records, not what others could")
+        return "\n".join(lines)
+
+    def table(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "epsilon": self.epsilon,
+            "members": len(next(iter(self.rocs.values())).members),
+            "rates": list(RATES),
+            "attacks": {name: [roc.at(rate) for rate in RATES] for name, roc in self.rocs.items()},
+            "area": {name: roc.area for name, roc in self.rocs.items()},
+            "ceiling": None if self.ceiling is None else [float(self.ceiling.power(rate)) for rate in RATES],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A run's network with records it was trained on, and others."""
+
+    evidence: Evidence
+    model: torch.nn.Module
+    x: torch.Tensor
+    y: torch.Tensor
+    member: NDArray[np.bool_]
+    classes: int
+
+
+def target(folder: str | Path, most: int = MOST) -> Target:
+    """Of a finished run. Others are training records that it was not given, if it was given a part; else test records."""
+    evidence = read(folder)
+    settings = read_config(evidence.folder / CONFIG).settings()
+    given = settings.options.records
+    prepared = run_data(settings.recipe, None, lambda _: None, settings.own).prepared
+    model = build(settings.recipe, prepared, settings.options.init_seed).model
+    path = evidence.folder / MODEL
+    if not path.is_file():
+        raise ValueError(f"{evidence.folder}: has no {MODEL}; the run has not finished")
+    model.load_state_dict(safetensors.torch.load_file(path))
+    (x, y), (u, v) = prepared.train.tensors, prepared.test.tensors
+    if given is not None and len(x) > given:
+        (x, u), (y, v) = (x[:given], x[given:]), (y[:given], y[given:])
+    n = min(most, len(x), len(u))
+    member = np.arange(2 * n) < n
+    return Target(
+        evidence, model.eval(), torch.cat([x[:n], u[:n]]), torch.cat([y[:n], v[:n]]), member, prepared.classes
+    )
+
+
+def membership(folder: str | Path, shadows: int = 64, *, seed: int = 0, most: int = MOST) -> Membership:
+    """Attack a run."""
+    of = target(folder, most)
+    with torch.no_grad():
+        logits = torch.cat([of.model(chunk) for chunk in of.x.split(1000)]).double().numpy()
+    labels = of.y.numpy()
+    phi = scores.confidence(logits, labels)
+    found = {"loss": scores.loss(phi)}
+    if shadows:
+        made = shadow_heads(head_inputs(of.model, of.x), of.y, of.classes, shadows, seed)
+        heads = scores.confidence(made.logits, labels)
+        like = scores.aligned(phi, heads)
+        found["LiRA"] = scores.lira(like, heads, made.inside)
+        # The population that RMIA compares with is a part of the others, which is then not judged by it.
+        apart = np.flatnonzero(~of.member)[::4]
+        found["RMIA"] = scores.rmia(like, heads, made.inside, apart)
+    rocs = {}
+    for name, values in found.items():
+        others = ~of.member
+        if name == "RMIA":
+            others[apart] = False
+        rocs[name] = Roc(values[of.member], values[others])
+    guarantee = of.evidence.guarantee
+    ceiling = None if guarantee is None else tradeoff(guarantee.event)
+    return Membership(of.evidence.name, None if guarantee is None else guarantee.epsilon, rocs, ceiling)

@@ -1,0 +1,56 @@
+"""Model inversion: an input that a network takes for a class, by gradient ascent (Fredrikson, Jha & Ristenpart 2015).
+
+    x ← x + η ∂/∂x (z_k(x) − mean of the other z(x) − a ‖x‖² − b TV(x))       z: logits, which do not saturate as ln p does;
+                                                                            TV: total variation: neighbours are alike
+
+What comes out is what the network thinks of the class, an average over many records. Differential privacy does not promise
+that nothing is learnt of a class: that is what training is for. It bounds what is learnt of one record.
+
+Privacy: it asks a released network, and costs nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sordino.app.attacks.membership_inference import target
+
+_STEPS = 200
+_RATE = 0.05
+_LENGTH, _VARIATION = 1e-2, 3e-2
+
+SENTENCE = (
+    "These are pictures of classes, not of persons. Differential privacy does not hide what a class looks like, it bounds "
+    "what the network tells about any one record; pictures that fade under noise are a side effect, not the promise."
+)
+
+
+def invert(folder: str | Path) -> Tensor:
+    """One input for every class, (classes, height, width), from 0 to 1, by a run whose network sees pixels."""
+    of = target(folder, most=1)
+    if of.x.dim() != 4:
+        raise ValueError(
+            f"{of.evidence.folder}: its network sees features, not pixels; need a recipe with features='none'"
+        )
+    model = of.model
+    for p in model.parameters():
+        p.requires_grad_(False)
+    low, high = float(of.x.min()), float(of.x.max())
+    generator = torch.Generator().manual_seed(0)  # not from 0 exactly: there a network of ReLUs may be flat
+    x = (0.1 * torch.randn(of.classes, *of.x.shape[1:], generator=generator)).clamp_(low, high).requires_grad_(True)
+    own = torch.eye(of.classes)
+    wanted = own - (1 - own) / max(1, of.classes - 1)
+    optimizer = torch.optim.Adam([x], lr=_RATE)
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        fit = -(model(x) * wanted).sum()
+        across = (x[..., 1:] - x[..., :-1]).abs().sum() + (x[..., 1:, :] - x[..., :-1, :]).abs().sum()
+        (fit + _LENGTH * x.square().sum() + _VARIATION * across).backward()
+        optimizer.step()
+        with torch.no_grad():
+            x.clamp_(low, high)
+    seen = x.detach().mean(dim=1)
+    return (seen - low) / max(high - low, 1e-12)

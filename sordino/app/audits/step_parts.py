@@ -1,0 +1,115 @@
+"""A step's parts, computed again by other means: who was drawn, what the sum is, what the noise was.
+
+sum      Σ_i min(1, C / ‖g_i‖) g_i: autograd for one record at a time, norms and sum in float64; a gradient that is not
+finite adds nothing
+noise    (released × L − sum) − σ C (1 + slack) z, z by numpy from the run's key, whatever kernel trained
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.clipping.flat import Flat
+from sordino.lots.loading import Loader
+from sordino.per_sample import batch_structure as batches
+from sordino.queries.noisy_sum import NoisySum
+from sordino.release.noise import Gaussian, Noise
+from sordino.release.sensitivity import Sensitivity, Unproven
+from sordino.release.vectors import Grads
+from sordino.rng.streams import Rng
+from sordino.sampling.sampler import Informed
+
+if TYPE_CHECKING:
+    from sordino.app.runs.training_loop import Training
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """What came to the door, what was promised of it, and the noise it was to get."""
+
+    value: Grads
+    sensitivity: Sensitivity | Unproven
+    noise: Noise
+
+
+def draw_again(training: Training, number: int) -> NDArray[np.int64] | None:
+    """The records of lot `number` by the sampler from the run's key; None where the sampler asked the records."""
+    sampler = training.job.sampler
+    if isinstance(sampler, Informed):
+        return None
+    phase = training.private._run.phase
+    assert phase is not None
+    stream = training.private._run.root.child("draws", phase.number)
+    n = len(training.job.data.prepared.train)
+    return next(itertools.islice(sampler.draws(n, stream, phase.position - 1), 1)).indices
+
+
+def flat_bound(training: Training) -> float | None:
+    """The bound of the configuration, where each gradient is cut to it and nothing else is done."""
+    query = training.job.query()
+    plain = isinstance(query, NoisySum) and isinstance(query.weigher, Flat)
+    return training.job.settings.recipe.bound if plain else None
+
+
+def sum_again(training: Training, indices: NDArray[np.int64], seen: Taken) -> float | None:
+    """How far the sum that came to the door is from the oracle's, over the bound; None where the rule is not Flat's."""
+    bound, model = flat_bound(training), training.model
+    if bound is None or training.job.penalty() is not None:
+        return None
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    total = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
+    load = Loader(training.job.data.prepared.train, None)
+    for i in indices:
+        loss = batches.losses(training.job.problem.loss_fn, model, load(np.array([i]))).sum()
+        grads = [g.double() for g in torch.autograd.grad(loss, parameters)]
+        norm = float(torch.sqrt(sum((g.square().sum() for g in grads), torch.zeros((), dtype=torch.float64))))
+        if np.isfinite(norm):
+            for into, g in zip(total, grads, strict=True):
+                into.add_(g, alpha=min(1.0, bound / norm) if norm else 1.0)
+    far = sum(
+        (float((seen.value[name].double() - into).square().sum()) for name, into in zip(names, total, strict=True)), 0.0
+    )
+    return float(np.sqrt(far)) / bound
+
+
+def noise_again(
+    seen: Taken,
+    written: Mapping[str, Tensor],
+    stream: Rng,
+    *,
+    multiplier: float,
+    bound: float | None,
+    expected_batch: float,
+) -> float:
+    """How far the noise is from what the run's settings and key give, over its own length.
+
+    Multiplier and, where the rule is Flat's, bound are those of the configuration, not what the door was told.
+    """
+    assert isinstance(seen.sensitivity, Sensitivity)
+    promised = seen.noise.bound(seen.sensitivity) if bound is None else bound
+    scale = multiplier * promised * (1 + seen.sensitivity.rounding)
+    sizes = [value.numel() for value in seen.value.values()]
+    if isinstance(seen.noise, Gaussian):
+        blocks = [block.clone() for block in stream.normal_blocks(sum(sizes), 1.0)]
+        values = torch.cat(blocks).double()
+    else:
+        values = stream.laplace(sum(sizes)).double()
+    units: Any = seen.sensitivity.units
+    factors = {} if units is None else units({name: value.numel() for name, value in seen.value.items()})
+    off = length = 0.0
+    for (name, value), piece in zip(seen.value.items(), values.split(sizes), strict=True):
+        laid = torch.empty_like(value, dtype=torch.float64)  # in the order of memory
+        laid.as_strided((laid.numel(),), (1,)).copy_(piece)
+        added = written[name].double() * expected_batch * factors.get(name, 1.0) - value.double()
+        off += float((added - scale * laid).square().sum())
+        length += float((scale * laid).square().sum())
+    return float(np.sqrt(off / length))

@@ -1,0 +1,145 @@
+"""`sordino account`: ε of a training run, how it came about, and what looser methods would have said."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.app.cli.accounting_options import AccountantName, NoiseName, SamplingName, accountant, run_event, show
+from sordino.events import Event, Gaussian, to_json
+from sordino.events.training import lots_in_a_pass, training_event
+from sordino.ledger.claims import describe
+from sordino.number_format import rounded_up_to
+
+_LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")
+
+
+def _said(statement: str, number: str, method: Any) -> str:
+    """A bound is worded as a statement about privacy; anything else is a number and says what it is not."""
+    return f"{statement} by {method.name}" if method.is_bound else f"{number} by {method.name}: estimate, no guarantee"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Account for a training run: epsilon at a delta (or delta at an epsilon)."""
+
+    rate: float
+    """Sampling rate: expected batch / dataset size."""
+    multiplier: float
+    """Noise multiplier: noise std / clip bound (for laplace: scale / L1 bound)."""
+    steps: int
+    """Number of noisy steps."""
+    delta: float = 1e-5
+    """δ of the guarantee."""
+    epsilon: float | None = None
+    """Give ε and get δ instead."""
+    accountant: AccountantName = "pld"
+    """Method; pld is the tightest, clt no bound."""
+    sampling: SamplingName = "poisson"
+    """How batches are drawn."""
+    noise: NoiseName = "gaussian"
+    """Kind of noise."""
+    dataset_size: int | None = None
+    """Number of records, for fixed-size batches."""
+    explain: bool = False
+    """Say how the number came about, and what each other method says."""
+    plot: Path | None = None
+    """Write a picture of δ(ε) there (SVG, PDF or PNG)."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Account and print; returns the exit code."""
+        from sordino.accounting import Unsupported
+
+        event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        try:
+            result, lines = self._account(event)
+        except Unsupported as error:
+            print(f"sordino account: {error}", file=sys.stderr)
+            return 2
+        if self.plot is not None:
+            from sordino.app.cli.privacy_figures import profile
+
+            profile(event, self.delta, self.plot)
+            result["plot"] = str(self.plot)
+            lines.append(f"picture: {self.plot}")
+        show(result, self.json, lines)
+        return 0
+
+    def _account(self, event: Event) -> tuple[dict[str, Any], list[str]]:
+        from sordino import accounting
+
+        method = accountant(self.accountant)
+        result: dict[str, Any] = {"accountant": method.name, "is_bound": method.is_bound, "event": to_json(event)}
+        if self.epsilon is not None:
+            found = method.delta(event, self.epsilon)
+            result |= {"epsilon": self.epsilon, "delta": found}
+            lines = [_said(f"({self.epsilon:g}, {_shown(found)})-DP", f"delta = {found:.4g}", method)]
+            if found >= 1:
+                lines = [f"no delta below 1 at epsilon={self.epsilon:g} by {method.name}"]
+        else:
+            found = method.epsilon(event, self.delta)
+            result |= {"epsilon": found, "delta": self.delta}
+            lines = [_said(f"({_shown(found)}, {self.delta:g})-DP", f"epsilon = {found:.4g}", method)]
+            if math.isinf(found):
+                lines = [f"no finite epsilon at delta={self.delta:g} by {method.name}"]
+        relation = accounting.relation_of(event)
+        result["relation"] = str(relation)
+        lines.append(f"neighbours: {relation}")
+        if isinstance(method, accounting.PLD) and self.epsilon is None:
+            low, _ = method.bounds(event, self.delta)
+            result["certified_lower"] = low
+            lines.append(f"certified: {low:.6g} <= epsilon <= {rounded_up_to(6, found)}")
+        if self.sampling == "shuffle":
+            result["shuffle"] = shuffled = self._shuffle()
+            least = f"an attack proves epsilon >= {shuffled['lower_bound']:.4g}"
+            lines.append(f"shuffled batches: {least}; the figure above")
+            lines.append(f"uses no amplification. Poisson sampling would have {shuffled['poisson']:.4g}: not yours.")
+        if self.explain:
+            result["methods"] = self._methods(event)
+            lines += ["", *self._explain(event, result["methods"])]
+        return result, lines
+
+    def _shuffle(self) -> dict[str, float]:
+        from sordino import accounting
+
+        lots = lots_in_a_pass(self.rate)
+        passes = math.ceil(self.steps / lots)
+        lower = accounting.shuffle_lower_bound(self.multiplier, lots, passes, self.delta)
+        by_coins = training_event(self.rate, Gaussian(self.multiplier), self.steps)
+        poisson = accounting.PLD().epsilon(by_coins, self.delta)
+        return {"lower_bound": lower, "poisson": poisson}
+
+    def _methods(self, event: Event) -> list[dict[str, Any]]:
+        from sordino.accounting import Strong, Unsupported
+
+        rows = []
+        for method in [accountant(name) for name in _LOOSER] + [Strong(valid=True)]:  # type: ignore[arg-type]
+            try:
+                rows.append(
+                    {"method": method.name, "epsilon": method.epsilon(event, self.delta), "is_bound": method.is_bound}
+                )
+            except Unsupported as error:
+                rows.append({"method": method.name, "epsilon": math.nan, "is_bound": False, "why": str(error)})
+        return rows
+
+    def _explain(self, event: Event, rows: list[dict[str, Any]]) -> list[str]:
+        lines = [f"event: {describe(event)}", f"every method at delta={self.delta:g}:"]
+        for row in rows:
+            mark = "" if row["is_bound"] else "   (no bound)"
+            epsilon = "no theorem" if math.isnan(row["epsilon"]) else _shown(row["epsilon"])
+            lines.append(f"  {epsilon:>12}  {row['method']}{mark}")
+        lines += [
+            "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so",
+            "that its delta can only grow, all steps are convolved by one Fourier transform, adding and removing a",
+            "record apart, and truncation, aliasing and rounding are charged. The lower bound bins outputs instead.",
+        ]
+        return lines
+
+
+def _shown(value: float) -> str:
+    return rounded_up_to(4, value)

@@ -1,0 +1,86 @@
+"""`sordino audit`: is the mechanism the claimed one? Exactly, by replay; by tests; by what an attack can show."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from sordino.app.audits.one_run_audit import Audited
+    from sordino.app.audits.replay_audit import Replayed
+    from sordino.auditing.verdict import Verdict
+
+FOUND = 1
+
+
+@dataclass(frozen=True)
+class Command:
+    """Test a mechanism (selftest), run recorded steps again (replay), train once with canaries (run).
+
+    Exit code 0: nothing was found; 1: something was.
+    """
+
+    action: Annotated[Literal["selftest", "replay", "run"], tyro.conf.Positional]
+    """selftest: sums, noise, sampler and ledger of a recipe or a run, in seconds. replay: recorded steps, bit by bit.
+    run: a copy is trained once with canaries, and a lower bound on ε measured beside the claim."""
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run directory; for selftest and run also the name of a recipe."""
+    steps: int = 20
+    """replay: how many steps are taken apart, chosen by a fresh coin."""
+    canaries: int = 1000
+    """run: how many of each kind."""
+    kinds: tuple[Literal["gradient", "noise", "mislabelled"], ...] = ("gradient", "noise", "mislabelled")
+    """run: kinds of canaries."""
+    epsilon: float | None = None
+    """run: of the copy, in place of the recipe's; one run can contradict small claims only, so audit at about 1."""
+    records: int | None = None
+    """run: train the copy on the first so many records."""
+    rate: float | None = None
+    """run: the copy's Poisson rate."""
+    training_steps: int | None = None
+    """run: how many steps the copy is trained for."""
+    error: float = 1e-6
+    """selftest: the chance of a false alarm."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Do it; 1 when something was found."""
+        return {"selftest": self._selftest, "replay": self._replay, "run": self._run}[self.action]()
+
+    def _selftest(self) -> int:
+        from sordino.app.audits.audited_run import pieces_of
+        from sordino.auditing.selftest import selftest
+
+        pieces, dataset = pieces_of(self.what)
+        return self._said(selftest(pieces, dataset, error=self.error))
+
+    def _replay(self) -> int:
+        from sordino.app.audits.replay_audit import replay
+
+        return self._said(replay(self.what, self.steps))
+
+    def _run(self) -> int:
+        from sordino.app.audits.audited_run import job_of
+        from sordino.app.audits.one_run_audit import one_training
+
+        given = {"epsilon": self.epsilon, "records": self.records, "rate": self.rate, "steps": self.training_steps}
+        job = job_of(self.what, {name: value for name, value in given.items() if value is not None})
+        return self._said(one_training(job, self.canaries, self.kinds))
+
+    def _said(self, verdict: Verdict | Replayed | Audited) -> int:
+        from sordino.app.runs import run_findings
+
+        folder = Path(self.what)
+        if folder.is_dir():
+            run_findings.keep(folder, self.action, verdict.table())
+            if (folder / "report.html").exists():
+                from sordino.app.report import write
+
+                write(folder)
+        print(json.dumps(verdict.table()) if self.json else verdict)
+        return 0 if verdict.passed else FOUND

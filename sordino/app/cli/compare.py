@@ -1,0 +1,80 @@
+"""`sordino compare`: runs side by side, and where they begin to differ from the first one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Command:
+    """Compare runs: claim, accuracy, loss, time, where each begins to differ from the first. Runs with --trace say more."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Two or more run directories; the first is the reference."""
+    out: Path | None = None
+    """Write a page there (NAME.html), and a picture beside it (NAME.png)."""
+    accuracy: float = 0.01
+    """Accuracies are different when they differ by more than this."""
+    loss: float = 0.05
+    """Losses are different when they differ by more than this share of the reference's."""
+    parameters: float = 0.1
+    """Parameters are different when they differ by more than this share of the way the reference has gone."""
+    predictions: float = 0.01
+    """Predictions are different when they differ on more than this share of the test records."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Read, compare, print, write."""
+        from sordino.app.report.compare_runs import CHOOSING, compare, sentences, write
+        from sordino.app.report.difference import Amounts
+
+        if self.out is not None and self.out.suffix != ".html":
+            raise ValueError(f"out={str(self.out)!r}: must end in .html; the picture is written beside it")
+        found = compare(self.runs, Amounts(self.accuracy, self.loss, self.parameters, self.predictions))
+        written: list[Path] = []
+        if self.out is not None:
+            try:
+                written = write(found, self.out)
+            except OSError as error:
+                raise ValueError(f"out={str(self.out)!r}: cannot be written ({error.strerror})") from error
+        if self.json:
+            print(json.dumps(found.table() | {"written": [str(path) for path in written]}))
+            return 0
+        _show(found.rows())
+        for number, label in enumerate(found.labels[1:], 1):
+            print(f"\n{label}, beside {found.labels[0]}")
+            for sentence in sentences(found, number):
+                print(f"  {sentence}")
+        print(f"\n{CHOOSING}")
+        for path in written:
+            print(path)
+        return 0
+
+
+def _show(rows: list[dict[str, object]]) -> None:
+    """A table by rich, as wide as the terminal, or as it needs in a pipe."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("run", "method", "claim", "test accuracy", "test loss", "steps", "seconds"):
+        table.add_column(name, justify="left" if name in ("run", "method", "claim") else "right")
+    for row in rows:
+        accuracy, loss, seconds = row["test_accuracy"], row["test_loss"], row["seconds"]
+        table.add_row(
+            str(row["name"]),
+            str(row["method"]),
+            f"ε = {row['epsilon']} at δ = {row['delta']:g}" if row["epsilon"] else f"no guarantee: {row['reason']}",
+            f"{accuracy:.2%}" if isinstance(accuracy, float) else "–",
+            f"{loss:.4g}" if isinstance(loss, float) else "–",
+            f"{row['steps']:,}",
+            f"{seconds:.1f}" if isinstance(seconds, float) else "–",
+        )
+    console = Console()
+    (console if console.is_terminal else Console(width=160)).print(table, markup=False)

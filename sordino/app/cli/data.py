@@ -1,0 +1,72 @@
+"""`sordino data`: get, list and check data sets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from sordino.app.data import NAMES, NotFetched, cache, data_catalogue
+from sordino.app.data import check as checked
+from sordino.app.data import fetch as fetched
+from sordino.app.data import files as filed
+
+
+@dataclass(frozen=True)
+class Command:
+    """Get, list and check data sets."""
+
+    action: Annotated[Literal["fetch", "list", "check"], tyro.conf.Positional]
+    """What to do."""
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Which data sets; all of them if none is named."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Do it; 1 when a data set could not be had or is damaged."""
+        names = self.names or (NAMES if self.action == "fetch" else (*NAMES, *filed.FILES))
+        for name in names:
+            if name not in filed.FILES and name not in NAMES:
+                raise ValueError(f"data set {name!r}: there is {', '.join((*NAMES, *filed.FILES))}")
+        rows = {name: self._row(name) for name in names}
+        if self.json:
+            print(json.dumps(rows))
+        else:
+            for name, (state, about) in rows.items():
+                print(f"{name:<14} {state:<11} {about}")
+        bad = {"unavailable", "damaged"}
+        return 1 if any(state in bad for state, _ in rows.values()) else 0
+
+    def _row(self, name: str) -> tuple[str, str]:
+        return self._files(name) if name in filed.FILES else self._images(name)
+
+    def _files(self, name: str) -> tuple[str, str]:
+        entry = filed.files(name)
+        about = f"{entry.about}; licence: {entry.licence}"
+        if self.action == "fetch":
+            try:
+                filed.fetch_files(name, lambda text: None if self.json else print(text))
+            except NotFetched as error:
+                return "unavailable", str(error)
+            return "fetched", about
+        state = filed.state(name)
+        return ("cached" if state == "good" and self.action == "list" else state), about
+
+    def _images(self, name: str) -> tuple[str, str]:
+        entry = data_catalogue.entry(name)
+        about = f"{entry.sizes[0]:,} + {entry.sizes[1]:,} images {'×'.join(map(str, entry.shape))}; {entry.about}"
+        if self.action == "fetch":
+            try:
+                fetched(name, lambda text: None if self.json else print(text))
+            except NotFetched as error:
+                return "unavailable", str(error)
+            return "fetched", about
+        if self.action == "check":
+            try:
+                return ("good" if checked(name) else "not cached"), about
+            except ValueError as error:
+                return "damaged", f"{error}; get it again with `sordino data fetch {name}`"
+        return ("cached" if cache.find(entry) is not None else "not cached"), about

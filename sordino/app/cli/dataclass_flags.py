@@ -1,0 +1,63 @@
+"""The fields of a dataclass as flags of a command: name, type and help are written once, where the field is.
+
+A flag that is not given is its default, the very object, so that a command can tell what was asked for: flags win over
+files. For most that is None. A yes-or-no flag takes no None, so its default is a number: 0 and 1 mean no and yes, and are
+not the False and True of a flag that was given.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import Field, field, fields
+from typing import Annotated, Any, get_type_hints
+
+import tyro
+
+Flag = tuple[str, Any, Field[Any]]
+
+
+def flags(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag]:
+    """One flag for each field, as `dataclasses.make_dataclass` takes them."""
+    kinds, said = get_type_hints(table), field_docs(table)
+    for one in fields(table):
+        if one.name in leave_out:
+            continue
+        yes_or_no = kinds[one.name] is bool
+        kind, default = (bool, unsaid(bool(one.default))) if yes_or_no else (kinds[one.name] | None, None)
+        hint = f"(default: {one.default})" if yes_or_no else None
+        about = tyro.conf.arg(help=said.get(one.name, ""), help_behavior_hint=hint)
+        yield one.name, Annotated[kind, about], field(default=default)  # type: ignore[arg-type]  # flags differ in type
+
+
+def unsaid(default: bool) -> Any:
+    """The default of a yes-or-no flag that was not given, which is no bool.
+
+    >>> unsaid(True) is True, bool(unsaid(True))
+    (False, True)
+    """
+    return int(default)
+
+
+def was_given(command: Any, name: str) -> bool:
+    """Was this flag of a command on the command line?"""
+    return next(getattr(command, name) is not one.default for one in fields(command) if one.name == name)
+
+
+def field_docs(table: type[Any]) -> dict[str, str]:
+    """The text under each field of a class.
+
+    >>> from sordino.app.runs.recipe import Recipe
+    >>> field_docs(Recipe)["bound"]
+    "Clip bound on each record's gradient."
+    """
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
+    assert isinstance(made, ast.ClassDef)
+    found = {}
+    for one, after in zip(made.body, made.body[1:], strict=False):
+        text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, str):
+            found[one.target.id] = " ".join(text.split())
+    return found

@@ -1,0 +1,97 @@
+"""`sordino COMMAND …`: finds the command's file, parses its arguments, turns bad input into one line and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from sordino.version import __version__
+
+COMMANDS = {
+    "train": ("sordino.app.cli.train", "train a model privately and print what can be claimed"),
+    "resume": ("sordino.app.cli.resume", "go on with a run that was stopped, killed or failed"),
+    "tune": ("sordino.app.cli.tune", "search for hyper-parameters, with the search in the claim"),
+    "recipes": ("sordino.app.cli.recipes", "what can be trained, with measured accuracy, epsilon and time"),
+    "data": ("sordino.app.cli.data", "get, list and check data sets"),
+    "report": ("sordino.app.cli.report", "a run's report, written anew"),
+    "compare": ("sordino.app.cli.compare", "runs side by side, and where they differ"),
+    "account": ("sordino.app.cli.account", "epsilon of a training run, and how it came about"),
+    "calibrate": ("sordino.app.cli.calibrate", "the noise, steps or rate that meets a target"),
+    "tradeoff": ("sordino.app.cli.tradeoff", "what the best attack can do"),
+    "plan": ("sordino.app.cli.plan", "what would it cost? a page with sliders, on this machine"),
+    "audit": ("sordino.app.cli.audit", "test a mechanism, replay a run, measure a lower bound beside its claim"),
+    "attack": ("sordino.app.cli.attack", "what known attacks do to a run, and a game"),
+    "budget": ("sordino.app.cli.budget", "the privacy budget of a dataset, across runs"),
+}
+"""Name, module with a dataclass `Command`, one line of help."""
+
+
+def all_commands() -> dict[str, tuple[str, str]]:
+    """Returns the commands of this package and those that installed packages add, such as `lab` of sordino-lab.
+
+    A package adds one by an entry point in the group `sordino.commands`: its name is the command, its value the module.
+    The line of help is the summary of the package, so that nothing of it is imported for `sordino --help`.
+    """
+    added = {
+        point.name: (point.value, point.dist.metadata["Summary"] if point.dist is not None else point.value)
+        for point in entry_points(group="sordino.commands")
+    }
+    return {**COMMANDS, **added}
+
+
+RANKED = ("train", "resume")
+"""What several ranks can do together."""
+USAGE = 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if arguments else USAGE
+    if arguments[0] in ("-V", "--version"):
+        from sordino.rng.compiled_noise import status
+
+        print(f"sordino {__version__} (noise: {status()})")
+        return 0
+    name, *rest = arguments
+    commands = all_commands()
+    if name not in commands:
+        print(f"sordino: no command {name!r}; there is: {', '.join(commands)}", file=sys.stderr)
+        return USAGE
+    if name not in RANKED and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        print(f"sordino {name}: not on several ranks; of the commands {' and '.join(RANKED)} are", file=sys.stderr)
+        return USAGE
+    from sordino.app.cli.argument_parsing import parse
+
+    module, about = commands[name]
+    try:
+        return int(parse(import_module(module).Command, rest, f"sordino {name}", about).run())
+    except (ValueError, TypeError) as error:
+        print(f"sordino {name}: {' '.join(str(error).split())}", file=sys.stderr)
+        return USAGE
+    except ImportError as error:
+        if "pip install" not in str(error):
+            raise
+        print(f"sordino {name}: {error}", file=sys.stderr)  # an extra that is not installed
+        return USAGE
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever reads, `head` say, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at the end
+        return 141  # what a shell says of a program that a closed pipe ended: 128 + SIGPIPE
+
+
+def _help() -> str:
+    commands = all_commands()
+    width = max(map(len, commands))
+    rows = [f"  {name:<{width}}  {about}" for name, (_, about) in commands.items()]
+    head = ["sordino: private training whose claims are true", "", "usage: sordino COMMAND [options]", ""]
+    return "\n".join([*head, *rows, "", "sordino COMMAND --help says more; --version prints the version."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

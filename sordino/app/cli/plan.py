@@ -1,0 +1,35 @@
+"""`sordino plan`: what would it cost? A page with sliders on 127.0.0.1, the exact accountant behind it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """Open a what-if page in the browser: data, lots, epochs, noise, δ and ε against each other. Ctrl-C ends it."""
+
+    port: int = 8733
+    """Where to listen on 127.0.0.1; 0 takes any free port."""
+    browser: bool = True
+    """Open the page in the browser."""
+    json: bool = False
+    """Say where the page is as one JSON object."""
+
+    def run(self) -> int:
+        """Serve until interrupted."""
+        from sordino.app.planner import Planner
+
+        with Planner(self.port) as planner:
+            said = json.dumps({"url": planner.url, "port": planner.port})
+            print(said if self.json else f"planner at {planner.url} on this machine only; Ctrl-C ends it", flush=True)
+            if self.browser:
+                import webbrowser
+
+                webbrowser.open(planner.url)
+            try:
+                planner.serve_forever()
+            except KeyboardInterrupt:
+                return 0
+        return 0

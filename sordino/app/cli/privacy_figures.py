@@ -1,0 +1,68 @@
+"""Pictures of a run's privacy: δ(ε), and what the best attack can do. SVG keeps its text, PNG is sharp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sordino.accounting import PLD, Tradeoff
+from sordino.events import Event
+from sordino.ledger.claims import describe, rounded_up
+
+_DOTS_PER_INCH = 160
+_FAR = 1e-3
+"""The δ axis goes this much further down than the δ asked for."""
+
+
+@contextmanager
+def _figure(path: Path, event: Event) -> Iterator[Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    look: Any = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
+    with plt.rc_context(look):
+        figure, axes = plt.subplots(figsize=(5.4, 3.8), layout="constrained")
+        yield axes
+        axes.set_title(describe(event), fontsize=9, loc="left")
+        axes.grid(alpha=0.25)
+        figure.savefig(path, dpi=_DOTS_PER_INCH)
+        plt.close(figure)
+
+
+def profile(event: Event, delta: float, path: Path) -> None:
+    """δ(ε), with ε at the δ asked for."""
+    import numpy as np
+
+    method = PLD(tolerance=3e-4)
+    epsilon, far = method.epsilon(event, delta), method.epsilon(event, delta * _FAR)
+    grid = np.linspace(0, far if math.isfinite(far) else 10.0, 120)
+    with _figure(path, event) as axes:
+        axes.semilogy(grid, np.maximum(method.profile(event)(grid), 1e-300), color="#1f6f8b", linewidth=2)
+        axes.set(xlabel="ε", ylabel="δ (upper bound)", ylim=(delta * _FAR, 1), xlim=(0, None))
+        if math.isfinite(epsilon):
+            axes.plot([epsilon], [delta], "o", color="#c8553d")
+            axes.annotate(
+                f"ε = {rounded_up(epsilon)} at δ = {delta:g}",
+                (epsilon, delta),
+                xytext=(8, 8),
+                textcoords="offset points",
+            )
+
+
+def errors(event: Event, curve: Tradeoff, path: Path) -> None:
+    """The errors no attack can both stay below."""
+    import numpy as np
+
+    grid = np.linspace(0, 1, 401)
+    with _figure(path, event) as axes:
+        axes.fill_between(grid, curve(grid), alpha=0.12, color="#1f6f8b", linewidth=0)
+        axes.plot(grid, curve(grid), color="#1f6f8b", linewidth=2, label="the best attack on this run")
+        axes.plot(grid, 1 - grid, color="grey", linewidth=1, linestyle=":", label="guessing")
+        axes.set(xlabel="false-positive rate", ylabel="false-negative rate", xlim=(0, 1), ylim=(0, 1))
+        axes.set_aspect("equal")
+        axes.legend(frameon=False)

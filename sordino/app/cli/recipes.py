@@ -1,0 +1,76 @@
+"""`sordino recipes`: what can be trained, and what came of it when it was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from sordino.app.runs import RECIPES, Recipe
+
+
+@dataclass(frozen=True)
+class Command:
+    """List recipes with their measured accuracy, ε and time, or the methods, or the words of methods."""
+
+    methods: bool = False
+    """List the private gradients that --method takes instead."""
+    words: bool = False
+    """List the words of which a method is made instead: samplers, weighers, queries, noises and backends."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Print the table."""
+        if self.methods:
+            return self._methods()
+        if self.words:
+            return self._words()
+        if self.json:
+            print(json.dumps([asdict(recipe) for recipe in RECIPES]))
+            return 0
+        rows = [("recipe", "ε", "test accuracy", "time", "how"), *(_row(recipe) for recipe in RECIPES)]
+        _show(rows)
+        print("\nε at δ = 1e-05, everything that touches the data counted; CPU time, features cached. Train one with")
+        print("`sordino train NAME --epsilon E`.")
+        return 0
+
+    def _methods(self) -> int:
+        from sordino.app.runs.methods import METHODS
+
+        if self.json:
+            print(json.dumps({name: method.about for name, method in METHODS.items()}))
+        else:
+            _show([(name, method.about) for name, method in METHODS.items()])
+        return 0
+
+    def _words(self) -> int:
+        from sordino.app.runs.method_words import WORDS
+
+        if self.json:
+            print(json.dumps({part: {name: one.about for name, one in found.items()} for part, found in WORDS.items()}))
+            return 0
+        rows: list[tuple[str, ...]] = [
+            (f"--{part} {name}", one.about) for part, found in WORDS.items() for name, one in found.items()
+        ]
+        _show(rows)
+        print(
+            "\nThe first of each is DP-SGD's; any can be put together, as in --sampler sorted-top-k --weigher batch-median."
+        )
+        return 0
+
+
+def _row(recipe: Recipe) -> tuple[str, ...]:
+    privacy = f"{recipe.epsilon:g}" if recipe.epsilon is not None else f"σ {recipe.noise_multiplier:g}"
+    accuracy = "not measured"
+    if recipe.accuracy is not None:
+        accuracy = f"{recipe.accuracy:.2%}" + ("" if recipe.spread is None else f" ± {recipe.spread:.2%}")
+        accuracy += "" if recipe.seeds is None else f" ({recipe.seeds} seeds)"
+    seconds = "" if recipe.seconds is None else f"{recipe.seconds:.0f} s"
+    network = recipe.model if recipe.features == "none" else f"{recipe.features}, {recipe.model}"
+    return recipe.name, privacy, accuracy, seconds, f"{network}; {recipe.steps} steps at rate {recipe.rate:.4g}"
+
+
+def _show(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

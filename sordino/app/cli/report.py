@@ -1,0 +1,37 @@
+"""`sordino report`: a run's report.html and PRIVACY.md, written anew."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Command:
+    """Write report.html and PRIVACY.md of a run; what only you know can be stated and is kept for the next time."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run directory."""
+    unit: str | None = None
+    """State what one record stands for: "a picture", "all visits of a patient"."""
+    tuning: str | None = None
+    """State how hyper-parameters were chosen, and whether private data was looked at for it."""
+    release: str | None = None
+    """State what is given out, and to whom."""
+    verify: str | None = None
+    """State how others can check: open code, an audit."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Write both files and say where they are."""
+        from sordino.app.report import Statement, write
+
+        written = write(self.run_dir, Statement(self.unit, self.tuning, self.release, self.verify))
+        paths = {"report": str(written), "privacy": str(written.with_name("PRIVACY.md"))}
+        print(json.dumps(paths) if self.json else "\n".join(paths.values()))
+        return 0

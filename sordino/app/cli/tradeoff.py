@@ -1,0 +1,57 @@
+"""`sordino tradeoff`: what the best attack can do: its true-positive rate at small false-positive rates."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.app.cli.accounting_options import NoiseName, SamplingName, run_event, show
+
+
+@dataclass(frozen=True)
+class Command:
+    """Trade-off curve (f-DP) of a training run."""
+
+    rate: float
+    """Sampling rate."""
+    multiplier: float
+    """Noise multiplier."""
+    steps: int
+    """Number of noisy steps."""
+    sampling: SamplingName = "poisson"
+    """How batches are drawn."""
+    noise: NoiseName = "gaussian"
+    """Kind of noise."""
+    dataset_size: int | None = None
+    """Number of records, for fixed-size batches."""
+    plot: Path | None = None
+    """Write a picture there (SVG, PDF or PNG)."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Compute and print; returns the exit code."""
+        from sordino.accounting import Unsupported, tradeoff
+
+        event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        try:
+            curve = tradeoff(event)
+        except Unsupported as error:
+            print(f"sordino tradeoff: {error}", file=sys.stderr)
+            return 2
+        rates = [1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5]
+        power = [float(curve.power(alpha)) for alpha in rates]
+        result = {"mu": curve.mu, "false_positive_rate": rates, "largest_true_positive_rate": power}
+        lines = [f"Gaussian-DP parameter mu = {curve.mu:.4g}", "no attack does better than:"]
+        lines += [
+            f"  true-positive rate {beta:.4f} at false-positive rate {alpha:g}"
+            for alpha, beta in zip(rates, power, strict=True)
+        ]
+        if self.plot is not None:
+            from sordino.app.cli.privacy_figures import errors
+
+            errors(event, curve, self.plot)
+            result["plot"] = str(self.plot)
+        show(result, self.json, lines)
+        return 0

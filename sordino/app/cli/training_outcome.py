@@ -1,0 +1,122 @@
+"""How a training command ends: the claim and where everything is, or one line about what went wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+from sordino.accounting import BudgetExhausted
+from sordino.app.runs.directory import FINISHED
+from sordino.app.runs.fit import Failed, History
+from sordino.app.runs.several_seeds import Several
+from sordino.distributed.shared_lot import StoppedElsewhere
+from sordino.ledger import claims
+from sordino.noise_key import NAME
+
+STOPPED = 130
+FAILED = 1
+
+
+def finish(history: History, *, report: bool, as_json: bool) -> int:
+    """Write the report if it is wanted, and print what a run came to; 130 when it was asked to stop."""
+    if report:
+        _report(history)
+    stopped = history.status != FINISHED
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "status": history.status,
+                    "test_accuracy": history.test_accuracy,
+                    "test_loss": history.test_loss,
+                    "claim": claims.table(history.claim),
+                    "seconds": history.seconds,
+                    "run": str(history.run),
+                    "noise_key": str(history.run / NAME) if (history.run / NAME).exists() else None,
+                }
+            )
+        )
+    else:
+        accuracy = "" if history.test_accuracy is None else f"test accuracy {history.test_accuracy:.2%}, "
+        accuracy += "" if history.test_loss is None else f"test loss {history.test_loss:.4g}, "
+        steps = history.rows[-1].step if history.rows else 0
+        ended = f", last evaluated at step {steps}" if stopped else ""
+        print(f"\n{accuracy}{history.seconds:.1f} s of training{ended}")
+        print(f"\n{history.claim}\n")
+        print(f"run directory  {history.run}")
+        if (history.run / "report.html").exists():
+            print(f"report         {history.run / 'report.html'}")
+        print(f"noise key      {_key_said(history)}")
+    if stopped:
+        print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
+    return STOPPED if stopped else 0
+
+
+def _key_said(history: History) -> str:
+    """Returns where the noise key of a run is, and what to do with it."""
+    path = history.run / NAME
+    if not path.exists():
+        return "erased; nothing in the run directory can take the noise off"
+    use = "`sordino audit replay`" if history.status == FINISHED else "`sordino resume`"
+    after = "delete it after the audit" if history.status == FINISHED else "it is erased when the run is finished"
+    return f"{path}\n               needed by {use}; never publish it; {after}"
+
+
+def followed(history: History) -> int:
+    """The same for a rank that prints nothing."""
+    return STOPPED if history.status != FINISHED else 0
+
+
+def finish_several(several: Several, *, report: bool, as_json: bool) -> int:
+    """The same of runs with several seeds: mean and spread, each run's claim, and the claim of all together."""
+    if report:
+        for history in several.runs:
+            _report(history)
+    if as_json:
+        print(json.dumps(several.table() | {"run": str(several.folder)}))
+    else:
+        print(f"\n{len(several.runs)} seeds")
+        for name, found, percent in (
+            ("test accuracy", several.test_accuracy, True),
+            ("test loss    ", several.test_loss, False),
+        ):
+            if found is not None:
+                shown = [f"{v:.2%}" if percent else f"{v:.4g}" for v in (found.mean, found.deviation or 0.0)]
+                print(f"{name}  {shown[0]}" + ("" if found.deviation is None else f" ± {shown[1]}"))
+        print(f"\nEach of them by itself, seed 0 for one:\n{several.runs[0].claim}")
+        print(f"\nAll of them together, which is what a mean or the best of them is made of:\n{several.together}\n")
+        print(f"runs           {several.folder}")
+    if not several.finished:
+        print(f"stopped and saved; go on with: sordino resume {several.runs[-1].run}", file=sys.stderr)
+    return 0 if several.finished else STOPPED
+
+
+def _report(history: History) -> None:
+    from sordino.app.report import write
+
+    try:
+        write(history.run)
+    except OSError as error:  # the run itself is whole
+        print(f"no report: {error.strerror or error}; `sordino report {history.run}` writes it", file=sys.stderr)
+
+
+def guarded(name: str, work: Callable[[], int]) -> int:
+    """Failures of the machine or of the training as one line; bad input is the caller's to tell."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        print(f"sordino {name}: stopped at once; what is saved in the run directory can be resumed", file=sys.stderr)
+        return STOPPED
+    except Failed as error:
+        print(f"sordino {name}: {error}", file=sys.stderr)
+        return FAILED
+    except StoppedElsewhere:  # which says why
+        return FAILED
+    except BudgetExhausted as error:
+        print(f"sordino {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"sordino {name}: {where}{error.strerror or error}", file=sys.stderr)
+        return FAILED

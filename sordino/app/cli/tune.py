@@ -1,0 +1,116 @@
+"""`sordino tune RECIPE --grid FIELD=VALUE,VALUE …`: search for hyper-parameters, with the search in the claim.
+
+The flags of `sordino train` for fields of the recipe can be given too; --epsilon is that of the whole search.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from sordino.app.cli.dataclass_flags import flags, was_given
+from sordino.app.cli.training_outcome import STOPPED, guarded
+from sordino.app.runs.fit import named
+from sordino.app.runs.number_of_runs import NegativeBinomial, PoissonNumber
+from sordino.app.runs.progress_view import watching
+from sordino.app.runs.recipe import MEASURED, Recipe
+from sordino.app.runs.search import planned
+from sordino.app.runs.search_folder import WINNER, Found, search
+from sordino.app.runs.settings import Options, settle
+from sordino.ledger import claims
+
+_SHORT = {"lr": "learning_rate"}
+_SINGLE = ("budget", "show_private", "diagnose", "non_private")
+
+
+@dataclass(frozen=True)
+class Tune:
+    """The flags of the command itself, and what it does."""
+
+    recipe: Annotated[str, tyro.conf.Positional]
+    """A name that `sordino recipes` lists."""
+    grid: tuple[str, ...] = ()
+    """Fields of the recipe with the values to try, as in learning_rate=0.5,1,2 momentum=0,0.9."""
+    runs: float = 10.0
+    """How many trials are made on average; how many really are is drawn at random and stays secret."""
+    law: Literal["geometric", "logarithmic", "poisson"] = "geometric"
+    """Of the number of trials: logarithmic costs least and varies most, poisson costs most and varies least."""
+    score_noise: float | None = None
+    """Score trials by the number of training records they classify rightly, with noise of this deviation, in the claim;
+    without it by the test set, which is then declared public."""
+    budget: str | None = None
+    """A file of `sordino budget` that the search is entered in before it begins."""
+    out: str | None = None
+    """The folder of the search; a search that was stopped or killed goes on from it, given the same flags."""
+    json: bool = False
+    """End with one JSON object on the last line."""
+
+    def run(self) -> int:
+        """Search, release the best, print the claim."""
+        own = {one.name for one in fields(Tune)}
+        names = [one.name for one in fields(self) if one.name not in own and was_given(self, one.name)]
+        settings = settle(self.recipe, {name: getattr(self, name) for name in names})
+        shapes = {"geometric": 1.0, "logarithmic": 0.0}
+        number = PoissonNumber(self.runs) if self.law == "poisson" else NegativeBinomial(self.runs, shapes[self.law])
+        view = watching(quiet=self.json)
+        what = planned(settings, _grid(self.grid), number, self.score_noise, view.say)
+        folder = Path(self.out) if self.out is not None else named(f"tune-{settings.recipe.name}")
+        budget = None if self.budget is None else Path(self.budget)
+        return guarded("tune", lambda: self._told(search(what, folder, budget, view.say)))
+
+    def _told(self, found: Found) -> int:
+        """What came of it."""
+        if self.json:
+            last = found.last
+            said = {
+                "status": "finished" if found.finished else "stopped",
+                "chosen": dict(found.chosen),
+                "test_accuracy": None if last is None else last.test_accuracy,
+                "test_loss": None if last is None else last.test_loss,
+                "claim": claims.table(found.claim),
+                "run": str(found.folder / WINNER),
+            }
+            print(json.dumps(said))
+        elif not found.finished:
+            print(f"stopped and saved; the same command with --out {found.folder} goes on")
+        elif found.last is None:
+            print(f"\nchance made no trial, so nothing was trained\n\n{found.claim}")
+        else:
+            chosen = ", ".join(f"{name}={value}" for name, value in found.chosen.items())
+            score = found.last.test_accuracy
+            told = f"test loss {found.last.test_loss:.4g}" if score is None else f"test accuracy {score:.2%}"
+            print(f"\nbest: {chosen}; {told}")
+            print(f"\n{found.claim}\n")
+            print(f"winner         {found.folder / WINNER}")
+        return 0 if found.finished else STOPPED
+
+
+Command = make_dataclass("Command", [*flags(Recipe, MEASURED), *flags(Options, _SINGLE)], bases=(Tune,), frozen=True)
+Command.__doc__ = "Search for hyper-parameters; the claim has the price of the search in it."
+
+
+def _grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        name = _SHORT.get(name, name).replace("-", "_")
+        if not equals or not name or not all(values.split(",")):
+            raise ValueError(f"grid {text!r}: need a field and values, as in learning_rate=0.5,1,2")
+        if name in found:
+            raise ValueError(f"grid {text!r}: {name} was given before; give each field once, with all its values")
+        found[name] = tuple(map(_value, values.split(",")))
+    return found
+
+
+def _value(text: str) -> Any:
+    """A number where it is one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

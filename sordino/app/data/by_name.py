@@ -1,0 +1,79 @@
+"""Data sets by name, from the cache or from whichever source can be had first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from sordino.app.data import cache
+from sordino.app.data.data_catalogue import Entry, entry
+from sordino.app.data.download_sources import Folder, Source, Unavailable
+from sordino.app.data.formats import Arrays
+from sordino.app.data.images import Data, Images
+
+FOLDER = "SORDINO_DATA"
+"""A folder of the user's with raw files, or with a folder of them for each data set."""
+
+
+class NotFetched(RuntimeError):
+    """No source could give a data set; the message has each one's reason."""
+
+
+def fetch(name: str, say: Callable[[str], None] = lambda _: None) -> Data:
+    """Get a data set anew, check its hashes and put it into the cache."""
+    wanted, reasons = entry(name), []
+    for source in _sources(wanted):
+        say(f"{name}: trying {source}")
+        try:
+            with cache.workspace() as folder:
+                arrays = wanted.decode(source.obtain(folder))
+                cache.verify(wanted, arrays)
+                cache.store(wanted, arrays)
+        except (Unavailable, OSError, ValueError, EOFError) as error:
+            reasons.append(f"  {source}: {error}")
+            continue
+        return load(name)
+    raise NotFetched(
+        f"{name} could not be had from any source:\n"
+        + "\n".join(reasons)
+        + f"\nPut its files into a folder and set {FOLDER} to it."
+    )
+
+
+def load(name: str) -> Data:
+    """A data set, from the cache if it is there.
+
+    >>> from sordino.app.data import load, digits
+    >>> digits(train=100, test=10).train.images.shape
+    torch.Size([100, 1, 28, 28])
+    """
+    arrays = cache.find(entry(name))
+    return fetch(name) if arrays is None else _data(entry(name), arrays)
+
+
+def check(name: str) -> bool:
+    """Whether the cached arrays are the data set's, byte for byte; False when nothing is cached."""
+    arrays = cache.find(entry(name))
+    if arrays is None:
+        return False
+    cache.verify(entry(name), arrays)
+    return True
+
+
+def _sources(wanted: Entry) -> Iterator[Source]:
+    given = os.environ.get(FOLDER)
+    if given:
+        yield Folder(Path(given) / wanted.name)
+        yield Folder(Path(given))
+    yield from wanted.sources
+
+
+def _data(wanted: Entry, arrays: Arrays) -> Data:
+    def images(part: str) -> Images:
+        labels = torch.from_numpy(arrays[f"{part}_labels"].astype("int64"))
+        return Images(torch.from_numpy(arrays[f"{part}_images"]), labels)
+
+    return Data(wanted.name, images("train"), images("test"), wanted.classes)

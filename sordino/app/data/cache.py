@@ -1,0 +1,77 @@
+"""Decoded data sets on disk: one folder each, made whole or not at all, opened by memory mapping."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.app.data.data_catalogue import Entry
+from sordino.app.data.formats import PARTS, Arrays
+
+FOLDER = "SORDINO_CACHE"
+
+
+def root() -> Path:
+    """$SORDINO_CACHE, or sordino in the user's cache folder."""
+    given = os.environ.get(FOLDER)
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else base / "sordino"
+
+
+def digest(array: NDArray[np.uint8]) -> str:
+    """SHA-256 of an array's shape and bytes."""
+    text = hashlib.sha256(str(array.shape).encode())
+    text.update(np.ascontiguousarray(array).data)
+    return text.hexdigest()
+
+
+def verify(entry: Entry, arrays: Arrays) -> None:
+    """Refuse arrays that are not the data set's, byte for byte."""
+    for part in PARTS:
+        if digest(arrays[part]) != entry.sha256[part]:
+            raise ValueError(
+                f"{entry.name}: {part} is not what it should be (wrong hash); the source is damaged or another"
+            )
+
+
+def find(entry: Entry) -> Arrays | None:
+    """The cached arrays, mapped into memory and copied on write; None if they are not there."""
+    folder = root() / entry.name
+    if not folder.is_dir():
+        return None
+    try:
+        return {part: np.load(folder / f"{part}.npy", mmap_mode="c") for part in PARTS}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{entry.name}: the cached files in {folder} are damaged ({error})") from error
+
+
+def store(entry: Entry, arrays: Arrays) -> None:
+    """Write the arrays beside the cache and move them in at once, so that half a data set is never seen."""
+    with workspace() as folder:
+        whole = folder / "whole"
+        whole.mkdir()
+        for part, array in arrays.items():
+            np.save(whole / f"{part}.npy", array)
+        target = root() / entry.name
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(whole, target)
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A folder on the cache's own disk that is gone afterwards."""
+    root().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".part-", dir=root()))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,77 @@
+"""From the raw files of a data set, in any of the forms they are handed out, to four arrays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.app.data.idx import read_idx
+
+Arrays = dict[str, NDArray[np.uint8]]
+"""train_images and test_images (N, C, H, W), train_labels and test_labels (N,)."""
+
+PARTS = ("train_images", "train_labels", "test_images", "test_labels")
+
+_IDX = dict(
+    zip(
+        PARTS,
+        ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+        strict=True,
+    )
+)
+_CIFAR_PIXELS = 3 * 32 * 32
+
+
+def idx_files(folder: Path) -> Arrays:
+    """Four IDX files, plain or gzipped."""
+    arrays = {part: read_idx(_either(folder, name)) for part, name in _IDX.items()}
+    return {part: array[:, None] if array.ndim == 3 else array for part, array in arrays.items()}
+
+
+def cifar_pngs(folder: Path) -> Arrays:
+    """Six PNGs of 10,000 rows, an image each, and two JSON lists of labels (as spelt in the package)."""
+    from PIL import Image
+
+    def images(name: str) -> NDArray[np.uint8]:
+        rows = np.asarray(Image.open(folder / name))  # (10000, 1024, 3)
+        return np.ascontiguousarray(rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+
+    def labels(name: str) -> NDArray[np.uint8]:
+        return np.array(json.loads((folder / name).read_text()), dtype=np.uint8)
+
+    return {
+        "train_images": np.concatenate([images(f"data_batch_{i}.png") for i in range(1, 6)]),
+        "train_labels": labels("train_lables.json"),
+        "test_images": images("test_batch.png"),
+        "test_labels": labels("test_lables.json"),
+    }
+
+
+def cifar_binaries(folder: Path) -> Arrays:
+    """The official binary version: 3073 bytes a record, the label first."""
+
+    def records(*names: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        content = np.concatenate([np.frombuffer((folder / name).read_bytes(), dtype=np.uint8) for name in names])
+        if content.size % (1 + _CIFAR_PIXELS):
+            raise ValueError(f"{names[0]}: not a whole number of records; the file is cut short or damaged")
+        table = content.reshape(-1, 1 + _CIFAR_PIXELS)
+        return np.ascontiguousarray(table[:, 1:]).reshape(-1, 3, 32, 32), np.ascontiguousarray(table[:, 0])
+
+    train = records(*(f"data_batch_{i}.bin" for i in range(1, 6)))
+    test = records("test_batch.bin")
+    return dict(zip(PARTS, (*train, *test), strict=True))
+
+
+def cifar_files(folder: Path) -> Arrays:
+    """Whichever of the two forms is there."""
+    return cifar_binaries(folder) if (folder / "test_batch.bin").exists() else cifar_pngs(folder)
+
+
+def _either(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.exists():
+            return path
+    raise FileNotFoundError(f"{name} (or {name}.gz) is not in {folder}")

@@ -1,0 +1,98 @@
+"""Data made here: digits drawn from strokes, the last resort offline; linear data for regression; points in the plane.
+
+The digits look like digits and are learnt by the same models, and are nothing else: an accuracy on them says nothing about
+MNIST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from sordino.app.data.images import Data, Images
+
+# Corners of a digit on a 2 × 3 grid (x right, y down), as polylines.
+_STROKES: tuple[tuple[tuple[tuple[float, float], ...], ...], ...] = (
+    (((0, 0), (1, 0), (1, 2), (0, 2), (0, 0)),),
+    (((0.2, 0.4), (0.6, 0), (0.6, 2)),),
+    (((0, 0), (1, 0), (1, 1), (0, 2), (1, 2)),),
+    (((0, 0), (1, 0), (0.5, 0.9), (1, 1.4), (0.7, 2), (0, 2)),),
+    (((0.8, 2), (0.8, 0), (0, 1.3), (1, 1.3)),),
+    (((1, 0), (0, 0), (0, 1), (1, 1), (1, 2), (0, 2)),),
+    (((0.9, 0), (0, 1.2), (0, 2), (1, 2), (1, 1.1), (0, 1.2)),),
+    (((0, 0), (1, 0), (0.3, 2)),),
+    (((0, 0), (1, 0), (0, 2), (1, 2), (0, 0)),),
+    (((1, 0.9), (0, 0.9), (0, 0), (1, 0), (1, 1), (0.6, 2)),),
+)
+_SIZE = 28
+_SAMPLES = 24
+
+
+def digits(train: int = 10_000, test: int = 2_000, *, seed: int = 0) -> Data:
+    """Generated digits, 28 × 28."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = tuple("0123456789")
+    return Data("digits", _draw(train, generator), _draw(test, generator), classes, generated=True)
+
+
+def _draw(n: int, generator: torch.Generator) -> Images:
+    labels = torch.randint(10, (n,), generator=generator)
+    images = torch.zeros(n, 1, _SIZE, _SIZE, dtype=torch.uint8)
+    grid = torch.arange(_SIZE, dtype=torch.float32)
+    for label, strokes in enumerate(_STROKES):
+        rows = (labels == label).nonzero().squeeze(1)
+        points = torch.cat([_along(stroke) for stroke in strokes])  # (K, 2)
+        for some in rows.split(500):
+            placed = _placed(points, len(some), generator)  # (B, K, 2)
+            across = (grid - placed[..., :1]).square()  # (B, K, 28)
+            down = (grid - placed[..., 1:]).square()
+            width = 1.0 + torch.rand(len(some), 1, 1, generator=generator)
+            ink = torch.einsum("bky,bkx->byx", (-down / width).exp(), (-across / width).exp()).clamp(max=1)
+            ink += 0.05 * torch.randn(ink.shape, generator=generator)
+            images[some, 0] = ink.clamp(0, 1).mul(255).to(torch.uint8)
+    return Images(images, labels)
+
+
+def _along(stroke: Sequence[tuple[float, float]]) -> Tensor:
+    corners = torch.tensor(stroke)
+    steps = torch.linspace(0, 1, _SAMPLES).unsqueeze(1)
+    return torch.cat([a + (b - a) * steps for a, b in pairwise(corners)])
+
+
+def _placed(points: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """The strokes, each time a little other in size, slant, turn and place."""
+
+    def around(scale: float) -> Tensor:
+        return scale * torch.randn(n, 1, generator=generator)
+
+    x, y = points[:, 0] - 0.5, points[:, 1] - 1.0
+    wide, tall, slant, turn = 10 + around(1.2), 8 + around(0.8), around(0.2), around(0.15)
+    x = (x * wide) + slant * tall * y
+    y = (y * tall).expand_as(x)
+    centre = _SIZE / 2
+    return torch.stack(
+        [
+            x * turn.cos() - y * turn.sin() + centre + around(1.2),
+            x * turn.sin() + y * turn.cos() + centre + around(1.2),
+        ],
+        dim=2,
+    )
+
+
+def linear(weights: Sequence[float], n: int = 1000, *, noise: float = 1.0, seed: int = 0) -> TensorDataset:
+    """y = ⟨w, x⟩ + noise·N(0, 1) for standard normal x: shapes (n, d) and (n, 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    w = torch.tensor(list(weights), dtype=torch.float32)
+    x = torch.randn(n, len(w), generator=generator)
+    return TensorDataset(x, (x @ w + noise * torch.randn(n, generator=generator)).unsqueeze(1))
+
+
+def cloud(n: int = 1000, *, spread: float = 0.1, seed: int = 0) -> TensorDataset:
+    """Points around 0 in the plane, with nothing to be told of them: shapes (n, 2), both."""
+    generator = torch.Generator().manual_seed(seed)
+    x = spread * torch.randn(n, 2, generator=generator)
+    return TensorDataset(x, torch.zeros(n, 2))

@@ -1,0 +1,54 @@
+"""Texts with labels: the files of Orange, a heading of three lines, then a label and a text per line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.app.data.files import folder
+
+_HEADING = 3
+
+_PARTS = {
+    "r8": ("reuters-r8-train.tab", "reuters-r8-test.tab"),
+    "20news": ("20newsgroups-train.tab", "20newsgroups-test.tab"),
+}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A data set of texts; the names of the classes are public."""
+
+    name: str
+    train: list[str]
+    train_labels: list[int]
+    test: list[str]
+    test_labels: list[int]
+    classes: tuple[str, ...]
+
+
+def texts(name: str) -> Texts:
+    """A data set of texts by name, fetched if need be."""
+    if name not in _PARTS:
+        raise ValueError(f"texts {name!r}: there is {', '.join(_PARTS)}")
+    place = folder(name)
+    (train, labels), (test, test_labels) = (read_tab(place / file) for file in _PARTS[name])
+    classes = tuple(sorted(set(labels)))
+    places = {label: i for i, label in enumerate(classes)}
+    return Texts(name, train, [places[one] for one in labels], test, [places[one] for one in test_labels], classes)
+
+
+def read_tab(path: Path) -> tuple[list[str], list[str]]:
+    """Texts and labels of a file; a line that has no text is refused by its number."""
+    found, labels = [], []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if number <= _HEADING or not line:
+            continue
+        label, tab, text = line.partition("\t")
+        if not tab:
+            if not text and not label.strip():
+                continue
+            raise ValueError(f"{path.name}, line {number}: need a label, a tab and a text")
+        found.append(text)
+        labels.append(label)
+    return found, labels

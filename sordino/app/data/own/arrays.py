@@ -1,0 +1,69 @@
+"""Arrays in an .npz file: one of records, one of what is to be told of them.
+
+Whole numbers of one byte are taken for pixels, 0 to 255. Pickled objects are refused: reading one runs code.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.app.data.own.bad_file import BadFile, content
+
+TARGET = "y"
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Records (N, …) and targets (N,), whole numbers or floating ones."""
+
+    path: Path
+    x: NDArray[Any]
+    y: NDArray[Any]
+    name: str
+    """Of the array of records."""
+
+
+def read(path: Path, target: str | None) -> Arrays:
+    """The two arrays; `target` names the second, `y` if it is not said."""
+    found, named = _arrays(path), target or TARGET
+    if named not in found:
+        raise BadFile(path, f"has no array {named!r}, which --target names", f"there is {', '.join(found)}")
+    others = [name for name in found if name != named]
+    if len(others) != 1:
+        raise BadFile(path, f"has {', '.join(found)}", f"need two arrays, one of them {named!r}")
+    x, y = found[others[0]], found[named]
+    if y.ndim != 1:
+        raise BadFile(path, f"{named!r} has the shape {y.shape}", "need one number for each record")
+    if x.ndim < 2 or len(x) != len(y):
+        raise BadFile(
+            path, f"{others[0]!r} has the shape {x.shape} and {named!r} {len(y)} entries", "need a row for each entry"
+        )
+    if not len(y):
+        raise BadFile(path, "has no records", "need a row for each")
+    for name, array in ((others[0], x), (named, y)):
+        if array.dtype.kind not in "biuf":
+            raise BadFile(path, f"{name!r} holds {array.dtype}", "need whole or floating numbers")
+        odd = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+        if odd.any():
+            raise BadFile(path, f"record {int(odd.argmax())} of {name!r} is not finite", "mend it or leave it out")
+    return Arrays(path, x, y, others[0])
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    file = io.BytesIO(content(path))
+    try:
+        with np.load(file, allow_pickle=False) as packed:
+            return {name: packed[name] for name in packed.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        if "pickle" in str(error).lower() or "object" in str(error).lower():
+            raise BadFile(
+                path, "holds pickled objects", "reading them runs code: save arrays of numbers with numpy.savez"
+            ) from error
+        raise BadFile(path, "not an .npz file, or damaged", "save it anew with numpy.savez") from error

@@ -1,0 +1,184 @@
+"""Columns of a table as numbers: by what was declared of them, and where nothing was, by a look at the records.
+
+    bounds declared         cut to them and scaled to [−1, 1]
+    categories declared     a column of 0 and 1 for each; another name is refused by its line, or is `*`
+    nothing declared        a number if every cell is one, else a name. Numbers stay as they are: their bounds are found
+                            privately, later. Names become the categories that there are.
+
+Privacy: a record's numbers are made of its own cells. What a look told (`Scheme.read_off`) is not covered by a claim, which
+has to say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.app.data.own.bad_file import BadFile
+from sordino.app.data.own.declared_columns import OTHERS, Bounds, Declared
+from sordino.app.data.own.rows import Rows
+
+MOST_CATEGORIES = 100
+"""Of a column about which nothing was declared: more are no categories."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the file: a number with bounds, a number whose bounds are not known yet, or names."""
+
+    name: str
+    bounds: Bounds | None = None
+    categories: tuple[str, ...] | None = None
+    closed: bool = True
+    """Another name than these is refused."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers it becomes."""
+        return 1 if self.categories is None else len(self.categories)
+
+    @property
+    def titles(self) -> list[str]:
+        """Of these numbers."""
+        if self.categories is not None:
+            return [f"{self.name}={one}" for one in self.categories]
+        return [self.name if self.bounds is None else f"{self.name} in [{self.bounds[0]:g}, {self.bounds[1]:g}]"]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How every column becomes numbers: those without bounds first."""
+
+    columns: tuple[Column, ...]
+    read_off: tuple[str, ...] = ()
+    """What the records told without noise, in words."""
+
+    @property
+    def unbounded(self) -> int:
+        """How many numbers come first whose bounds are to be found."""
+        return sum(one.categories is None and one.bounds is None for one in self.columns)
+
+    @property
+    def titles(self) -> list[str]:
+        """Of all numbers of a record, in order."""
+        return [title for column in self.columns for title in column.titles]
+
+    def encode(self, rows: Rows) -> NDArray[np.float32]:
+        """(N, numbers)."""
+        made = [encoded(rows, column) for column in self.columns]
+        return np.concatenate(made, axis=1).astype(np.float32)
+
+
+def scheme(rows: Rows, declared: Declared, leave_out: Sequence[str]) -> Scheme:
+    """By what was declared, and a look at the rows where nothing was."""
+    _known(rows, declared, leave_out)
+    columns, looked, names = [], [], []
+    for name in rows.columns:
+        if name in leave_out:
+            continue
+        if name in declared.bounds or name in declared.categories:
+            columns.append(declared_column(name, declared))
+            continue
+        looked.append(name)
+        found = _looked_at(rows, name)
+        names += [name] if found.categories is not None else []
+        columns.append(found)
+    if not columns:
+        raise BadFile(rows.path, "no column is left to learn from", "need one besides the target")
+    columns.sort(key=lambda one: (one.categories is not None, one.bounds is not None))
+    told = (
+        [f"which columns are numbers: {', '.join(looked)}, read off the data; give bounds or categories"]
+        if looked
+        else []
+    )
+    told += [f"which categories there are in {', '.join(names)}, read off the data; give categories"] if names else []
+    return Scheme(tuple(columns), tuple(told))
+
+
+def declared_column(name: str, declared: Declared) -> Column:
+    """A column of which something was declared."""
+    if name in declared.bounds:
+        return Column(name, bounds=declared.bounds[name])
+    categories = declared.categories[name]
+    return Column(name, categories=categories, closed=OTHERS not in categories)
+
+
+def encoded(rows: Rows, column: Column) -> NDArray[np.float64]:
+    """(N, width) of one column."""
+    cells = rows.column(column.name)
+    if column.categories is not None:
+        return np.eye(len(column.categories) + 1)[places(rows, column)][:, : len(column.categories)]
+    values = [number(cell) for cell in cells]
+    if None in values:
+        at = values.index(None)
+        empty = "is empty" if not cells[at] else "is no finite number"
+        raise BadFile(
+            rows.path, f"column {column.name!r} {empty}", "mend the cell or leave the record out", rows.lines[at]
+        )
+    found = np.array(values, dtype=np.float64).reshape(-1, 1)
+    if column.bounds is None:
+        return found
+    low, high = column.bounds
+    return 2 * (np.clip(found, low, high) - low) / (high - low) - 1
+
+
+def places(rows: Rows, column: Column) -> NDArray[np.int64]:
+    """Which category each record has; one past the last for a name that is none, where that is allowed."""
+    assert column.categories is not None
+    by_name: Mapping[str, int] = {name: place for place, name in enumerate(column.categories)}
+    other = by_name.get(OTHERS, len(by_name))
+    found = [by_name.get(cell, -1) for cell in rows.column(column.name)]
+    if column.closed and -1 in found:
+        raise BadFile(
+            rows.path,
+            f"column {column.name!r} holds none of its {len(by_name)} declared categories",
+            f"mend the cell, declare the category, or declare {OTHERS!r} for every other one",
+            rows.lines[found.index(-1)],
+        )
+    return np.array([other if place < 0 else place for place in found], dtype=np.int64)
+
+
+def number(cell: str) -> float | None:
+    """A finite number, or none.
+
+    >>> number("1e3"), number("nan"), number("1_000")
+    (1000.0, None, None)
+    """
+    try:
+        found = float(cell)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) and "_" not in cell else None
+
+
+def _looked_at(rows: Rows, name: str) -> Column:
+    cells = rows.column(name)
+    odd = [at for at, cell in enumerate(cells) if number(cell) is None]
+    if not odd:
+        return Column(name)
+    if len(odd) < len(cells) / 2:
+        raise BadFile(
+            rows.path,
+            f"column {name!r} holds numbers in most records and none here",
+            f"mend the cell, leave the record out, or declare the column's categories (--categories '{name}=…')",
+            rows.lines[odd[0]],
+        )
+    found = tuple(sorted(set(cells)))
+    if len(found) > MOST_CATEGORIES:
+        raise BadFile(
+            rows.path,
+            f"column {name!r} holds text, and more than {MOST_CATEGORIES} different ones",
+            f"leave it out (--drop {name}), declare its categories, or say --text {name}",
+        )
+    return Column(name, categories=found, closed=False)
+
+
+def _known(rows: Rows, declared: Declared, leave_out: Sequence[str]) -> None:
+    """Names that were said must be there: a misspelt one would be believed."""
+    for flag, named in (("--bounds", declared.bounds), ("--categories", declared.categories), ("--drop", leave_out)):
+        for name in named:
+            rows.column(name, flag)

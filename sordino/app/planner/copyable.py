@@ -1,0 +1,46 @@
+"""A scenario as a command to type and as code to write; both give the ε that the page shows."""
+
+from __future__ import annotations
+
+from sordino.app.planner.scenario import Scenario
+
+_TRAINED = {
+    "mnist": "mnist-opacus-2",
+    "fashion-mnist": "mnist-opacus-2 --dataset fashion-mnist",
+    "cifar10": "mnist-opacus-2 --dataset cifar10 --model cifar-net",
+}
+"""Recipes that release the noisy sums of their steps and nothing else, as the page assumes."""
+
+
+def command(scenario: Scenario, multiplier: float) -> str:
+    """A command line for this scenario: training where the data is known, accounting where it is not.
+
+    >>> command(Scenario(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
+    'sordino account --rate 0.05 --multiplier 1.1 --steps 20 --delta 1e-05'
+    """
+    if scenario.task is not None:
+        noise = f"--noise-multiplier {multiplier!r}" if scenario.epsilon is None else f"--epsilon {scenario.epsilon!r}"
+        run = f"{_TRAINED[scenario.task]} --rate {scenario.rate!r} --steps {scenario.lots}"
+        return f"sordino train {run} {noise} --delta {scenario.delta!r}"
+    run = f"--rate {scenario.rate!r} --multiplier {multiplier!r} --steps {scenario.lots}"
+    return f"sordino account {run} --delta {scenario.delta!r}"
+
+
+def code(scenario: Scenario, multiplier: float) -> str:
+    """The training loop for this scenario, around the reader's own model, loss, optimizer and data."""
+    size = f"{scenario.dataset_size:_}" if scenario.dataset_size >= 10_000 else str(scenario.dataset_size)
+    return f"""\
+import sordino as sd
+
+# model, optimizer, dataset, loss_fn(model, *batch) with one loss per record: yours
+# Flat(1.0): the clip bound, free to choose; it does not change the claim
+query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian({multiplier!r}))
+private = sd.Private(model, loss_fn, query)
+lots = private.draws(
+    dataset, sd.Poisson({scenario.batch:.12g} / {size}), steps={scenario.lots}, expected_batch={scenario.batch:.12g}
+)
+for lot in lots:
+    private.backward(lot)
+    optimizer.step()
+print(private.claim(delta={scenario.delta!r}))
+"""

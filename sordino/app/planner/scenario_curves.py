@@ -1,0 +1,96 @@
+"""A scenario's surroundings: ε against epochs, ε against noise, the trade-off curve, other ways to draw the lots.
+
+**Privacy:** all points are upper bounds, the trade-off curve one on every attack; a point that has no finite ε is null.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sordino.accounting import PLD, Meter, Unsupported, meaning, tradeoff
+from sordino.app.planner.answer import noise
+from sordino.app.planner.scenario import LEAST_NOISE, Scenario
+from sordino.events import Event, Gaussian
+from sordino.events.training import passes_event
+
+_MANY_LOTS = 200_000
+"""Beyond this, curves are drawn through fewer points."""
+_BEND = (0.002, 0.005, 0.01, 0.02, 0.035)
+"""Shares of the epochs at which ε still rises steeply."""
+_REACH = 3.0
+"""The noise is shown from σ divided by this to σ times this."""
+_PASSES = {
+    "balls-in-bins": "Balls in bins: each record in one lot per epoch, by its own choice",
+    "shuffle": "Shuffled epochs, as most data loaders draw (an upper bound: no amplification is claimed)",
+}
+"""Ways to draw in whole passes, as the page says it."""
+
+
+@lru_cache(maxsize=64)
+def curves(scenario: Scenario) -> dict[str, Any]:
+    """What the page draws.
+
+    >>> drawn = curves(Scenario(1000, 100, 2, 1e-5, multiplier=2.0))
+    >>> sorted(drawn)
+    ['attack', 'epochs', 'noise', 'otherwise', 'tradeoff']
+    """
+    multiplier = noise(scenario)
+    event = scenario.event(multiplier)
+    few = scenario.lots > _MANY_LOTS
+    curve = tradeoff(event, points=14 if few else 40)
+    alpha = np.unique(np.concatenate([np.geomspace(1e-5, 1, 51), np.linspace(0, 1, 51)]))
+    attack = meaning.attack(event, curve)
+    return {
+        "epochs": _epochs(scenario, multiplier, 12 if few else 40),
+        "noise": _noise(scenario, multiplier, 11 if few else 31),
+        "tradeoff": {"x": alpha.tolist(), "y": curve.power(alpha).tolist()},
+        "attack": {
+            "mu": _finite(attack.mu),
+            "hits": [[meaning.percent(a), meaning.percent(b)] for a, b in attack.hits],
+        },
+        "otherwise": _otherwise(scenario, multiplier),
+    }
+
+
+def _epochs(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
+    """ε up to twice the epochs asked for."""
+    meter = Meter(scenario.event(multiplier, 1).event, scenario.delta)  # type: ignore[attr-defined]
+    shares = [*_BEND, *np.linspace(0, 2, points + 1)[1:]]
+    lots = sorted({max(1, round(scenario.lots * share)) for share in shares})
+    return {
+        "x": [0.0, *(count * scenario.rate for count in lots)],
+        "y": [0.0, *(_finite(meter.epsilon(count)) for count in lots)],
+    }
+
+
+def _noise(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
+    """ε around the noise asked for, which is the middle one of an odd number of points."""
+    method = PLD(tolerance=3e-4)
+    grid = [
+        float(s)
+        for s in np.geomspace(multiplier / _REACH, multiplier * _REACH, points)
+        if s >= LEAST_NOISE * (1 - 1e-9)
+    ]
+    return {"x": grid, "y": [_finite(method.epsilon(scenario.event(s), scenario.delta)) for s in grid]}
+
+
+def _otherwise(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
+    """ε when the lots are drawn in another way, as many epochs in whole passes."""
+    passes = math.ceil(scenario.epochs * (1 - 1e-9))
+    ways: dict[str, Event] = {"Poisson: each record by its own coin": scenario.event(multiplier)}
+    for drawn, how in _PASSES.items():
+        ways[how] = passes_event(scenario.rate, Gaussian(multiplier), passes, drawn)
+    rows = []
+    for how, event in ways.items():
+        with suppress(Unsupported, OverflowError):
+            rows.append({"how": how, "epsilon": _finite(PLD().epsilon(event, scenario.delta))})
+    return rows
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

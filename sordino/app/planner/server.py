@@ -1,0 +1,151 @@
+"""The page and its two questions over HTTP, on the loopback interface only.
+
+A page of another site may make the browser ask too (and may point its own host name at 127.0.0.1), so requests must
+carry this server's address in `Host`, and in `Origin` when there is one. Nothing here reads a file but the page, and
+nothing writes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from sordino.accounting import Unsupported
+from sordino.app.planner.answer import answer
+from sordino.app.planner.scenario import Scenario, parse
+from sordino.app.planner.scenario_curves import curves
+
+LOOPBACK = "127.0.0.1"
+PAGE = Path(__file__).with_name("page.html")
+_LARGEST_QUESTION = 10_000
+_PATIENCE = 30.0
+_QUESTIONS: dict[str, Callable[[Scenario], dict[str, Any]]] = {"/api/answer": answer, "/api/curves": curves}
+
+
+class Planner(ThreadingHTTPServer):
+    """The server; port 0 takes any free one. `serve_forever` runs it, `url` says where."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int) -> None:
+        try:
+            super().__init__((LOOPBACK, port), _Handler)
+        except OverflowError as error:
+            raise ValueError(f"port={port}: must lie between 0 and 65535") from error
+        except OSError as error:
+            raise ValueError(f"port={port}: {error.strerror or error}; take another, or --port 0 for any") from error
+        self.page = PAGE.read_bytes()
+        script = re.search(rb"<script>(.*?)</script>", self.page, re.DOTALL)
+        digest = hashlib.sha256(script.group(1) if script else b"").digest()
+        self.policy = (
+            f"default-src 'none'; script-src 'sha256-{base64.b64encode(digest).decode()}'; style-src 'unsafe-inline'; "
+            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that has gone is no news either; anything else is."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """The page's address."""
+        return f"http://{LOOPBACK}:{self.port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Planner
+    protocol_version = "HTTP/1.1"
+    timeout = _PATIENCE
+
+    def do_GET(self) -> None:
+        """The page."""
+        if not self._is_ours():
+            return
+        if self.path.partition("?")[0] != "/":
+            self._refuse(HTTPStatus.NOT_FOUND, f"{self.path[:80]}: there is only the page at /")
+            return
+        self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
+
+    def do_POST(self) -> None:
+        """A question."""
+        if not self._is_ours():
+            return
+        question = _QUESTIONS.get(self.path)
+        if question is None:
+            self._refuse(HTTPStatus.NOT_FOUND, f"{self.path[:80]}: ask {' or '.join(_QUESTIONS)}")
+            return
+        body = self._body()
+        if body is None:
+            return
+        try:
+            said = question(parse(json.loads(body)))
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"not JSON: {error}")
+        except (ValueError, TypeError, OverflowError, Unsupported) as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        else:
+            self._send(HTTPStatus.OK, json.dumps(said, allow_nan=False).encode(), "application/json")
+
+    def _is_ours(self) -> bool:
+        names = {f"{name}:{self.server.port}" for name in (LOOPBACK, "localhost")}
+        if self.headers.get("Host") not in names:
+            self._refuse(HTTPStatus.FORBIDDEN, f"Host must be {LOOPBACK}:{self.server.port}")
+            return False
+        origin = self.headers.get("Origin")
+        if origin is not None and origin.removeprefix("http://") not in names:
+            self._refuse(HTTPStatus.FORBIDDEN, "a page of another site may not ask")
+            return False
+        return True
+
+    def _body(self) -> bytes | None:
+        if self.headers.get_content_type() != "application/json":
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
+            return None
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > _LARGEST_QUESTION:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Content-Length must be at most {_LARGEST_QUESTION}")
+            return None
+        return self.rfile.read(int(length))
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        # What was not read would be taken for the next request.
+        self.close_connection = True
+        self._send(status, json.dumps({"error": why}).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Content-Security-Policy": self.server.policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+        }
+        if self.close_connection:
+            headers["Connection"] = "close"
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """Say no more than the name."""
+        return "sordino"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are no news."""

@@ -1,0 +1,92 @@
+"""The questions that a claim of privacy should answer, with this run's answers.
+
+Ponomareva et al. 2023, *How to DP-fy ML: A Practical Guide to Machine Learning with Differential Privacy*, §5.3.3. What
+the run knows is filled in from its ledger; what only people know is theirs to state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sordino import events
+from sordino.app.report.evidence import Evidence
+from sordino.app.report.statement import NOT_STATED, Statement
+from sordino.app.runs import RECIPES
+from sordino.app.runs.recipe import MEASURED
+from sordino.events import Event
+from sordino.ledger.claims import Guarantee, describe, rounded_up
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row: `answer` is None when only people can know and have not said."""
+
+    part: str
+    name: str
+    answer: str | None
+
+
+def checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> list[Question]:
+    """All rows, in the order of the paper."""
+    size = evidence.get("resolved", "dataset_size")
+    of = f" of {size:,}" if isinstance(size, int) else ""
+    return [
+        Question(
+            "Setting", "DP setting", "central: whoever trains holds the records in the clear; the result is protected"
+        ),
+        Question("Definition", "Data accesses covered", _accesses(guarantee)),
+        Question("Definition", "Tuning", statement.tuning or _tuned(evidence)),
+        Question(
+            "Definition",
+            "What the guarantee covers",
+            "every noisy sum released in training, so the final network, each one on the way, and all computed from them",
+        ),
+        Question("Definition", "What is given out, to whom", statement.release),
+        Question("Definition", "Unit of privacy", f"one {guarantee.unit}{of} in the training set"),
+        Question("Definition", "What a record stands for", statement.unit),
+        Question(
+            "Definition",
+            "Neighbours",
+            f"two data sets are neighbours when they differ by {guarantee.neighbours} ({guarantee.relation})",
+        ),
+        Question("Accounting", "Method", f"{guarantee.accountant}, an upper bound"),
+        Question("Accounting", "Assumptions, and whether they hold", _assumptions(guarantee.event)),
+        Question(
+            "Accounting",
+            "Formal statement",
+            f"({rounded_up(guarantee.epsilon)}, {guarantee.delta:g})-differential privacy of {describe(guarantee.event)}",
+        ),
+        Question("Verifiability", "Recompute", "privacy.json holds the event; `sordino report` accounts for it anew"),
+        Question("Verifiability", "Open code, audit", statement.verify),
+    ]
+
+
+def _accesses(guarantee: Guarantee) -> str:
+    parts = guarantee.event.events if isinstance(guarantee.event, events.Together) else (guarantee.event,)
+    more = "" if len(parts) == 1 else f" and all else in the ledger ({len(parts)} parts)"
+    return f"the training steps{more}; not: anything done to the data outside this run"
+
+
+def _tuned(evidence: Evidence) -> str | None:
+    """A recipe says itself how its fields were found; whoever changed one has to say it anew."""
+    found = evidence.get("recipe", "tuned")
+    if not isinstance(found, str) or not found:
+        return None
+    ours = [_changed(recipe.table(), evidence.config["recipe"]) for recipe in RECIPES if recipe.tuned == found]
+    changed = min(ours, key=len, default=[])
+    if not changed:
+        return found
+    return f"recipe: {found}; this run has another {', '.join(changed)}: how that was found is {NOT_STATED}"
+
+
+def _changed(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+    ignored = (*MEASURED, "name", "epsilon", "noise_multiplier")
+    return [name for name in {**recipe, **run} if name not in ignored and recipe.get(name) != run.get(name)]
+
+
+def _assumptions(event: Event) -> str:
+    drawn = dict.fromkeys(part.assumes for part in events.walk(event) if part.assumes)
+    fixed = "each record's part of a sum is bounded, and noise comes from a cryptographic stream: held by construction"
+    return "; ".join([*drawn, fixed, "arithmetic is that of real numbers: holds up to floating-point rounding"])

@@ -1,0 +1,159 @@
+"""Where two runs begin to differ: in accuracy, in parameters, in what they predict.
+
+Of a network θ trained from θ₀ beside a reference ψ trained from the same θ₀:
+
+    relative distance   ‖θ − ψ‖ / ‖ψ − θ₀‖
+    cosine              ⟨θ − θ₀, ψ − θ₀⟩ / (‖θ − θ₀‖ ‖ψ − θ₀‖)
+    disagreement        the share of test records that θ and ψ put in different classes
+
+Privacy: all of it is computed from released networks and public test records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from sordino import validate
+from sordino.app.report import networks
+from sordino.app.report.evidence import Evidence
+from sordino.app.report.networks import Network, Tested
+from sordino.app.runs.directory import Run
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """By how much two runs must differ to be said to be different."""
+
+    accuracy: float = 0.01
+    loss: float = 0.05
+    """Relative to the reference's."""
+    parameters: float = 0.1
+    predictions: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("accuracy", "loss", "parameters", "predictions"):
+            validate.positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One run beside the reference; None where it cannot be known, and `notes` say why."""
+
+    name: str
+    same_start: bool | None
+    accuracy_step: int | None
+    """The first evaluation of both at which the accuracies differ by more than the amount; None: at no one."""
+    loss_step: int | None = None
+    parameters_step: int | None = None
+    predictions_step: int | None = None
+    distance: float | None = None
+    relative: float | None = None
+    cosine: float | None = None
+    agreement: float | None = None
+    only_reference_right: int | None = None
+    only_this_right: int | None = None
+    distances: dict[int, float] = field(default_factory=dict)
+    """Relative distance by step, where both kept their networks."""
+    disagreements: dict[int, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Difference:
+    """Where `other` begins to differ from `reference`."""
+    notes: list[str] = []
+    start, start_too = networks.initial(reference), networks.initial(other)
+    known = start is not None and start_too is not None
+    same_start = networks.same(start, start_too) if start is not None and start_too is not None else None
+    if same_start is False:
+        notes.append("they did not start from the same network, so their updates are not compared")
+    if not known:
+        notes.append("a run does not hold its initial network")
+    found: dict[str, object] = {}
+    ends = networks.final(reference), networks.final(other)
+    if ends[0] is None or ends[1] is None:
+        notes.append("a run holds no final network: it has not finished")
+    elif not networks.alike(*ends):  # type: ignore[arg-type]
+        notes.append("their networks have different tensors, so their parameters are not compared")
+    elif same_start and start is not None:
+        found |= _end(start, ends[0], ends[1])
+        found |= _way(start, reference, other, amounts)
+    if ends[0] is not None and ends[1] is not None and all(_classifies(run) for run in (reference, other)):
+        found |= _said(reference, other, ends[0], ends[1], amounts, notes)
+    curves = _curves(reference, other, amounts)
+    return Difference(other.name, same_start, *curves, notes=notes, **found)  # type: ignore[arg-type]
+
+
+def _curves(reference: Evidence, other: Evidence, amounts: Amounts) -> tuple[int | None, int | None]:
+    """The first evaluations of both at which accuracies and losses differ."""
+    theirs = {row.step: row for row in other.rows}
+    pairs = [(row, theirs[row.step]) for row in reference.rows if row.step in theirs]
+    accuracies = {
+        one.step: abs(one.test_accuracy - two.test_accuracy)
+        for one, two in pairs
+        if one.test_accuracy is not None and two.test_accuracy is not None
+    }
+    losses = {one.step: abs(one.test_loss - two.test_loss) / abs(one.test_loss or 1.0) for one, two in pairs}
+    # A difference of the amount itself is not more than it, whatever rounding says.
+    return _first(accuracies, amounts.accuracy * (1 + 1e-9)), _first(losses, amounts.loss * (1 + 1e-9))
+
+
+def _classifies(run: Evidence) -> bool:
+    return all(row.test_accuracy is not None for row in run.rows)
+
+
+def _end(start: Network, one: Network, other: Network) -> dict[str, object]:
+    origin = networks.vector(start)
+    a, b = networks.vector(one) - origin, networks.vector(other) - origin
+    apart, lengths = float((a - b).norm()), (float(a.norm()), float(b.norm()))
+    return {
+        "distance": apart,
+        "relative": apart / lengths[0] if lengths[0] else None,
+        "cosine": float(a @ b) / (lengths[0] * lengths[1]) if all(lengths) else None,
+    }
+
+
+def _common(reference: Evidence, other: Evidence) -> list[tuple[int, Network, Network]]:
+    """Networks kept by both at the same step."""
+    ours, theirs = Run(reference.folder).trace(), Run(other.folder).trace()
+    pairs = ((step, networks.load(ours[step]), networks.load(theirs[step])) for step in sorted(ours) if step in theirs)
+    return [(step, one, two) for step, one, two in pairs if one is not None and two is not None]
+
+
+def _way(start: Network, reference: Evidence, other: Evidence, amounts: Amounts) -> dict[str, object]:
+    distances = {}
+    for step, one, two in _common(reference, other):
+        relative = _end(start, one, two)["relative"]
+        if isinstance(relative, float):
+            distances[step] = relative
+    return {"distances": distances, "parameters_step": _first(distances, amounts.parameters)}
+
+
+def _said(
+    reference: Evidence, other: Evidence, one: Network, two: Network, amounts: Amounts, notes: list[str]
+) -> dict[str, object]:
+    try:
+        ours, theirs = Tested(reference), Tested(other)
+    except (ValueError, OSError) as error:
+        notes.append(f"predictions are not compared: {error}")
+        return {}
+    if not torch.equal(ours.labels, theirs.labels):
+        notes.append("predictions are not compared: the runs were tested on different records")
+        return {}
+    a, b, labels = ours.predictions(one), theirs.predictions(two), ours.labels
+    disagreements = {
+        step: float((ours.predictions(first) != theirs.predictions(second)).double().mean())
+        for step, first, second in _common(reference, other)
+    }
+    return {
+        "agreement": float((a == b).double().mean()),
+        "only_reference_right": int(((a == labels) & (b != labels)).sum()),
+        "only_this_right": int(((a != labels) & (b == labels)).sum()),
+        "disagreements": disagreements,
+        "predictions_step": _first(disagreements, amounts.predictions),
+    }
+
+
+def _first(values: dict[int, float], amount: float) -> int | None:
+    return next((step for step, value in values.items() if value > amount), None)

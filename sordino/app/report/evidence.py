@@ -1,0 +1,157 @@
+"""A run directory as a report needs it: configuration, released metrics, and the claim, made again from its event.
+
+**Privacy:** the ε that a report prints is not taken on trust. The event in privacy.json is accounted for anew; an ε in
+the file that is below what its event certainly costs is refused, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.accounting import PLD, Unsupported
+from sordino.app.runs.directory import CONFIG, PRIVACY, Row, Run
+from sordino.events import Relation, from_json
+from sordino.ledger.claims import Claim, Guarantee, NoGuarantee
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a run.
+
+    Args:
+        folder: the run directory.
+        config: config.toml.
+        rows: released metrics.
+        claim: made again from the event.
+        status: finished, stopped, running or failed.
+        steps: lots that the claim speaks about.
+
+    Examples:
+        >>> import tempfile
+        >>> import sordino as sd
+        >>> from sordino import report
+        >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
+        >>> report.read(history.run).status
+        'finished'
+
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    claim: Claim
+    status: str
+    steps: int
+    """How many lots the claim speaks about."""
+
+    @property
+    def name(self) -> str:
+        """The run's name: its folder's."""
+        return self.folder.resolve().name
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """The claim, when there is one to make."""
+        return self.claim if isinstance(self.claim, Guarantee) else None
+
+    @property
+    def last(self) -> Row | None:
+        """The last evaluation."""
+        return self.rows[-1] if self.rows else None
+
+    def get(self, table: str, field: str) -> Any:
+        """A field of config.toml; None when it is not there."""
+        inner = self.config.get(table)
+        return inner.get(field) if isinstance(inner, Mapping) else None
+
+
+def read(folder: str | Path) -> Evidence:
+    """The evidence of a run directory; damaged or contradictory files are refused by name.
+
+    Args:
+        folder: a run directory.
+
+    Returns:
+        What is known of it.
+
+    Privacy:
+        The event is accounted for anew; an ε in the file that is below its cost is refused.
+
+    Examples:
+        >>> import tempfile
+        >>> import sordino as sd
+        >>> from sordino import report
+        >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
+        >>> report.read(history.run).claim.delta
+        1e-05
+
+    """
+    run = Run.open(Path(folder))
+    config = _parsed(run.folder / CONFIG, tomllib.loads)
+    said = _parsed(run.folder / PRIVACY, json.loads)
+    try:
+        rows = tuple(run.rows())
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{run.folder / 'metrics.jsonl'}: not as a run writes it ({error})") from error
+    claim = _claim(run.folder / PRIVACY, said)
+    status, steps = said.get("status"), said.get("steps")
+    return Evidence(
+        run.folder,
+        config,
+        rows,
+        claim,
+        status if isinstance(status, str) else "unknown",
+        steps if isinstance(steps, int) else 0,
+    )
+
+
+def _parsed(path: Path, parse: Any) -> Mapping[str, Any]:
+    try:
+        found = parse(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not as a run writes it ({error})") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{path}: not as a run writes it (need a table)")
+    return found
+
+
+def _claim(path: Path, said: Mapping[str, Any]) -> Claim:
+    table = said.get("claim")
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{path}: has no claim")
+    if "reason" in table:
+        return NoGuarantee(str(table["reason"]))
+    try:
+        made = Guarantee(
+            epsilon=float(table["epsilon"]),
+            delta=float(table["delta"]),
+            relation=Relation(table["relation"]),
+            accountant=str(table["accountant"]),
+            event=from_json(table["event"]),
+            not_covered=_words(table["not_covered"]),
+            rests_on=_words(table.get("rests_on", [])),
+            unit=str(table.get("unit", "record")),
+        )
+        least, _ = PLD().bounds(made.event, made.delta, relation=made.relation)
+    except (KeyError, TypeError, ValueError, Unsupported) as error:
+        raise ValueError(f"{path}: its claim is not one that a run makes ({error})") from error
+    if not math.isfinite(made.epsilon) or made.epsilon < least * (1 - 1e-9):
+        raise ValueError(
+            f"{path}: says ε = {made.epsilon:g}, but what its event did costs at least {least:.6g}; "
+            "the file was changed, or belongs to another run"
+        )
+    return made
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise TypeError(f"{value!r}: need a list of text")
+    return tuple(value)

@@ -1,0 +1,173 @@
+"""Everything a report says, as plain values: the templates only lay it out.
+
+**Privacy:** of a run without a guarantee no ε is computed, and none that was asked for is repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.accounting import PLD, Tradeoff, meaning, tradeoff
+from sordino.app.report.audits import audits
+from sordino.app.report.checklist import Question, checklist
+from sordino.app.report.evidence import Evidence
+from sordino.app.report.statement import Statement
+from sordino.app.runs import run_findings
+from sordino.app.runs.directory import FINISHED
+from sordino.ledger.claims import Guarantee, explain, rounded_up
+
+_DELTAS = (1e-4, 1e-5, 1e-6, 1e-8)
+_POINTS = 40
+"""Of the trade-off curve."""
+_TARGETS = ("epsilon", "target_epsilon", "budget", "budget_stop")
+"""Fields that name an ε that was asked for."""
+
+_FIRST = ("recipe", "resolved")
+
+ALWAYS = (
+    ("Several records of one person", "The unit is a record. Whoever is in k of them has about k times the ε."),
+    ("Tuning", "Other runs on the same data, and choices made by looking at it, cost privacy of their own."),
+    ("The test records", "Accuracy was measured on them exactly; they are taken to be public."),
+    ("What was public before", "The architecture, the initial weights and frozen features are taken to be public."),
+    ("Time and memory", "Larger lots take longer; nothing hides that from who can watch the machine."),
+    ("Rounding", "The theorems are about real numbers, the noise is in floating point."),
+    (
+        "SECRET-noise-key-do-not-share.json",
+        "It holds the key of the noise while a run can be resumed. Never give it away.",
+    ),
+)
+
+_SIZE_TOLD = (("The number of records", "It is told here and in config.toml."),)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What there is to say when there is a guarantee."""
+
+    guarantee: Guarantee
+    epsilon: str
+    factor: str
+    chance: str
+    tier: str
+    attack: meaning.Attack
+    curve: Tradeoff
+    at_delta: list[tuple[str, str]]
+    mu: str | None
+    neighbours: str
+    not_covered: list[tuple[str, str]]
+    checklist: list[Question]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run, told."""
+
+    evidence: Evidence
+    title: str
+    headline: list[tuple[str, str]]
+    privacy: Privacy | None
+    reason: str
+    unfinished: str
+    config: list[tuple[str, list[tuple[str, str]]]]
+    always: list[tuple[str, str]]
+    audits: list[tuple[str, str]]
+
+
+def facts(evidence: Evidence, statement: Statement) -> Facts:
+    """What can be told of a run."""
+    guarantee = evidence.guarantee
+    dataset = evidence.get("recipe", "dataset") or evidence.get("recipe", "name") or evidence.name
+    return Facts(
+        evidence,
+        f"{dataset}: " + ("a privately trained network" if guarantee else "a network trained without a guarantee"),
+        _headline(evidence),
+        _privacy(evidence, guarantee, statement) if guarantee else None,
+        "" if guarantee else getattr(evidence.claim, "reason", ""),
+        _unfinished(evidence),
+        _config(evidence.config, hide=() if guarantee else _TARGETS),
+        [*ALWAYS, *_SIZE_TOLD] if evidence.get("resolved", "dataset_size") else list(ALWAYS),
+        audits(run_findings.read(evidence.folder)),
+    )
+
+
+def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> Privacy:
+    curve = tradeoff(guarantee.event, points=_POINTS)
+    attack = meaning.attack(guarantee.event, curve)
+    deltas = sorted({*_DELTAS, guarantee.delta}, reverse=True)
+    at = [(f"{delta:g}", PLD().epsilon(guarantee.event, delta)) for delta in deltas]
+    return Privacy(
+        guarantee,
+        rounded_up(guarantee.epsilon),
+        _factor(guarantee.epsilon),
+        _chance(guarantee.delta),
+        meaning.tier(guarantee.epsilon),
+        attack,
+        curve,
+        [(delta, rounded_up(epsilon)) for delta, epsilon in at if math.isfinite(epsilon)],
+        rounded_up(attack.mu) if math.isfinite(attack.mu) else None,
+        guarantee.neighbours,
+        [(name, explain(name) or "") for name in guarantee.not_covered],
+        checklist(evidence, guarantee, statement),
+    )
+
+
+def _factor(epsilon: float) -> str:
+    """e^ε, rounded up, as a factor that can be read."""
+    if epsilon > 14:  # a million and more says nothing that "a million" does not
+        return "more than a million"
+    value = math.exp(epsilon)
+    return f"{math.ceil(value * 100) / 100:.2f}" if value < 10 else f"{math.ceil(value):,}"
+
+
+def _chance(delta: float) -> str:
+    """A small probability for people.
+
+    >>> _chance(1e-5), _chance(3e-6)
+    ('1 in 100,000', '3e-06')
+    """
+    whole = round(1 / delta) if delta > 0 else 0
+    return f"1 in {whole:,}" if whole and math.isclose(whole * delta, 1, rel_tol=1e-9) else f"{delta:g}"
+
+
+def _headline(evidence: Evidence) -> list[tuple[str, str]]:
+    rows = []
+    if evidence.last is not None:
+        if evidence.last.test_accuracy is not None:
+            rows.append(("test accuracy", f"{100 * evidence.last.test_accuracy:.2f} %"))
+        rows.append(("test loss", f"{evidence.last.test_loss:.4g}"))
+    rows.append(("steps", f"{evidence.steps:,}"))
+    if evidence.last is not None:
+        rows.append(("training time", _time(evidence.last.seconds)))
+    for name, label in (("noise_multiplier", "noise σ"), ("trainable", "parameters"), ("dataset_size", "records")):
+        value = evidence.get("resolved", name)
+        if isinstance(value, int | float):
+            rows.append((label, f"{value:,}" if isinstance(value, int) else f"{value:.4g}"))
+    return rows
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+
+
+def _unfinished(evidence: Evidence) -> str:
+    if evidence.status == FINISHED:
+        return ""
+    return (
+        f"This run has not finished (it is marked “{evidence.status}”). What is said about privacy here speaks about "
+        f"{evidence.steps:,} steps, whether or not all of them were made."
+    )
+
+
+def _config(config: Mapping[str, Any], hide: tuple[str, ...]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The tables of config.toml, what matters first; the number of the file's format says nothing here."""
+    tables = {name: table for name, table in config.items() if isinstance(table, Mapping)}
+    order = sorted(tables, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    listed = ((name, [(f, _shown(v)) for f, v in tables[name].items() if f not in hide]) for name in order)
+    return [(name, rows) for name, rows in listed if rows]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,33 @@
+"""One colour for each method, everywhere: who has seen one figure of the lab knows the others.
+
+Settings of one method share its colour and differ in dashes and marks.
+"""
+
+from __future__ import annotations
+
+from sordino.app.report.svg_figures import SERIES, SOFT
+
+_ORDER: tuple[tuple[str, ...], ...] = (
+    ("dpsgd", "decoupled", "pld", "exact", "analytic", "gaussian", "local-flat"),
+    ("sorted", "classical", "laplace", "strong", "basic", "local-layerwise"),
+    ("projected", "minimum", "moments", "advanced", "rdp", "momentum", "global-flat"),
+    ("l2-inside", "threshold", "noisy-lookahead", "private-sorted", "adam", "transfer", "global-layerwise"),
+    ("class-diverse", "quantile-sorted", "adagrad", "microbatches", "similar-length"),
+    ("median", "ignored", "printed", "jl", "attack"),
+    ("sgd", "plain", "none", "theory"),
+    ("logarithmic", "adamw", "optimistic-lookahead", "captured", "pca", "truth"),
+)
+"""Rows by colour; two of a row never meet in one panel."""
+
+COLOURS: dict[str, str] = {name: SERIES[number] for number, row in enumerate(_ORDER) for name in row}
+
+
+def colour(method: str) -> str:
+    """The colour of a method; grey for what is none.
+
+    >>> colour("dpsgd") == colour("decoupled"), colour("dpsgd") == colour("sorted")
+    (True, False)
+    """
+    if method and method not in COLOURS:
+        raise ValueError(f"method={method!r}: no colour; there is {', '.join(sorted(COLOURS))}")
+    return COLOURS.get(method, SOFT)

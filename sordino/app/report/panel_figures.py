@@ -1,0 +1,297 @@
+"""Panels drawn: bands for spread, boxes, clouds, contours, surfaces; hollow marks for what has no guarantee."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.app.report import svg_figures
+from sordino.app.report.method_colours import colour
+from sordino.app.report.panels import Boxes, Field, Panel, Series
+from sordino.app.report.svg_figures import CARD, DASHES, LINE, SOFT
+
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MOST_MARKED = 40
+_WIDTH, _HEIGHT = 4.7, 3.5
+_LEGEND_ROW = 0.19
+_COLUMNS = 3
+_SHORT, _SHORTEST = 60, 3
+"""Up to which ratio a logarithmic axis shows numbers, and up to which it is no better than a plain one."""
+_NAMES = 42
+"""Letters of all names together that fit under a panel side by side."""
+_ENTRY = 500
+"""Points times letters of a legend's entry."""
+_LETTERS = 13.0
+"""Of a note, in an inch."""
+_TITLE = 450
+"""Points times letters that fit over a panel."""
+
+
+@contextmanager
+def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
+    """All panels as one figure; `note` is written under it."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = min(_COLUMNS, len(panels)) if len(panels) != 4 else 2
+    rows = math.ceil(len(panels) / columns)
+    heights = [
+        _HEIGHT + _LEGEND_ROW * max(_legend_rows(one) for one in panels[row * columns : (row + 1) * columns])
+        for row in range(rows)
+    ]
+    width = _WIDTH * columns
+    lines = textwrap.wrap(note, int(_LETTERS * width))
+    foot = 0.1 + 0.2 * len(lines)
+    height = sum(heights) + foot
+    with plt.rc_context(svg_figures.LOOK):
+        made = plt.figure(figsize=(width, height))
+        for number, one in enumerate(panels):
+            row, column = divmod(number, columns)
+            bottom = height - sum(heights[: row + 1])
+            legend = heights[row] - _HEIGHT  # of the longest in the row, so that axes of a row are level
+            solid = _is_solid(one)
+            box = (
+                (column * _WIDTH + (0.2 if solid else 0.78)) / width,
+                (bottom + (0.3 if solid else 0.6) + _slant(one) + legend) / height,
+                (_WIDTH - (0.4 if solid else 0.95)) / width,
+                (heights[row] - legend - _slant(one) - (0.7 if solid else 1.0)) / height,
+            )
+            axes = made.add_axes(box, projection="3d" if solid else None)
+            _draw(axes, one)
+            _legend(made, axes, one, (column * _WIDTH + 0.2) / width, (bottom + legend + 0.02) / height)
+        made.text(0.2 / width, 0.1 / height, "\n".join(lines), color=SOFT, fontsize=8.5)
+        try:
+            yield made
+        finally:
+            plt.close(made)
+
+
+def save(panels: Sequence[Panel], folder: Path, name: str, note: str, about: str) -> list[Path]:
+    """NAME.svg and NAME.png in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with drawn(panels, note) as made:
+        svg_figures.png(made, folder / f"{name}.png")
+        made.savefig(folder / f"{name}.svg", format="svg", facecolor=CARD, metadata={"Date": None, "Title": about})
+    return [folder / f"{name}.png", folder / f"{name}.svg"]
+
+
+def inline(one: Panel, name: str, note: str = "") -> str:
+    """One panel as an inline SVG that follows the page's colours."""
+    with drawn([one], note) as made:
+        return svg_figures.svg(made, name, f"{one.title}: {one.ylabel} against {one.xlabel}")
+
+
+def _slant(one: Panel) -> float:
+    """Returns the height, in inches, that names under the axis take more than numbers do because they are set aslant."""
+    if sum(map(len, one.xticks)) <= _NAMES:
+        return 0.0
+    return 0.035 * max(map(len, one.xticks))
+
+
+def _is_solid(one: Panel) -> bool:
+    return bool(one.zlabel) or (one.field is not None and one.field.surface)
+
+
+def _entries(one: Panel) -> list[Series | Boxes]:
+    every: list[Series | Boxes] = [*one.series, *one.boxes]
+    return [entry for entry in every if entry.label]
+
+
+def _named(entry: Series | Boxes) -> str:
+    return f"{entry.label}; no guarantee: {entry.hollow}" if entry.hollow else entry.label
+
+
+def _legend_rows(one: Panel) -> int:
+    entries = _entries(one)
+    long = any(len(_named(entry)) > 26 for entry in entries)
+    return len(entries) if long else math.ceil(len(entries) / 2)
+
+
+def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = 1 if _legend_rows(one) == len(handles) else 2
+        made.legend(
+            handles,
+            labels,
+            loc="upper left",
+            bbox_to_anchor=(left, top),
+            ncols=columns,
+            fontsize=min(7.6, _ENTRY / max(map(len, labels))),
+            borderaxespad=0,
+            borderpad=0,
+            labelspacing=0.28,
+            handlelength=2.3,
+            columnspacing=1.2,
+        )
+
+
+def _draw(axes: Any, one: Panel) -> None:
+    axes.set_title(one.title, fontsize=min(10.0, _TITLE / len(one.title)), loc="left", color=svg_figures.INK)
+    solid = _is_solid(one)
+    if not solid:
+        axes.grid(axis="y")
+        axes.set_axisbelow(True)
+    if one.field is not None:
+        _field(axes, one.field)
+    for boxes in one.boxes:
+        _boxes(axes, boxes)
+    for series in one.series:
+        _solid_path(axes, series) if solid else _series(axes, series)
+    axes.set_xlabel(one.xlabel)
+    axes.set_ylabel(one.ylabel)
+    if solid:
+        axes.set_zlabel(one.zlabel)
+        axes.view_init(elev=42, azim=-118)
+        return
+    across, up = ([v for series in one.series for v in getattr(series, name)] for name in ("x", "y"))
+    if one.ylim:
+        up = [v for v in up if one.ylim[0] <= v <= one.ylim[1]]
+    if one.xlog and _ratio(across) > _SHORTEST:
+        axes.set_xscale("log")
+        _few_ticks(axes.xaxis, across)
+    if one.ylog and _ratio(up) > _SHORTEST:
+        axes.set_yscale("log")
+        _few_ticks(axes.yaxis, up)
+    if one.xticks:
+        # Names that would touch each other are set aslant; the axes give up a little height for them.
+        slant = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if _slant(one) else {}
+        axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.0, **slant)
+        axes.set_xlim(-0.5, len(one.xticks) - 0.5)
+    if one.ylim:
+        axes.set_ylim(*one.ylim)
+    if one.equal:
+        axes.set_aspect("equal", adjustable="datalim")
+
+
+def _positive(values: Sequence[float]) -> list[float]:
+    return [value for value in values if value > 0 and math.isfinite(value)]
+
+
+def _ratio(values: Sequence[float]) -> float:
+    positive = _positive(values)
+    return max(positive) / min(positive) if positive else math.inf
+
+
+def _few_ticks(axis: Any, values: Sequence[float]) -> None:
+    """Of a short logarithmic axis the numbers themselves, of a long one the powers of ten."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+
+    axis.set_minor_formatter(NullFormatter())
+    if _ratio(values) < _SHORT:
+        positive = _positive(values)
+        fine = (1, 1.5, 2, 3, 4, 5, 7) if _ratio(values) < 10 else (1, 2, 5)
+        steps = [m * 10.0**k for k in range(-12, 13) for m in fine]
+        low, high = min(positive) / 1.3, max(positive) * 1.3
+        axis.set_major_locator(FixedLocator([step for step in steps if low <= step <= high]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _series(axes: Any, one: Series) -> None:
+    shade, number = colour(one.method), one.variant % len(_MARKS)
+    if one.arrows:
+        _arrows(axes, one, shade)
+        return
+    marked = (
+        one.points or bool(one.hollow) or (one.method != "theory" and 2 < len(one.x) <= _MOST_MARKED) or len(one.x) == 1
+    )
+    every = max(1, len(one.x) // 12) if not one.points and len(one.x) > _MOST_MARKED else 1
+    axes.plot(
+        one.x,
+        one.y,
+        color=shade,
+        label=_named(one) if one.label else "_",
+        linestyle="none" if one.points else DASHES[number % len(DASHES)],
+        marker=_MARKS[number] if marked else None,
+        markevery=every,
+        markersize=(10.0 if _MARKS[number] == "*" else 5.5) if one.points else 4.2,
+        markerfacecolor=CARD if one.hollow else shade,
+        markeredgecolor=shade,
+        linewidth=1.5 if one.hollow else 2.0,
+    )
+    if one.low and one.high:
+        if one.points or len(one.x) <= 1:
+            spread = [np.maximum(0, np.subtract(one.y, one.low)), np.maximum(0, np.subtract(one.high, one.y))]
+            axes.errorbar(one.x, one.y, yerr=spread, fmt="none", ecolor=shade, elinewidth=1.2, capsize=2.5)
+        else:
+            axes.fill_between(one.x, one.low, one.high, color=shade, alpha=0.16, linewidth=0)
+
+
+def _arrows(axes: Any, one: Series, shade: str) -> None:
+    """Draws an arrow from each point to the next; without a guarantee the shafts are dashed."""
+    style = {"arrowstyle": "-|>", "color": shade, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 11}
+    points = list(zip(one.x, one.y, strict=True))
+    for begin, end in pairwise(points):
+        dashes = {"linestyle": "--"} if one.hollow else {}
+        axes.annotate("", xy=end, xytext=begin, arrowprops={**style, **dashes})
+    # Annotations neither widen the axes nor appear in the legend; an invisible line does both.
+    axes.plot(one.x, one.y, color=shade, linewidth=0, marker=">", markersize=0.1)
+    if one.label:
+        axes.plot([], [], color=shade, marker=">", linestyle="--" if one.hollow else "-", label=_named(one))
+
+
+def _boxes(axes: Any, one: Boxes) -> None:
+    shade = colour(one.method)
+    step = min(np.diff(one.x), default=1.0) if len(one.x) > 1 else 1.0
+    stats = [
+        {"whislo": row[0], "q1": row[1], "med": row[2], "q3": row[3], "whishi": row[4], "fliers": []}
+        for row in one.five
+    ]
+    line = {"color": shade, "linewidth": 0.9}
+    axes.bxp(
+        stats,
+        positions=list(one.x),
+        widths=0.6 * float(step),
+        showfliers=False,
+        manage_ticks=False,
+        patch_artist=True,
+        boxprops={"facecolor": CARD if one.hollow else shade, "edgecolor": shade, "linewidth": 0.9},
+        medianprops={"color": svg_figures.INK, "linewidth": 0.9},
+        whiskerprops=line,
+        capprops=line,
+    )
+    axes.plot(
+        [],
+        [],
+        color=shade,
+        marker="s",
+        markerfacecolor=CARD if one.hollow else shade,
+        linestyle="none",
+        label=_named(one) if one.label else "_",
+    )
+
+
+def _field(axes: Any, one: Field) -> None:
+    x, y, z = np.asarray(one.x), np.asarray(one.y), np.asarray(one.z)
+    if one.surface:
+        axes.plot_surface(*np.meshgrid(x, y), z, color=LINE, alpha=0.45, linewidth=0, rasterized=True, shade=True)
+    elif one.image:
+        axes.imshow(z, cmap="gray_r", extent=(x[0], x[-1], y[-1], y[0]), aspect="equal", interpolation="nearest")
+        axes.grid(visible=False)
+    else:
+        axes.contour(x, y, z, levels=14, colors=SOFT, linewidths=0.6, alpha=0.6)
+
+
+def _solid_path(axes: Any, one: Series) -> None:
+    shade = colour(one.method)
+    axes.plot(
+        one.x,
+        one.y,
+        one.z,
+        color=shade,
+        label=_named(one),
+        marker=_MARKS[one.variant % len(_MARKS)],
+        markersize=3.2,
+        markerfacecolor=CARD if one.hollow else shade,
+        linewidth=1.4,
+        zorder=10,
+    )

@@ -1,0 +1,189 @@
+"""Pictures for pages: matplotlib's SVG with its text kept, its colours tied to the page's, its names made unique.
+
+Drawn in the colours of the light page; in an SVG for a page they become that page's CSS variables, so that one picture
+serves light and dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.accounting import Tradeoff
+from sordino.app.runs.directory import Row
+
+INK, SOFT, LINE, CARD = "#1a242e", "#52606d", "#d5dbe1", "#ffffff"
+SERIES = ("#1c6680", "#b3432b", "#7a4fa3", "#3d7a3a", "#a36a00", "#b02a72", "#4a5a6a", "#00757a")
+"""Lines of a picture, in order; each has a CSS variable of its own."""
+DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
+_VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line", CARD: "--card"} | {
+    colour: f"--series-{number}" for number, colour in enumerate(SERIES)
+}
+LOOK: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sordino",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.labelcolor": SOFT,
+    "axes.edgecolor": SOFT,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "grid.color": LINE,
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 2.2,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+}
+"""How every picture looks, in matplotlib's own words."""
+_SIZE = (4.7, 3.1)
+_DOTS_PER_INCH = 160
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve with its name."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    look: int = 0
+    """Which of the colours and dashes."""
+
+
+@contextmanager
+def figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
+    """A figure in the look of the pages, with its axes one above the other."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(LOOK):
+        size = (_SIZE[0], _SIZE[1] if panels == 1 else 1.75 * panels + 0.3)
+        made, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
+        inch_x, inch_y = 1 / size[0], 1 / size[1]  # margins by hand: laying out by itself doubles the time to draw
+        made.subplots_adjust(0.66 * inch_x, 0.5 * inch_y, 1 - 0.1 * inch_x, 1 - 0.1 * inch_y, hspace=0.14)
+        listed = [row[0] for row in axes]
+        made.align_ylabels(listed)
+        for one in listed:
+            one.grid(axis="y")
+            one.set_axisbelow(True)
+        try:
+            yield made, listed
+        finally:
+            plt.close(made)
+
+
+def svg(made: Any, name: str, about: str) -> str:
+    """The figure as an inline SVG; `about` says in words what it shows."""
+    out = io.StringIO()
+    made.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r"url\(#", f"url(#{name}-", text)
+    text = re.sub(r'href="#', f'href="#{name}-', text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, f"var({variable})")
+    text = text.replace("stroke: none", "stroke:none")
+    # Its own width and height would not follow the page's.
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    escaped = about.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return re.sub(r"<svg", f'<svg role="img" aria-label="{escaped}"', text, count=1)
+
+
+def png(made: Any, path: Path) -> None:
+    """The figure as a picture file, on white."""
+    made.savefig(path, dpi=_DOTS_PER_INCH, facecolor=CARD)
+
+
+def measure(rows: Sequence[Row]) -> tuple[list[float], str, str, str]:
+    """Accuracies in percent, or losses where there are none: values, the label of an axis, a name, a unit."""
+    found = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
+    if len(found) == len(rows):
+        return found, "test accuracy, %", "Test accuracy", " %"
+    return [row.test_loss for row in rows], "test loss", "Test loss", ""
+
+
+def over_steps(rows: Sequence[Row]) -> str:
+    """Accuracy, or loss where there is none, and ε where there is one, against steps."""
+    values, label, name, unit = measure(rows)
+    private = all(row.epsilon is not None for row in rows)
+    with figure(2 if private else 1) as (made, axes):
+        _plot(axes[0], [Line("", [r.step for r in rows], values)], label)
+        about = f"{name} against steps, {_from_to(values, unit)}"
+        if private:
+            spent = [float(r.epsilon or 0.0) for r in rows]
+            _plot(axes[1], [Line("", [0, *(r.step for r in rows)], [0.0, *spent])], "ε spent", colours=SERIES[1:])
+            axes[1].set_ylim(bottom=0)
+            about += f"; privacy spent against steps, {_from_to(spent, '')}"
+        axes[-1].set_xlabel("steps")
+        axes[-1].set_xlim(left=0)
+        return svg(made, "steps", about)
+
+
+def accuracy_against_epsilon(rows: Sequence[Row]) -> str:
+    """What each bit of ε bought."""
+    with figure() as (made, (axes,)):
+        (values, label, name, unit), spent = measure(rows), [float(row.epsilon or 0.0) for row in rows]
+        _plot(axes, [Line("", spent, values)], label)
+        axes.set(xlabel="ε spent")
+        axes.set_xlim(left=0)
+        return svg(made, "spent", f"{name} against privacy spent, {_from_to(values, unit)}")
+
+
+def attack(curve: Tradeoff) -> str:
+    """The trade-off curve: true positives against false positives."""
+    grid = np.unique(np.concatenate([np.geomspace(1e-5, 1, 60), np.linspace(0, 1, 101)]))
+    power = curve.power(grid)
+    with figure() as (made, (axes,)):
+        axes.fill_between(grid, grid, power, color=SERIES[0], alpha=0.12, linewidth=0)
+        axes.plot(grid, power, color=SERIES[0], label="the best attack")
+        axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1.3, linestyle=":", label="guessing")
+        axes.set(xlabel="false-positive rate", ylabel="true-positive rate", xlim=(0, 1), ylim=(0, 1))
+        axes.legend(loc="lower right")
+        at = float(curve.power(0.1))
+        return svg(made, "attack", f"No attack is above the curve: at 0.1 false positives at most {at:.3f} true ones")
+
+
+def compared(
+    lines: Sequence[Line], xlabel: str, ylabel: str, use: Callable[[Any], Any], mark: float | None = None
+) -> Any:
+    """Several runs in one picture; `use` makes of the figure what is wanted."""
+    with figure() as (made, (axes,)):
+        _plot(axes, lines, ylabel)
+        axes.set(xlabel=xlabel)
+        axes.set_xlim(left=0)
+        if mark is not None:
+            axes.axvline(mark, color=SOFT, linewidth=1.2, linestyle=":")
+            axes.annotate("they differ", (mark, 0.03), xycoords=("data", "axes fraction"), xytext=(4, 0),
+                          textcoords="offset points", color=SOFT)  # fmt: skip
+        if len(lines) > 1:
+            axes.legend(loc="best", fontsize=8.5)
+        return use(made)
+
+
+def _plot(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence[str] = SERIES) -> None:
+    for line in lines:
+        look = {"color": colours[line.look % len(colours)], "linestyle": DASHES[line.look % len(DASHES)]}
+        axes.plot(line.x, line.y, marker="o" if len(line.x) <= 40 else None, markersize=3.5, label=line.label, **look)
+    axes.set_ylabel(ylabel)
+
+
+def _from_to(values: Sequence[float], unit: str) -> str:
+    return f"from {values[0]:.4g}{unit} to {values[-1]:.4g}{unit}" if values else "not measured"

@@ -1,0 +1,83 @@
+"""`write(run_dir)`: report.html and PRIVACY.md, from what a run left behind. Both are complete files or not there.
+
+**Privacy:** a report holds released and public values only. Without a guarantee it holds no ε, not even one that was
+hoped for, and says why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from sordino.accounting import meaning
+from sordino.app.report import statement, svg_figures
+from sordino.app.report.evidence import read
+from sordino.app.report.facts import Facts, facts
+from sordino.app.report.statement import Statement
+from sordino.app.report.templates import environment
+from sordino.app.runs import atomic_files
+from sordino.version import __version__
+
+REPORT, STATEMENT = "report.html", "PRIVACY.md"
+
+
+def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
+    """Write both files into the run directory; what is stated anew is kept beside them. Returns the report's path.
+
+    Args:
+        run_dir: a run directory.
+        stated: answers that only you know.
+
+    Returns:
+        Where `report.html` is; `PRIVACY.md` is beside it.
+
+    Privacy:
+        Made of released values and the claim alone.
+
+    Examples:
+        >>> import tempfile
+        >>> import sordino as sd
+        >>> from sordino import report
+        >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
+        >>> report.write(history.run).name
+        'report.html'
+
+    """
+    evidence = read(run_dir)
+    said = statement.load(evidence.folder)
+    if stated is not None and stated != Statement():
+        said = said.with_more(stated)
+        statement.save(evidence.folder, said)
+    known = facts(evidence, said)
+    values = {
+        **vars(known),
+        "version": evidence.get("versions", "sordino") or __version__,
+        "started": str(evidence.get("resolved", "started") or "")[:16].replace("T", " "),
+        "figures": _figures(known),
+        "hits": [(meaning.percent(a), meaning.percent(b)) for a, b in known.privacy.attack.hits]
+        if known.privacy
+        else [],
+    }
+    templates = environment()
+    atomic_files.write(evidence.folder / REPORT, templates.get_template("report.html.jinja").render(values))
+    atomic_files.write(evidence.folder / STATEMENT, templates.get_template("privacy.md.jinja").render(values))
+    return evidence.folder / REPORT
+
+
+def _figures(known: Facts) -> list[tuple[Markup, str]]:
+    """(drawing, caption); the drawings are ours, with nothing of the user's in them but numbers."""
+    rows, drawn = known.evidence.rows, []
+    name = svg_figures.measure(rows)[2]
+    if known.privacy is None:
+        if rows:
+            bare = [vars(row) | {"epsilon": None} for row in rows]
+            drawn.append((svg_figures.over_steps([type(rows[0])(**row) for row in bare]), f"{name} in training"))
+        return [(Markup(svg), caption) for svg, caption in drawn]
+    if rows:
+        drawn.append((svg_figures.over_steps(rows), f"{name}, and the privacy spent on the way"))
+        if all(row.epsilon is not None for row in rows):
+            drawn.append((svg_figures.accuracy_against_epsilon(rows), "What the privacy spent has bought"))
+    caption = "No attack can tell better whether a record was used"
+    drawn.append((svg_figures.attack(known.privacy.curve), caption))
+    return [(Markup(svg), caption) for svg, caption in drawn]

@@ -1,0 +1,52 @@
+"""Recipes: whole training runs as flat tables of fields, tuned and measured, and what is needed to run one.
+
+The table of recipes needs no torch; what prepares and builds a run is imported on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sordino.app.runs.known_recipes import NAMES, RECIPES, find
+from sordino.app.runs.recipe import Recipe, from_table
+
+if TYPE_CHECKING:
+    from sordino.app.runs.cost import event, noise_multiplier
+    from sordino.app.runs.normalisation import standardise
+    from sordino.app.runs.prepared import Prepared, prepare
+    from sordino.app.runs.principal import project
+    from sordino.app.runs.problem import Problem, build
+
+_HOME = {
+    "event": "cost",
+    "noise_multiplier": "cost",
+    "Prepared": "prepared",
+    "prepare": "prepared",
+    "project": "principal",
+    "Problem": "problem",
+    "build": "problem",
+    "standardise": "normalisation",
+}
+
+__all__ = [
+    "NAMES",
+    "RECIPES",
+    "Prepared",
+    "Problem",
+    "Recipe",
+    "build",
+    "event",
+    "find",
+    "from_table",
+    "noise_multiplier",
+    "prepare",
+    "project",
+    "standardise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sordino.app.runs' has no attribute {name!r}")
+    return getattr(import_module(f"sordino.app.runs.{_HOME[name]}"), name)

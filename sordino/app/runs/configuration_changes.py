@@ -1,0 +1,75 @@
+"""What is not as it was when a run was saved: which fields of its configuration, and what that means for going on.
+
+A field is one of three kinds:
+  - it cannot change a sum, a draw or the noise (`FREE`): the run goes on as if nothing had happened;
+  - it changes the sums of the steps to come (`ADJUSTABLE`): the run may go on, but never by a replay;
+  - anything else would make it another run, and is refused.
+
+Privacy: a replay uses noise again, so every field counts that is not known to be harmless; a new field is of the third kind
+until it is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sordino.app.runs.recipe import MEASURED
+
+FREE = frozenset(
+    (
+        *MEASURED,
+        "name",
+        "tuned",
+        "delta",
+        "budget",
+        "show_private",
+        "trace",
+        "keep_key",
+        "report",
+        "evaluate_every",
+        "checkpoint_every",
+    )
+)
+ADJUSTABLE = frozenset(
+    (
+        "learning_rate",
+        "momentum",
+        "weight_decay",
+        "penalty",
+        "schedule",
+        "schedule_steps",
+        "schedule_per",
+        "final_rate",
+        "warm_up",
+    )
+)
+
+Table = Mapping[str, Mapping[str, Any]]
+
+
+def changed(before: Table, now: Table) -> tuple[str, str]:
+    """What makes it another run, and what only forbids a replay, in words; empty where nothing does.
+
+    >>> changed({"recipe": {"learning_rate": 1.0, "bound": 1.0}}, {"recipe": {"learning_rate": 0.5, "bound": 1.0}})
+    ('', 'learning_rate was 1.0, is 0.5')
+    """
+    another: list[str] = []
+    adjusted: list[str] = []
+    for table in sorted({*before, *now}):
+        old, new = before.get(table, {}), now.get(table, {})
+        for field in sorted({*old, *new}):
+            if field not in FREE and old.get(field) != new.get(field):
+                words = f"{field} was {old.get(field)}, is {new.get(field)}"
+                (adjusted if field in ADJUSTABLE else another).append(words)
+    return ", ".join(another), ", ".join(adjusted)
+
+
+def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """An optimizer's moments as they were saved, its options as config.toml has them now."""
+    options = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, now in zip(optimizer.param_groups, options, strict=True):
+        group.update(now)

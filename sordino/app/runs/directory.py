@@ -1,0 +1,246 @@
+"""The run directory: all that is left of a training run, for people, for `sordino report` and for `sordino resume`.
+
+    config.toml          what was run: [recipe] every field; [options] how; [parameters] of the method; [resolved] what was
+                         calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,
+                         sampler, trainable, classes, started; [versions]
+    metrics.jsonl        one object per evaluation, oldest first: step, epoch, epsilon (null: no guarantee), delta,
+                         test_accuracy (null: numbers, no classes), test_loss, learning_rate, seconds; then, where there
+                         is one, test_by_class; where they were asked for, what the claim then lists as not covered:
+                         train_accuracy, train_loss, and of every step since the line before, lengths, classes, substeps;
+                         and cosines, which it covers
+    privacy.json         the claim as data, see `statement`
+    initial.safetensors  the network before training, a function of a public seed
+    model.safetensors    the trained network; where the recipe averages, the average
+    trace/               with the option `trace`: the network of each evaluation, STEP.safetensors
+    ledger.jsonl         steps entered before they were released, see write_ahead.py
+    checkpoints/         the first and the last two, see checkpoint.py, and the end of the ledger
+    SECRET-noise-key-do-not-share.json
+                         the key of the noise, while the run goes on or can be resumed, see noise_key.py; erased when it is
+                         finished, unless `keep_key` was asked for
+    .gitignore, .lock    what git must not take; what the one process holds that trains here
+    findings.json        what audits and attacks found, if there were any, see findings.py
+    report.html, PRIVACY.md    written at the end, from the above
+
+Only released and public quantities are in these files, the secret one excepted, and what `show_private` or `diagnose` asked
+for. The last line of a .jsonl file may be cut short while the run is going on, or after it was killed.
+
+Privacy: `privacy.json` is there from the beginning, with the claim of the whole plan, and is replaced by what was really
+done when the run stops; by the plan again when it goes on; by the reason as soon as there is no guarantee any more. So a
+run that was killed reports at least what it spent, and what its claim does not cover.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import nn
+
+from sordino.accounting import PLD, gaussian_mu
+from sordino.app.runs import atomic_files, toml_writer
+from sordino.app.runs.write_ahead import Busy
+from sordino.file_lock import Locked, lock
+from sordino.ledger import claims
+from sordino.ledger.claims import Claim, Guarantee
+
+FORMAT = 1
+CONFIG, METRICS, PRIVACY = "config.toml", "metrics.jsonl", "privacy.json"
+INITIAL, MODEL, TRACE, CHECKPOINTS = "initial.safetensors", "model.safetensors", "trace", "checkpoints"
+
+LOCK = ".lock"
+
+RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
+
+_DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One evaluation; everything here is released or public, or was asked for and is listed in the claim."""
+
+    step: int
+    epoch: float
+    epsilon: float | None
+    delta: float
+    test_accuracy: float | None
+    """None where the records have numbers and no classes."""
+    test_loss: float
+    learning_rate: float
+    seconds: float
+    test_by_class: list[float | None] | None = None
+    train_accuracy: float | None = None
+    train_loss: float | None = None
+    cosines: list[Any] | None = None
+    lengths: list[Any] | None = None
+    classes: list[Any] | None = None
+    substeps: list[Any] | None = None
+
+
+_OPTIONAL = frozenset(one.name for one in fields(Row) if one.default is None)
+"""What most lines do not have."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory."""
+
+    folder: Path
+    written: bool = True
+    """False: another rank writes it, and nothing is written here."""
+
+    @staticmethod
+    def create(folder: Path, held: ExitStack) -> Run:
+        """Makes the folder of a new run, which is this process's alone until `held` is closed.
+
+        Raises:
+            Busy: if another process has begun a run in the folder, even if it has written nothing yet.
+            ValueError: if the folder holds something already, or cannot be written to.
+
+        """
+        try:
+            # Looked at twice: a folder that holds something is left without a trace, and the process that held the lock
+            # before may have written something since.
+            _refuse_if_used(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            lock_folder(folder, held)
+            _refuse_if_used(folder)
+            (folder / CHECKPOINTS).mkdir(exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ValueError(f"out={str(folder)!r}: cannot be written to ({error.strerror})") from error
+        return Run(folder)
+
+    @staticmethod
+    def open(folder: Path) -> Run:
+        """One that is there."""
+        if not (folder / CONFIG).is_file():
+            raise ValueError(f"{str(folder)!r}: not a run directory (it has no {CONFIG})")
+        return Run(folder)
+
+    def discard(self) -> None:
+        """Nothing was begun: leave no trace of it."""
+        with suppress(OSError):
+            self.checkpoints.rmdir()
+            (self.folder / LOCK).unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.folder / CHECKPOINTS
+
+    def write_config(self, table: Mapping[str, Any]) -> None:
+        """Once, at the beginning."""
+        if not self.written:
+            return
+        atomic_files.write(self.folder / CONFIG, toml_writer.dumps({"format": FORMAT, **table}))
+
+    def write_model(self, name: str, model: nn.Module) -> None:
+        """Parameters and buffers, under the names of the model's own state dict."""
+        if not self.written:
+            return
+        state = {key: value.detach().contiguous().clone() for key, value in model.state_dict().items()}
+        atomic_files.write(self.folder / name, safetensors.torch.save(state))
+
+    def write_trace(self, step: int, model: nn.Module) -> None:
+        """The network as it is at an evaluation; released, like the last one."""
+        if not self.written:
+            return
+        (self.folder / TRACE).mkdir(exist_ok=True)
+        self.write_model(f"{TRACE}/{step:08d}.safetensors", model)
+
+    def trace(self) -> dict[int, Path]:
+        """Where the networks of the evaluations are, by step; empty when they were not kept."""
+        return {int(path.stem): path for path in sorted((self.folder / TRACE).glob("[0-9]*.safetensors"))}
+
+    def append(self, row: Row) -> None:
+        """One more evaluation."""
+        if not self.written:
+            return
+        with open(self.folder / METRICS, "a", encoding="utf-8") as file:
+            file.write(_line(row))
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """All evaluations, anew: those after the checkpoint that a run resumes from come again."""
+        if not self.written:
+            return
+        atomic_files.write(self.folder / METRICS, "".join(map(_line, rows)))
+
+    def rows(self) -> list[Row]:
+        """The evaluations; a last line cut short is left out."""
+        path = self.folder / METRICS
+        whole = path.read_text("utf-8").rpartition("\n")[0] if path.exists() else ""
+        return [Row(**json.loads(line)) for line in whole.splitlines()]
+
+    def write_privacy(self, claim: Claim, status: str, steps: int, budget: float | None) -> None:
+        """The claim, as data."""
+        if not self.written:
+            return
+        atomic_files.write(self.folder / PRIVACY, json.dumps(statement(claim, status, steps, budget), indent=1) + "\n")
+
+
+def lock_folder(folder: Path, held: ExitStack) -> None:
+    """Makes a run directory this process's alone until `held` is closed.
+
+    Raises:
+        Busy: if another process has it.
+
+    """
+    while True:
+        file = open(folder / LOCK, "ab")  # noqa: SIM115 (held for the life of the run)
+        held.callback(file.close)
+        try:
+            lock(file, wait=False)
+        except Locked:
+            raise Busy(
+                f"{folder}: another process has begun a run here.\nWait for it or stop it, or give another folder."
+            ) from None
+        # Whoever gives a run up removes its folder. A lock on a file that is no longer there holds nobody off.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(folder / LOCK), os.fstat(file.fileno())):
+                return
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _refuse_if_used(folder: Path) -> None:
+    """Raises ValueError where a folder holds more than a process leaves that died before it began."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name == LOCK or (path.name == CHECKPOINTS and path.is_dir() and not any(path.iterdir())):
+            continue
+        raise ValueError(
+            f"out={str(folder)!r}: holds something already; need an empty folder, or `sordino resume {folder}`"
+        )
+
+
+def statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
+    """privacy.json: `claim` (epsilon, delta, relation, unit, accountant, event, not_covered, rests_on, or reason) and more.
+
+    `status` is running, stopped, finished or failed; `steps` is how many lots the claim speaks about, `budget` the ε that
+    was asked for, `words` the printed claim, `at_delta` ε at other δ, `mu` the Gaussian mechanism's with the same (ε, δ).
+    """
+    table: dict[str, Any] = {
+        "format": FORMAT,
+        "status": status,
+        "steps": steps,
+        "budget": budget,
+        "unit": f"one {claim.unit if isinstance(claim, Guarantee) else 'record'} of the training set",
+        "claim": claims.table(claim),
+        "words": str(claim),
+    }
+    if isinstance(claim, Guarantee):
+        deltas = sorted({*_DELTAS, claim.delta}, reverse=True)
+        table["at_delta"] = [{"delta": d, "epsilon": PLD().epsilon(claim.event, d)} for d in deltas]
+        table["mu"] = gaussian_mu(claim.epsilon, claim.delta) if claim.epsilon > 0 and claim.delta > 0 else None
+    return table
+
+
+def _line(row: Row) -> str:
+    said = {name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL}
+    return json.dumps(said, allow_nan=False) + "\n"

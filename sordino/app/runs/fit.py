@@ -1,0 +1,317 @@
+"""`fit`: a recipe carried out from beginning to end, the loop for those who have none. `resume`: the rest of one.
+
+history = sordino.fit("mnist", epsilon=3.0)
+print(history.test_accuracy, history.claim)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sordino.accounting import Budget
+from sordino.app.runs import Recipe, run_checkpoint
+from sordino.app.runs.directory import (
+    CONFIG,
+    FAILED,
+    FINISHED,
+    INITIAL,
+    METRICS,
+    MODEL,
+    RUNNING,
+    STOPPED,
+    Row,
+    Run,
+    lock_folder,
+)
+from sordino.app.runs.distributed_files import Crew, Elsewhere
+from sordino.app.runs.environment import here
+from sordino.app.runs.job import Job, assemble
+from sordino.app.runs.own_data import GIVEN, Given
+from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.progress_view import Silent, View
+from sordino.app.runs.run_checkpoint import Checkpoint
+from sordino.app.runs.settings import Config, Settings, read, settle
+from sordino.app.runs.signals import signals
+from sordino.app.runs.training_loop import NotFinite, Training, read_key
+from sordino.app.runs.write_ahead import Ahead, was_begun
+from sordino.ledger.claims import Claim, Guarantee
+
+
+class Failed(RuntimeError):
+    """A run that could not go on, why, and what is kept of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """What a run came to."""
+
+    rows: tuple[Row, ...]
+    claim: Claim
+    model: nn.Module
+    run: Path
+    seconds: float
+    status: str
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """Of the last evaluation; None where the records have numbers and no classes."""
+        return self.rows[-1].test_accuracy if self.rows else None
+
+    @property
+    def test_loss(self) -> float | None:
+        """Of the last evaluation."""
+        return self.rows[-1].test_loss if self.rows else None
+
+    @property
+    def finished(self) -> bool:
+        """False when it was asked to stop before its last step."""
+        return self.status == FINISHED
+
+
+def fit(
+    recipe: str | Recipe | nn.Module,
+    data: Any = None,
+    *,
+    test: Any = None,
+    out: str | Path | None = None,
+    parameters: Mapping[str, float] | None = None,
+    budget_stop: bool = False,
+    budget: str | Path | None = None,
+    view: View | None = None,
+    **given: Any,
+) -> History:
+    """Train by a recipe, or its name, with any of the fields of `Recipe` and `settings.Options` in place of its own.
+
+    Or train a model of your own on `data`, a dataset of pairs (x, y) in memory: classes where y are whole numbers, else
+    numbers. Accuracy and loss are those on `test`, or on a tenth of the data that is held out. Or name a model and give
+    an `OwnFile`: fit("linear", OwnFile(path="people.csv", target="income"), epsilon=3.0).
+
+    Args:
+        recipe: a recipe, its name, or a model.
+        data: records of your own, for a model.
+        test: held-out records of your own.
+        out: the run directory, new or empty; without it one is made in `runs`.
+        parameters: the method's own.
+        budget_stop: with both epsilon and noise_multiplier, stop before ε is exceeded.
+        budget: a file of `sordino budget` that the run is entered in before it begins; refused if it does not fit.
+        view: what is shown meanwhile; nothing by default.
+        **given: fields of `Recipe` and `settings.Options`: epsilon, delta, steps, rate, bound, learning_rate, …
+
+    Returns:
+        A `History`: the claim, the trained model, released metrics, and the run directory. A report, which
+        `sordino train` writes at the end, is made by `sordino.app.report.write(history.run)`.
+
+    Privacy:
+        Everything that touches the records is in one ledger, and `history.claim` is about all of it.
+
+    Examples:
+        >>> import sordino, tempfile
+        >>> history = sordino.fit("spiral", steps=20, records=500, seed=0, out=tempfile.mkdtemp())
+        >>> history.finished, history.claim.delta
+        (True, 1e-05)
+
+    """
+    settings = _settled(recipe, data, test, given, parameters, budget_stop)
+    return carry_out(settings, out, view or Silent(), budget)
+
+
+def _settled(
+    recipe: str | Recipe | nn.Module,
+    data: Any,
+    test: Any,
+    given: dict[str, Any],
+    parameters: Mapping[str, float] | None,
+    budget_stop: bool,
+) -> Settings:
+    """The settings of a recipe, of a model and records in memory, or of a model by name and a file."""
+    if isinstance(data, OwnFile):
+        if test is not None or not isinstance(recipe, str):
+            raise TypeError("an OwnFile: need the name of a model before it, and its test file as OwnFile(test=…)")
+        return settle(None, {**given, "model": recipe}, parameters, budget_stop=budget_stop, own=data)
+    if isinstance(recipe, nn.Module):
+        if data is None:
+            raise TypeError("a model without data: give a dataset of pairs (x, y) after it")
+        own = Given.of(recipe, data, test)
+        return settle(None, given, parameters, budget_stop=budget_stop, own=own)
+    if data is not None or test is not None:
+        raise TypeError(f"data beside the recipe {recipe!r}, which has its own: give a model in its place")
+    return settle(recipe, given, parameters, budget_stop=budget_stop)
+
+
+def carry_out(settings: Settings, out: str | Path | None, view: View, budget: str | Path | None = None) -> History:
+    """A new run, entered in a budget before it releases anything."""
+    crew = Crew.here()
+    crew.refuse(settings)
+    folder = crew.told(lambda: Path(out) if out is not None else named(settings.recipe.name))
+    with ExitStack() as held:
+
+        def begin() -> tuple[Run, Job]:
+            run = Run.create(folder, held) if crew.first else Run(folder, written=False)  # before the data is read
+            try:
+                job = assemble(settings, view.say)
+                if budget is not None and crew.first:
+                    _enter(job.planned(), Budget(budget), folder.name)
+                return run, job
+            except BaseException:
+                if crew.first:
+                    run.discard()
+                raise
+
+        run, job = crew.after_first(begin)
+        return _begun(job, run, view, crew)
+
+
+def _enter(planned: Claim, budget: Budget, name: str) -> None:
+    """What a run will cost, before it begins; what does not fit is refused."""
+    if not isinstance(planned, Guarantee):
+        raise ValueError(f"a run without a guarantee cannot be entered in a budget: {planned.reason}")
+    budget.spend(planned.event, name)
+
+
+def resume(
+    folder: str | Path, view: View | None = None, *, model: nn.Module | None = None, data: Any = None, test: Any = None
+) -> History:
+    """The rest of a run that was stopped, killed or failed; of a finished one, what it came to.
+
+    Of a run of `fit(model, data)`, model and data have to be given again: they are in no file.
+    """
+    seen, crew = view or Silent(), Crew.here()
+    run = Run(Path(folder), written=crew.first)
+    with ExitStack() as held:
+        config, entered = crew.told(lambda: _config(run.folder, held))
+        settings = _with_memory(config.settings(), run, model, data, test)
+        if not entered:  # killed before anything was released
+            return _begun(crew.after_first(lambda: assemble(settings, seen.say)), run, seen, crew)
+        ahead = _held(run, held, crew)
+        found, passed, secret = crew.told(lambda: _latest(run, ahead))
+        for why in passed:
+            seen.say(f"passed over {why}")
+        _same_threads(ahead)
+        job = crew.after_first(lambda: assemble(settings, seen.say, config.resolved))
+        training = Training(job, run, ahead, seen, crew.going_on(ahead.environment))
+        try:
+            training.resume(found, secret)
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"{run.folder}: the checkpoint of step {found.step} does not fit this version or this model ({error})"
+            ) from error
+        planned = job.planned(training.ledger, training.private.steps)
+        run.write_privacy(planned, RUNNING, job.steps, settings.budget)  # not that of where it stopped: it goes on
+        return _trained(training)
+
+
+def _with_memory(settings: Settings, run: Run, model: nn.Module | None, data: Any, test: Any) -> Settings:
+    """What a run was given in memory, given again."""
+    needed = settings.recipe.dataset == GIVEN
+    if needed != (model is not None and data is not None):
+        wanted = f"sordino.app.runs.fit.resume({str(run.folder)!r}, model=model, data=data), with what `fit` was given"
+        raise ValueError(f"{run.folder}: its model and data {f'are in no file; {wanted}' if needed else 'are its own'}")
+    return replace(settings, own=Given.of(model, data, test)) if model is not None else settings
+
+
+def _config(folder: Path, held: ExitStack) -> tuple[Config, bool]:
+    """Returns what a run was asked for, and whether anything of it may have been released, and locks its folder."""
+    run = Run.open(folder)
+    lock_folder(folder, held)
+    traces = bool(run_checkpoint.found(run.checkpoints)) or (folder / METRICS).exists() or (folder / MODEL).exists()
+    return read(folder / CONFIG), traces or was_begun(folder)
+
+
+def _latest(run: Run, ahead: Ahead | Elsewhere) -> tuple[Checkpoint, list[str], dict[str, Any] | None]:
+    """Returns the newest whole checkpoint, why others were passed over, and the noise key, or None where it is gone.
+
+    Raises:
+        DamagedLedger: if the ledger is not the one that the checkpoint was saved beside.
+
+    """
+    found, passed = run_checkpoint.latest(run.checkpoints)
+    assert isinstance(ahead, Ahead), "asked of the first rank alone"
+    ahead.check_position(found.state.get("entered"))
+    return found, passed, read_key(run.folder)
+
+
+def _held(run: Run, held: ExitStack, crew: Crew) -> Ahead | Elsewhere:
+    """The write-ahead ledger; the others have what the first rank finds in it."""
+    mine: list[Ahead] = []
+
+    def opened() -> tuple[int, int, dict[str, Any], bool]:
+        mine.append(held.enter_context(Ahead(run.folder)))
+        return mine[0].upto, mine[0].lineage, mine[0].environment, mine[0].is_complete
+
+    found = crew.told(opened)
+    return mine[0] if mine else Elsewhere(*found)
+
+
+def _begun(job: Job, run: Run, view: View, crew: Crew) -> History:
+    run.write_config(job.config())
+    run.write_model(INITIAL, job.problem.model)
+    run.write_privacy(job.planned(), RUNNING, job.steps, job.settings.budget)
+    now = here(crew.environment)
+    with Ahead(run.folder, new=True, environment=now) if crew.first else Elsewhere(environment=now) as ahead:
+        training = Training(job, run, ahead, view, crew)
+        training.begin()
+        return _trained(training)
+
+
+def _trained(training: Training) -> History:
+    """Train, and leave the run directory in order however it ends."""
+    job, run, view = training.job, training.run, training.view
+    view.begin(job, training.private.steps)
+    try:
+        with signals() as wish:
+            done = training.loop(wish)
+        if done:
+            with training.tested() as model:
+                run.write_model(MODEL, model)
+    except (NotFinite, OSError, MemoryError) as error:
+        view.end()
+        _leave(training, FAILED)
+        kept = f"the state after step {training.saved} is kept: `sordino resume {run.folder}`"
+        if isinstance(error, NotFinite):  # the same noise must not meet other steps
+            kept = f"{kept} goes on from it with new noise, and the steps since are charged and left out"
+        raise Failed(f"{_said(error)}; {kept}") from error
+    except BaseException:
+        view.end()
+        raise
+    view.end()
+    status, seconds = FINISHED if done else STOPPED, training.elapsed()
+    claim = _leave(training, status)
+    if done:
+        training.erase_key()
+    if training.average is not None:
+        training.average.swap()
+    return History(tuple(training.rows), claim, training.model, run.folder, seconds, status)
+
+
+def _leave(training: Training, status: str) -> Claim:
+    claim = training.claim()
+    try:
+        training.run.write_privacy(claim, status, training.private.steps, training.job.settings.budget)
+    except OSError:
+        if status != FAILED:  # the plan's claim, which is no smaller, stays
+            raise
+    return claim
+
+
+def named(name: str) -> Path:
+    """Where a run goes that was given no folder."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _same_threads(ahead: Ahead | Elsewhere) -> None:
+    """Sums are split by threads: a replay needs as many as there were."""
+    threads = ahead.environment.get("threads")
+    if isinstance(threads, int) and threads > 0:
+        torch.set_num_threads(threads)
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

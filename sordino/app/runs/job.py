@@ -1,0 +1,224 @@
+"""Everything a run needs, made from its settings: data, model, sampler, noise, number of steps. Nothing is released yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sordino import validate
+from sordino.accounting import PLD
+from sordino.app.runs import own_model
+from sordino.app.runs.diagnosis import DISCLOSED, asked
+from sordino.app.runs.environment import here
+from sordino.app.runs.method_words import words_of
+from sordino.app.runs.problem import Problem, build, tell_noise
+from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.run_data import RunData, Say, run_data
+from sordino.app.runs.run_parts import RunParts
+from sordino.app.runs.settings import Settings
+from sordino.distributed.process_group import Ranks, ranks_of
+from sordino.events import Event, compose
+from sordino.ledger import claims
+from sordino.ledger.claims import Claim
+from sordino.ledger.ledger import Ledger
+from sordino.lots.privacy_units import RECORD, Unit
+from sordino.penalty import L2
+from sordino.per_sample import Backend
+from sordino.per_sample.physical_batch import for_ranks, physical_batch_by_shapes
+from sordino.private import Private
+from sordino.queries.noisy_sum import Query
+from sordino.queries.target_epsilon import noise_for, steps_for
+from sordino.sampling.sampler import Sampler
+from sordino.sampling.size_disclosure import size_not_covered
+
+TRAINING_LOSS = "training loss, shown while training"
+TRAINING_EVALUATED = "accuracy and loss on the training records, shown at evaluations"
+PLANNED = "the plan of the whole run: what was tested on the way is counted when it stops"
+
+_TIMES = 20
+"""Evaluations and checkpoints in a run, unless asked otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run that could begin."""
+
+    settings: Settings
+    data: RunData
+    problem: Problem
+    sampler: Sampler
+    multiplier: float
+    steps: int
+    physical_batch: int
+    started: str
+
+    @property
+    def expected_batch(self) -> float:
+        """The public number that sums are divided by."""
+        return self.sampler.expected(self.data.prepared.drawn)
+
+    @property
+    def evaluate_every(self) -> int:
+        """Steps."""
+        return self.settings.options.evaluate_every or max(1, self.steps // _TIMES)
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps."""
+        return self.settings.options.checkpoint_every or max(1, self.steps // _TIMES)
+
+    def query(self) -> Query:
+        """What is asked of each lot."""
+        return self._parts.query(self.multiplier)
+
+    def backend(self) -> Backend:
+        """How per-sample gradients are computed; nothing is measured, so that a replay computes the same bits."""
+        return self._parts.backend()
+
+    def unit(self) -> Unit | None:
+        """What lots are drawn of, where it is not records."""
+        recipe, ids = self.settings.recipe, self.data.prepared.units
+        return None if ids is None or recipe.unit is None else Unit(ids, recipe.unit_records, recipe.unit)
+
+    def penalty(self) -> L2 | None:
+        """The L2 penalty inside each record's gradient, if there is one."""
+        strength = self.settings.recipe.penalty
+        return L2(strength) if strength else None
+
+    def event(self) -> Event:
+        """What the whole run will have done to the data."""
+        return self._parts.event(self.multiplier, self.steps)
+
+    def planned(self, so_far: Ledger | None = None, steps: int = 0) -> Claim:
+        """What can be claimed when all of it is done; what will not be covered is known before the first step.
+
+        Of a run that goes on, `so_far` is its ledger after so many steps. If they did not cost what the plan says, the plan
+        is added to them as a whole: more than will be spent.
+        """
+        numbers = sum(p.numel() for p in self.problem.model.parameters())
+        whole, uncovered = self.event(), self.not_covered()
+        if so_far is not None:
+            uncovered = so_far.disclosed
+            done = so_far.event()
+            on_plan = steps > 0 and done == self._parts.event(self.multiplier, steps)
+            whole = whole if on_plan else compose([done, whole])
+        recipe = self.settings.recipe
+        unit = recipe.unit or RECORD
+        return claims.claim(whole, recipe.delta, PLD(), uncovered, (PLANNED,), coordinates=numbers, unit=unit)
+
+    def not_covered(self) -> tuple[str, ...]:
+        """What the claim will list, in the order in which the run comes to it."""
+        options, drawn = self.settings.options, self.sampler
+        seed = [claims.SEED] if options.seed is not None else []
+        size = size_not_covered(drawn, self.data.prepared.drawn, None)
+        shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
+        looked = [DISCLOSED[name] for name in asked(options.diagnose) if name in DISCLOSED]
+        return (*seed, *size, *self.data.not_covered, *shown, *looked)
+
+    def resolved(self) -> dict[str, Any]:
+        """What was calibrated and counted, for config.toml."""
+        prepared = self.data.prepared
+        return {
+            "noise_multiplier": self.multiplier,
+            "steps": self.steps,
+            "dataset_size": len(prepared.train),
+            "test_size": len(prepared.test),
+            "generated": self.data.generated,
+            "expected_batch": self.expected_batch,
+            "physical_batch": self.physical_batch,
+            "sampler": str(self.sampler),
+            "trainable": sum(p.numel() for p in self.problem.model.parameters() if p.requires_grad),
+            "classes": prepared.classes if self.problem.classifies else None,
+            "query": repr(self.query()),
+            "started": self.started,
+            "columns": list(self.data.columns) or None,
+            "class_names": list(self.data.classes) or None,
+            "model_file": own_model.digest(self.settings.recipe.model),
+        }
+
+    def private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
+        """What trains it."""
+        isolate = self.settings.options.isolate
+        return Private(
+            self.problem.model,
+            self.problem.loss_fn,
+            self.query(),
+            penalty=self.penalty(),
+            backend=None if isolate else self.backend(),
+            seed=seed,
+            ledger=ledger,
+            mesh=ranks,
+            isolate=isolate,
+        )
+
+    @property
+    def _parts(self) -> RunParts:
+        return _parts(self.settings, self.problem, self.data)
+
+    def config(self) -> dict[str, Any]:
+        """config.toml."""
+        versions = {name: value for name, value in here().items() if name in ("sordino", "python", "torch", "numpy")}
+        return {**self.settings.table(), "resolved": self.resolved(), "versions": versions}
+
+
+def assemble(settings: Settings, say: Say, earlier: Mapping[str, Any] | None = None) -> Job:
+    """The job; `earlier` is what an earlier process resolved, which is then not calibrated again."""
+    job = _assembled(settings, say, earlier)
+    tell_noise(job.problem.optimizer, job.query(), job.expected_batch)
+    return job
+
+
+def _fits(settings: Settings, problem: Problem) -> None:
+    """Refuse looks that this run has nothing to show for."""
+    looks = asked(settings.options.diagnose)
+    if "classes" in looks and not problem.classifies:
+        raise ValueError(f"diagnose={settings.options.diagnose!r}: these records have no classes; leave them out")
+    if "substeps" in looks and words_of(settings.recipe)["query"] != "projected":
+        raise ValueError(
+            f"diagnose={settings.options.diagnose!r}: substeps are those of --query projected; leave them out"
+        )
+
+
+def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) -> Job:
+    recipe, options = settings.recipe, settings.options
+    loaded = run_data(recipe, options.records, say, settings.own)
+    if recipe.ranges is not None and not loaded.prepared.unbounded:  # no column is without bounds
+        recipe = replace(recipe, ranges=None)
+        settings = replace(settings, recipe=recipe)
+    problem = build(recipe, loaded.prepared, options.init_seed)
+    _fits(settings, problem)
+    n = loaded.prepared.drawn
+    parts = _parts(settings, problem, loaded)
+    drawn = parts.sampler()
+    drawn.expected(n)  # refuses what cannot be drawn
+    if earlier is not None:
+        multiplier = validate.non_negative("noise_multiplier", earlier.get("noise_multiplier"))
+        steps = validate.count("steps", earlier.get("steps"))
+        physical = validate.count("physical_batch", earlier.get("physical_batch"))
+        return Job(settings, loaded, problem, drawn, multiplier, steps, physical, str(earlier.get("started")))
+    if recipe.noise_multiplier is not None:
+        multiplier = recipe.noise_multiplier
+    else:
+        assert recipe.epsilon is not None  # a recipe has one of the two
+        say(f"calibrating the noise to ε = {recipe.epsilon:g}")
+        multiplier = noise_for(parts.event, recipe.epsilon, recipe.delta)
+    steps = recipe.steps
+    if options.budget is not None:
+        steps = steps_for(lambda count: parts.event(multiplier, count), steps, options.budget, recipe.delta)
+    physical = options.physical_batch or _physical_batch(recipe, problem, loaded, drawn.expected(n))
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
+
+
+def _physical_batch(recipe: Recipe, problem: Problem, data: RunData, lot: float) -> int:
+    """Records, or units, each of which has its own rows."""
+    rows = 1 if data.prepared.units is None else recipe.unit_records
+    found = max(1, physical_batch_by_shapes(problem.model, data.prepared.train.tensors[0], lot * rows) // rows)
+    return found if ranks_of(None) is None else min(found, for_ranks(0, lot))
+
+
+def _parts(settings: Settings, problem: Problem, data: RunData) -> RunParts:
+    records = data.prepared.drawn
+    return RunParts(settings.recipe, problem, records, settings.parameters, settings.options.non_private)

@@ -1,0 +1,135 @@
+"""The words of a run: which sampler, weigher, query, noise and backend, each by its name, in any combination.
+
+    --sampler sorted-top-k --weigher batch-median          lots of the longest gradients, clipped to their median
+    --sampler threshold --weigher logarithmic              coins by a record's own length, a bound that falls in each pass
+
+A word is a method that is one part (`sordino/registry.py`), or one of those below, which are DP-SGD's own. A method is an
+alias of words. The parameters of a word are given by name; where two words have one of the same name, with the part
+before it: `--parameter weigher.threshold=2`.
+
+**Privacy:** words decide nothing. The parts are asked what they promise, and the event of a run is that of what they
+release together; a combination that one of them cannot bound is refused, or has no guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sordino.app.runs.methods import DECLARATIONS, method
+from sordino.app.runs.recipe import PLAIN, Recipe
+from sordino.per_sample import Captured, Loop, PerformanceOptions, Vmap
+from sordino.queries.noisy_sum import NoisySum
+from sordino.registry import PARTS, NamedSampler, Parameters, RunNumbers
+from sordino.release.noise import Gaussian, Laplace
+
+
+@dataclass(frozen=True)
+class Word:
+    """A part by name."""
+
+    name: str
+    about: str
+    build: Callable[..., Any]
+    """As `declared.Method` has it for this part."""
+    parameters: Callable[[RunNumbers], dict[str, float]] = field(default=lambda run: {})
+
+
+PLAIN_WORDS: Mapping[str, str] = {
+    "sampler": "poisson",
+    "weigher": "flat",
+    "query": "noisy-sum",
+    "noise": "gaussian",
+    "backend": "captured",
+}
+"""DP-SGD's."""
+
+_OWN: Mapping[str, tuple[Word, ...]] = {
+    "sampler": (),
+    "weigher": (),
+    "query": (
+        Word(
+            "noisy-sum",
+            "the weighted sum of a lot's gradients, plus noise: DP-SGD",
+            lambda run, own, weigher, noise: NoisySum(weigher, noise),
+        ),
+    ),
+    "noise": (
+        Word("gaussian", "for a bound in L2", Gaussian),
+        Word("laplace", "for a bound in L1", Laplace),
+    ),
+    "backend": (
+        # Nothing is measured, so that a replay computes the same bits.
+        Word("captured", "the fast engine", lambda run, own: Captured(PerformanceOptions(measure=False))),
+        Word("vmap", "torch.func", lambda run, own: Vmap()),
+        Word("loop", "one record at a time by autograd: slow, and the oracle", lambda run, own: Loop()),
+    ),
+}
+
+
+def _named(one: NamedSampler) -> Word:
+    return Word(one.name, one.about, lambda run, own: one.build(run.rate, run.records))
+
+
+def _words(part: str) -> dict[str, Word]:
+    found = list(_OWN[part])
+    for declared in DECLARATIONS:
+        if part == "sampler":
+            found += [_named(one) for one in declared.samplers]
+        found += [
+            Word(one.word or one.name, one.about, build, one.parameters)
+            for one in declared.methods
+            if (build := getattr(one, part)) is not None
+        ]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.name != PLAIN_WORDS[part], one.name))}
+
+
+WORDS: Mapping[str, Mapping[str, Word]] = {part: _words(part) for part in PARTS}
+"""By part, DP-SGD's own first."""
+
+
+def words_of(recipe: Recipe) -> dict[str, str]:
+    """The word of every part: as the recipe says, else its method's, else DP-SGD's.
+
+    >>> from sordino.app.runs import find
+    >>> words_of(find("mnist").but(method="sorted-top-k", weigher="psac"))
+    {'sampler': 'sorted-top-k', 'weigher': 'psac', 'query': 'noisy-sum', 'noise': 'gaussian', 'backend': 'captured'}
+    """
+    meant = {} if recipe.method == PLAIN else method(recipe.method).parts()
+    result = {}
+    for part in PARTS:
+        said = getattr(recipe, part)
+        if said is not None and said not in WORDS[part]:
+            raise ValueError(f"{part}={said!r}: there is {', '.join(WORDS[part])}")
+        if said is not None and meant.get(part, said) != said:
+            raise ValueError(
+                f"{part}={said!r}: the method {recipe.method} means {part}={meant[part]!r}; leave it out, or leave out the "
+                "method and say its parts"
+            )
+        result[part] = said or meant.get(part) or PLAIN_WORDS[part]
+    return result
+
+
+def is_plain(recipe: Recipe) -> bool:
+    """Whether it is DP-SGD on Poisson's lots with exact gradients: then its cost needs no data."""
+    same = {"captured", "vmap", "loop"}
+    return all(word == PLAIN_WORDS[part] or word in same for part, word in words_of(recipe).items())
+
+
+def distributed(words: Mapping[str, str], run: RunNumbers, given: Parameters) -> dict[str, dict[str, float]]:
+    """The parameters of each part: the defaults, with what was given in their place."""
+    found = {part: WORDS[part][word].parameters(run) for part, word in words.items()}
+    known = {part: frozenset(own) for part, own in found.items()}
+    for name, value in given.items():
+        part, dot, rest = name.partition(".")
+        owners = [part] if dot and rest in known.get(part, ()) else [part for part in PARTS if name in known[part]]
+        if len(owners) > 1:
+            raise ValueError(
+                f"parameter {name!r}: {' and '.join(owners)} both have it; say {' or '.join(f'{p}.{name}' for p in owners)}"
+            )
+        if not owners:
+            there = ", ".join(f"{name} ({words[part]})" for part in PARTS for name in sorted(known[part])) or "none"
+            raise ValueError(f"parameter {name!r}: not one of this method's; there is {there}")
+        found[owners[0]][rest if dot else name] = value
+    return found

@@ -1,0 +1,33 @@
+"""The private normalisation before the first step: the model's `Normalise` layer fitted once, on records as they reach it.
+
+**Privacy:** one release on the whole data (`statistics/normaliser.py`); the ledger is charged with it.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from sordino.app.runs.mapped import Mapped
+from sordino.ledger.ledger import Ledger
+from sordino.refusal import Refusal
+from sordino.release.noise import Gaussian
+from sordino.rng.streams import Rng
+from sordino.statistics import Normalise, Normaliser, ask
+from sordino.statistics.normaliser import usual_bound
+
+
+def standardise(
+    model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng, *, bound: float | None = None
+) -> None:
+    """Fit the model's `Normalise` layer on the private records and charge the ledger; without one, do nothing."""
+    layers = [module for module in model.modules() if isinstance(module, Normalise)]
+    if not layers:
+        return
+    if len(layers) > 1:
+        raise Refusal(f"the model has {len(layers)} Normalise layers: need one, fitted to the data as it comes in")
+    (layer,) = layers
+    typical = tuple(layer.typical.tolist())
+    statistic = Normaliser(usual_bound(len(typical)) if bound is None else bound, Gaussian(multiplier), typical)
+    first = model[: list(model).index(layer)] if isinstance(model, nn.Sequential) and layer in model else nn.Identity()
+    layer.load_state_dict(ask(Mapped(statistic, first), train, ledger=ledger, rng=rng).state_dict())

@@ -1,0 +1,102 @@
+"""How many runs a search makes: drawn at random, kept secret, known by its law alone.
+
+    NegativeBinomial(10.0)     geometric with mean 10; shape 0 is logarithmic, lower in price, heavier in the tail
+    PoissonNumber(10.0)        close to its mean, and may be none at all
+
+Papernot & Steinke 2022. The number must not depend on the data, nor on who is impatient: it is a function of the search's
+key, so a search that was killed goes on with the number it had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from scipy.optimize import brentq
+
+from sordino import validate
+from sordino.accounting.privacy_loss.stopping import expected_runs
+from sordino.events import Event, TuneNegativeBinomial, TunePoisson
+from sordino.rng.streams import Rng
+
+_MOST = 1_000_000
+"""Runs; beyond it the law has no mass that a double can hold."""
+
+
+class Number(Protocol):
+    """The law of the number of runs."""
+
+    def event(self, run: Event) -> Event:
+        """What releasing the best of so many runs is."""
+        ...
+
+    def drawn(self, rng: Rng) -> int:
+        """The number, from the next of a stream."""
+        ...
+
+
+@dataclass(frozen=True)
+class NegativeBinomial:
+    """Truncated negative binomial, at least one run.
+
+    >>> NegativeBinomial(10.0).stop
+    0.1
+    """
+
+    mean: float
+    shape: float = 1.0
+
+    def __post_init__(self) -> None:
+        if validate.number("mean", self.mean) <= 1:
+            raise ValueError(f"runs={self.mean:g}: must be more than 1, the mean of a number that is at least 1")
+        if not -1 < validate.number("shape", self.shape) < math.inf:
+            raise ValueError(f"shape={self.shape:g}: must be > -1 and finite")
+
+    @property
+    def stop(self) -> float:
+        """γ, which gives the mean."""
+        if self.shape == 1:
+            return 1 / self.mean
+        return float(brentq(lambda gamma: expected_runs(self.shape, gamma) - self.mean, 1e-12, 1 - 1e-12, xtol=1e-15))
+
+    def event(self, run: Event) -> Event:
+        """The best of them."""
+        return TuneNegativeBinomial(run, self.shape, self.stop)
+
+    def drawn(self, rng: Rng) -> int:
+        """By the distribution function."""
+        gamma, eta = self.stop, self.shape
+        first = (
+            (1 - gamma) / math.log(1 / gamma) if eta == 0 else (1 - gamma) * eta / math.expm1(-eta * math.log(gamma))
+        )
+        return _drawn(1, first, lambda k: (1 - gamma) * (k + eta) / (k + 1), rng)
+
+
+@dataclass(frozen=True)
+class PoissonNumber:
+    """Poisson; where it is 0, nothing is trained and nothing released."""
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        validate.positive("runs", self.mean)
+
+    def event(self, run: Event) -> Event:
+        """The best of them."""
+        return TunePoisson(run, self.mean)
+
+    def drawn(self, rng: Rng) -> int:
+        """By the distribution function."""
+        return _drawn(0, math.exp(-self.mean), lambda k: self.mean / (k + 1), rng)
+
+
+def _drawn(k: int, mass: float, ratio: Callable[[int], float], rng: Rng) -> int:
+    """The first number whose distribution function exceeds a uniform value; mass(k + 1) = mass(k) · ratio(k)."""
+    u, total = float(rng.uniform(1)[0]), mass
+    while total < u and k < _MOST and mass > 0:
+        mass *= ratio(k)
+        k += 1
+        total += mass
+    return k

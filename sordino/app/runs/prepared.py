@@ -1,0 +1,73 @@
+"""A data set as the frozen features of a recipe, computed once and kept beside the data.
+
+**Privacy:** a feature map looks at one record at a time and has learnt nothing from this data set, so a neighbouring
+data set has the same features but for one row. The cache holds private records in another form: it is as private as the
+data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from sordino.app.data import Data, Images
+from sordino.app.runs.features import MAPS, features
+from sordino.app.runs.recipe import Recipe
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Features (N, C, …) with labels; half precision where the map is expensive, so that they fit in memory."""
+
+    train: TensorDataset
+    test: TensorDataset
+    classes: int
+    units: Tensor | None = None
+    """Whose each training record is, where lots are drawn by unit."""
+    unbounded: int = 0
+    """How many numbers of a record come first whose bounds are to be found."""
+    network: nn.Module | None = None
+    """A user's own model, where one was given."""
+
+    @property
+    def drawn(self) -> int:
+        """How many things lots are drawn from: units, or records."""
+        return len(self.train) if self.units is None else len(self.units.unique())
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of one record's features, channels first."""
+        return self.train.tensors[0].shape[1:]
+
+
+def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: None) -> Prepared:
+    """The data through the recipe's feature map."""
+    chosen = _chosen(recipe)
+    return Prepared(chosen(data.train, say), chosen(data.test, say), len(data.classes))
+
+
+def _chosen(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
+    if recipe.features == "none":
+        mean, deviation = recipe.pixel_mean, recipe.pixel_deviation
+        return lambda images, say: TensorDataset(pixels(images.images, mean, deviation), images.labels)
+    chosen = MAPS[recipe.features]
+    return lambda images, say: TensorDataset(features(chosen, images.images, say), images.labels)
+
+
+def pixels(images: Tensor, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Tensor:
+    """Bytes to [0, 1], centred and scaled by public numbers, of all channels or of each; ½ and ½ make [−1, 1] of them."""
+    if isinstance(mean, float) and isinstance(deviation, float):
+        return images.to(torch.float32).div_(255 * deviation).sub_(mean / deviation)
+    centre, scale = _by_channel("pixel_mean", mean, images), _by_channel("pixel_deviation", deviation, images)
+    return images.to(torch.float32).div_(255).sub_(centre).div_(scale)
+
+
+def _by_channel(name: str, given: float | tuple[float, ...], images: Tensor) -> Tensor:
+    numbers, channels = given if isinstance(given, tuple) else (given,), images.shape[1]
+    if len(numbers) not in (1, channels):
+        raise ValueError(f"{name}={numbers}: the images have {channels} channels; need one number, or one for each")
+    return torch.tensor(numbers).view(1, -1, 1, 1)  # (1, C, 1, 1)

@@ -1,0 +1,138 @@
+"""A recipe's model, loss, optimizer and learning rate, made and ready to be trained.
+
+**Privacy:** the initial weights come from a public seed; nothing here has seen a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sordino import nn as networks
+from sordino import schedules, validate
+from sordino.app.data.minilm import lora
+from sordino.app.runs import own_model
+from sordino.app.runs.features import MAPS
+from sordino.app.runs.loss_names import loss_of
+from sordino.app.runs.prepared import Prepared
+from sordino.app.runs.principal import unfitted
+from sordino.app.runs.recipe import Recipe
+from sordino.clipping.clipping_rule import Stateless
+from sordino.nn import OF_WIDTHS
+from sordino.optim import AdamCorrected, noise_scale
+from sordino.queries.microbatches import Microbatches
+from sordino.queries.noisy_sum import NoisySum
+from sordino.queries.optimistic_lookahead import OptimisticLookahead
+from sordino.schedules import Schedule
+from sordino.statistics import Normalise, Ranged
+
+_ONE_NOISE = (NoisySum, Microbatches, OptimisticLookahead)
+
+MODELS = {**networks.MODELS, "minilm-lora": lora}
+"""Models by name: those of the library, and MiniLM, whose files are fetched."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a training loop needs besides the data and the query."""
+
+    model: nn.Module
+    loss_fn: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    optimizer: torch.optim.Optimizer
+    learning_rate: Schedule
+    """Of the step, counted from 0; set it on the optimizer's groups before each step."""
+    classifies: bool = True
+    """Whether there is an accuracy."""
+
+
+def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
+    """The run's parts; torch's global generator is left as it was."""
+    shape = prepared.shape if recipe.pca is None else torch.Size([recipe.components])
+    first: list[nn.Module] = [Ranged(prepared.unbounded)] if prepared.unbounded else []
+    if recipe.features in MAPS or recipe.normalise is not None:
+        typical = MAPS[recipe.features].typical if recipe.features in MAPS else (1.0,)
+        first.append(Normalise(prepared.shape[0], typical))
+    if recipe.pca is not None:
+        first.append(unfitted(prepared.shape.numel(), recipe.components))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(validate.count("seed", seed, least=0))
+        model = _model(recipe, shape, prepared.classes) if prepared.network is None else prepared.network
+    model = nn.Sequential(*first, model) if first else model
+    loss = loss_of(recipe.loss, prepared.train.tensors[1])
+    return Problem(model, loss.of, _optimizer(recipe, model), learning_rate(recipe), loss.classifies)
+
+
+def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
+    if own_model.MARK in recipe.model:
+        return own_model.from_file(recipe.model, shape, classes)
+    if recipe.model not in MODELS:
+        raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION")
+    if recipe.widths is None:
+        return MODELS[recipe.model](shape, classes)
+    if recipe.model not in OF_WIDTHS:
+        raise ValueError(f"widths={recipe.widths}: {recipe.model} has its own; need one of {', '.join(OF_WIDTHS)}")
+    return OF_WIDTHS[recipe.model](shape, classes, recipe.widths)
+
+
+def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    """By name; every one of them takes the weight decay, as its authors meant it."""
+    parameters, lr, decay = model.parameters(), recipe.learning_rate, recipe.weight_decay
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum, weight_decay=decay)
+    if recipe.optimizer == "adagrad":
+        if recipe.momentum:
+            raise ValueError(f"momentum={recipe.momentum:g}: AdaGrad has none; leave it out, or use sgd or adam")
+        return torch.optim.Adagrad(parameters, lr=lr, weight_decay=decay)
+    betas = (recipe.momentum or 0.9, 0.999)
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=lr, betas=betas, weight_decay=decay)
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay)
+    assert recipe.optimizer == "adam-corrected"  # a recipe has one of the five
+    return AdamCorrected(parameters, lr, noise=_untold, betas=betas, weight_decay=decay)
+
+
+def tell_noise(optimizer: torch.optim.Optimizer, query: object, expected_batch: float) -> None:
+    """Give an optimizer that corrects for the noise the scale of it, which is public; the others need nothing."""
+    if not isinstance(optimizer, AdamCorrected):
+        return
+    # A weigher with a state may change its bound from step to step, and the noise with it.
+    if not isinstance(query, _ONE_NOISE) or not isinstance(query.weigher, Stateless):
+        raise ValueError(
+            f"optimizer='adam-corrected': needs noise of one scale throughout, which {query!r} does not add; use 'adam'"
+        )
+    try:
+        optimizer.noise = schedules.Constant(noise_scale(query, expected_batch))
+    except TypeError as error:
+        raise ValueError(f"optimizer='adam-corrected': {error}") from error
+
+
+def _untold(step: int) -> float:
+    raise RuntimeError("AdamCorrected was not told the noise: call tell_noise(optimizer, query, expected_batch) first")
+
+
+def learning_rate(recipe: Recipe) -> Schedule:
+    """The learning rate as a function of the step, public.
+
+    >>> from sordino.app.runs import find
+    >>> rate = learning_rate(find("mnist").but(learning_rate=1.0, schedule="linear", schedule_steps=4, final_rate=0.5))
+    >>> [rate(step) for step in range(6)]
+    [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]
+    """
+    made = _by_step(recipe)
+    return made if recipe.schedule_per == "step" else schedules.Held(made, max(1, round(1 / recipe.rate)))
+
+
+def _by_step(recipe: Recipe) -> Schedule:
+    top, end = recipe.learning_rate, recipe.final_rate
+    steps = recipe.schedule_steps or recipe.steps
+    if recipe.schedule == "rise-and-fall":
+        return schedules.RiseAndFall(end, top, end, recipe.warm_up or max(1, steps // 2), steps)
+    made: Schedule = schedules.Constant(top)
+    if recipe.schedule != "constant":
+        falling = schedules.Linear if recipe.schedule == "linear" else schedules.Cosine
+        made = falling(top, end, steps)
+    return schedules.Warmup(recipe.warm_up, made) if recipe.warm_up else made

@@ -1,0 +1,249 @@
+"""How a run is watched: a bar on a terminal, plain lines elsewhere, nothing in a program.
+
+Shown are public and released quantities: step, epoch, ε spent of its budget, accuracy on the public test set, time left. A
+private one, shown only when it was asked for, is marked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from sordino.app.runs.directory import Row
+from sordino.ledger.claims import rounded_up
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sordino.app.runs.job import Job
+
+Spent = Callable[[], float | None]
+
+_TICK = 0.3
+"""Seconds between two looks at ε, which costs some ten milliseconds."""
+
+
+_WIDE = 100
+"""Columns from which on a line of everything fits."""
+
+
+class View(Protocol):
+    """What is told of a run while it goes on: a bar, lines, or nothing."""
+
+    def say(self, text: str) -> None:
+        """A sentence."""
+        ...
+
+    def begin(self, job: Job, step: int) -> None:
+        """Training goes on from this step."""
+        ...
+
+    def step(self, step: int, spent: Spent) -> None:
+        """So many steps are done; `spent` computes ε when it is called."""
+        ...
+
+    def evaluated(self, row: Row) -> None:
+        """A look at the test set."""
+        ...
+
+    def private(self, name: str, value: float) -> None:
+        """A quantity that is neither released nor public."""
+        ...
+
+    def end(self) -> None:
+        """Training is over, one way or another."""
+        ...
+
+
+class Silent:
+    """Shows nothing, for runs in a program."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def begin(self, job: Job, step: int) -> None:
+        """Nothing."""
+
+    def step(self, step: int, spent: Spent) -> None:
+        """Nothing."""
+
+    def evaluated(self, row: Row) -> None:
+        """Nothing."""
+
+    def private(self, name: str, value: float) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def spent_of(epsilon: float | None, budget: float | None) -> str:
+    """ε spent, of its budget.
+
+    >>> spent_of(1.2341, 3.0), spent_of(None, 3.0)
+    ('ε 1.235 of 3', 'no guarantee')
+    """
+    if epsilon is None:
+        return "no guarantee"
+    return f"ε {rounded_up(epsilon)}" + ("" if budget is None else f" of {budget:g}")
+
+
+def summary(job: Job) -> list[str]:
+    """What is going to be run, in three lines."""
+    recipe, options, found = job.settings.recipe, job.settings.options, job.resolved()
+    first = f"{recipe.name}: {found['dataset_size']:,} records"
+    if job.data.generated:
+        first += " (generated)"
+    network = f"{recipe.model} with {found['trainable']:,} parameters"
+    if recipe.features != "none":
+        network = f"{recipe.features}, then {network}"
+    if options.non_private:
+        noise = "no bound, no noise: the baseline, without a guarantee"
+    else:
+        noise = f"{recipe.described()}, bound {recipe.bound:g}, noise multiplier {job.multiplier:.4g}"
+        if recipe.ranges is not None:
+            noise += f", bounds of columns found privately at {recipe.ranges:g}"
+        if recipe.normalise is not None:
+            noise += f", normalised privately at {recipe.normalise:g}"
+        if recipe.pca is not None:
+            noise += f", {recipe.components} private principal directions at {recipe.pca:g}"
+    target = "" if job.settings.budget is None or options.non_private else f" within ε = {job.settings.budget:g}"
+    third = f"{job.steps} steps of {job.expected_batch:g} records on average{target} at δ = {recipe.delta:g}"
+    return [f"{first}; {network}", noise, third]
+
+
+class Lines:
+    """Plain lines, one per evaluation."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._steps = 0
+        self._budget: float | None = None
+        self._hidden: dict[str, float] = {}
+
+    def say(self, text: str) -> None:
+        """A line."""
+        self._write(text)
+
+    def begin(self, job: Job, step: int) -> None:
+        """Three lines, and a fourth when it is not the beginning."""
+        self._steps, self._budget = job.steps, job.settings.budget
+        for line in summary(job):
+            self._write(line)
+        if step:
+            self._write(f"going on after step {step}")
+
+    def step(self, step: int, spent: Spent) -> None:
+        """Not worth a line."""
+
+    def evaluated(self, row: Row) -> None:
+        """The row as a line."""
+        self._write(line_of(row, self._steps, self._budget, self._hidden))
+
+    def private(self, name: str, value: float) -> None:
+        """Shown with the next evaluation."""
+        self._hidden[name] = value
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def line_of(row: Row, steps: int, budget: float | None, hidden: dict[str, float], *, short: bool = False) -> str:
+    """An evaluation on one line; private quantities are marked."""
+    marked = "".join(f"  [private] {name} {value:.3f}" for name, value in hidden.items())
+    place, spent = f"{row.step:>{len(str(steps))}}/{steps}", spent_of(row.epsilon, budget)
+    if short:
+        return f"{place}  {spent:<14}  test {_worth(row)}  {row.seconds:.0f} s{marked}"
+    accuracy = "" if row.test_accuracy is None else f"accuracy {row.test_accuracy:6.2%}  "
+    return (
+        f"step {place}  epoch {row.epoch:5.1f}  {spent:<14}  "
+        f"test {accuracy}loss {row.test_loss:.3f}  {row.seconds:5.1f} s{marked}"
+    )
+
+
+def _worth(row: Row) -> str:
+    """The accuracy; where there is none, the loss."""
+    return f"loss {row.test_loss:.4g}" if row.test_accuracy is None else f"{row.test_accuracy:6.2%}"
+
+
+class Bar:
+    """A progress bar under the lines, on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            *([TextColumn("epoch {task.fields[epoch]}")] if console.width >= _WIDE else []),
+            TextColumn("[bold cyan]{task.fields[spent]}"),
+            TextColumn("[green]{task.fields[accuracy]}"),
+            TextColumn("[magenta]{task.fields[hidden]}"),
+            *([TimeElapsedColumn(), TextColumn("left")] if console.width >= _WIDE else []),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            expand=True,
+        )
+        self._task = self._progress.add_task("", start=False, epoch="", spent="", accuracy="", hidden="")
+        self._budget: float | None = None
+        self._steps, self._pass = 0, 1.0
+        self._hidden: dict[str, float] = {}
+        self._ticked = 0.0
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        self._console.print(text, markup=False, highlight=False, style="dim")
+
+    def begin(self, job: Job, step: int) -> None:
+        """The bar appears."""
+        self._budget, self._steps = job.settings.budget, job.steps
+        self._pass = job.data.prepared.drawn / job.expected_batch
+        first, *rest = summary(job)
+        self._console.print(first, markup=False, highlight=False, style="bold")
+        for line in rest:
+            self._console.print(line, markup=False, highlight=False)
+        self._progress.reset(self._task, total=job.steps, completed=step, description=f"step {step}/{job.steps}")
+        self._progress.start()
+
+    def step(self, step: int, spent: Spent) -> None:
+        """The bar moves; ε is asked for a few times a second."""
+        now = time.perf_counter()
+        if now - self._ticked < _TICK and step < self._steps:
+            self._progress.update(self._task, completed=step)
+            return
+        self._progress.update(
+            self._task,
+            completed=step,
+            description=f"step {step}/{self._steps}",
+            epoch=f"{step / self._pass:.1f}",
+            spent=spent_of(spent(), self._budget),
+            hidden="".join(f"[private] {name} {value:.3f}" for name, value in self._hidden.items()).replace("[", "\\["),
+        )
+        self._ticked = time.perf_counter()
+
+    def evaluated(self, row: Row) -> None:
+        """The row stays as a line above the bar."""
+        line = line_of(row, self._steps, self._budget, self._hidden, short=self._console.width < _WIDE)
+        self._console.print(line, markup=False, highlight=False)
+        self._progress.update(self._task, accuracy=f"test {_worth(row).strip()}")
+
+    def private(self, name: str, value: float) -> None:
+        """Shown with its mark."""
+        self._hidden[name] = value
+
+    def end(self) -> None:
+        """The bar goes, the lines stay."""
+        self._progress.stop()
+
+
+def watching(*, quiet: bool) -> View:
+    """A bar or lines on standard output, as it is a terminal or not; on standard error when output is for a program."""
+    from rich.console import Console
+
+    console = Console(stderr=quiet)
+    if console.is_terminal:
+        return Bar(console)
+    return Silent() if quiet else Lines(lambda text: print(text, flush=True))  # noqa: T201

@@ -1,0 +1,284 @@
+"""A recipe: every choice of a private training run as flat fields, so that a run is a file of ten lines.
+
+    recipe   = find("mnist", epsilon=3.0)             one of RECIPES, at this ε
+    recipe   = recipe.but(steps=100)                  any field; what was measured is then forgotten
+    recipe   = from_table(tomllib.load(file))         and back: recipe.table()
+    prepared = prepare(recipe, sordino.app.data.load(recipe.dataset))     frozen features, cached on disk
+    problem  = build(recipe, prepared, seed=0)        model, loss, optimizer, schedule of the learning rate
+    σ        = noise_multiplier(recipe, prepared)     calibrated with PLD so that all of the run fits ε
+    event(recipe, σ, prepared)                        what the whole run is going to release, by its own method
+
+`prepare` and `build` touch no label and release nothing. On frozen features the model begins with a `Normalise` layer,
+which divides channels by their typical sizes, public numbers. With `normalise` set,
+`standardise(problem.model, prepared.train, multiplier, ledger, rng)` fits it once, before the first step, and charges the
+ledger; with `pca`, `project` does the same for the projection that follows it. A run's own query is made from `method`,
+`bound` and the multiplier by whoever runs it; `tell_noise` then tells it to an optimizer that wants to know.
+
+**Privacy:** feature maps are frozen and act on each record alone, so they cost nothing. Fields are public; how they
+were found is said in `tuned`, because tuning on the private data is a release that no ledger here has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from sordino import validate
+
+FEATURES = (
+    "none",
+    "scattering",
+    "scattering-folded",
+    "scattering-log",
+    "efficientnet-lite0",
+    "minilm",
+    "tokens",
+    "words",
+)
+OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw", "adam-corrected")
+SCHEDULES = ("constant", "linear", "cosine", "rise-and-fall")
+PER = ("step", "epoch")
+PLAIN = "dpsgd"
+"""The method of a recipe that names none."""
+
+MEASURED = ("accuracy", "spread", "seeds", "seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training run, before it is run.
+
+    Examples:
+        >>> from sordino.app.runs import find
+        >>> recipe = find("mnist")
+        >>> recipe.dataset, recipe.epsilon
+        ('mnist', 3.0)
+
+    """
+
+    name: str
+    """Of the recipe; give one of your own when you change everything."""
+    dataset: str
+    """Of `sordino data list`; or digits or spiral; or line, plane or cloud, which are numbers and have no classes."""
+    features: str
+    """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0; of texts minilm,
+    tokens, words."""
+    pixel_mean: float | tuple[float, ...] = 0.5
+    """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, one for all
+    channels or one for each."""
+    pixel_deviation: float | tuple[float, ...] = 0.5
+    """Without a feature map, centred pixels are divided by this."""
+    ranges: float | None = None
+    """Of own data: noise multiplier of the private bounds of columns that were given none."""
+    normalise: float | None = None
+    """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
+    pca: float | None = None
+    """Noise multiplier of a private PCA of the features, the directions of which are then fixed; None: no PCA."""
+    components: int = 60
+    """How many principal directions the model sees, if there is a PCA."""
+    model: str
+    """A model of sordino.nn by its name; or FILE.py:FUNCTION, called with a record's shape and the number of classes."""
+    widths: tuple[int, ...] | None = None
+    """Of the hidden layers, in place of the model's own: of mlp, mnist-net and hidden-1000."""
+    loss: str = "cross-entropy"
+    """cross-entropy, of classes; squared or absolute, of numbers; hill or valley, landscapes for the model point."""
+    method: str = "dpsgd"
+    """The private gradient, a name for words: `sordino recipes --methods` lists them. Or say the words:"""
+    sampler: str | None = None
+    """How lots are drawn; `sordino recipes --words` lists these and the next. None: the method's own."""
+    weigher: str | None = None
+    """How much each record's gradient counts. None: the method's own."""
+    query: str | None = None
+    """What is asked of each lot. None: the method's own."""
+    noise: str | None = None
+    """gaussian or laplace. None: the method's own."""
+    backend: str | None = None
+    """How per-sample gradients are computed. None: the method's own."""
+    unit: str | None = None
+    """What is drawn, clipped and claimed in place of a record: a column of own data, or speaker of friends."""
+    unit_records: int = 16
+    """At most so many records of a unit are in a lot, others each time."""
+    rate: float
+    """Poisson rate: the chance of each record, or unit, to be in a lot."""
+    steps: int
+    """Lots to draw."""
+    bound: float
+    """Clip bound on each record's gradient."""
+    epsilon: float | None = None
+    """The whole run's, everything that touches the data counted; the noise is calibrated to it."""
+    noise_multiplier: float | None = None
+    """Instead of epsilon; 0 trains without noise, and without a guarantee."""
+    delta: float
+    """The δ of the claim."""
+    optimizer: str = "sgd"
+    """sgd, adagrad, adam, adamw or adam-corrected."""
+    learning_rate: float
+    """Of the optimizer."""
+    momentum: float = 0.0
+    """SGD's; Adam's first moment if it is not 0; AdaGrad has none."""
+    weight_decay: float = 0.0
+    """λ of the optimizer, after the noise, which costs no privacy: sgd, adagrad and adam add λθ to the released gradient,
+    as in torch; adamw and adam-corrected decay apart from it, θ ← (1 − ηλ)θ."""
+    penalty: float = 0.0
+    """λ of an L2 penalty inside each record's gradient, g + λθ, before it is clipped."""
+    schedule: str = "constant"
+    """Of the learning rate: constant; linear or cosine, from learning_rate down to final_rate; rise-and-fall, from
+    final_rate up to learning_rate over the steps of warm_up (half of them, if it is 0) and down again."""
+    schedule_steps: int | None = None
+    """Steps until final_rate is reached, after which the rate stays there. None: all of the run."""
+    schedule_per: str = "step"
+    """step or epoch: whether the rate changes at every step, or at the beginning of every pass over the data."""
+    final_rate: float = 0.0
+    """Where linear, cosine and rise-and-fall end."""
+    warm_up: int = 0
+    """Steps over which the rate rises from nearly 0, before the schedule begins."""
+    ema: float = 0.0
+    """Decay of an average of the parameters, which is then what is tested; 0 tests the last ones."""
+    tuned: str = ""
+    """How the fields were found."""
+    accuracy: float | None = None
+    """Measured: mean test accuracy over `seeds` runs, as a fraction."""
+    spread: float | None = None
+    """Measured: standard deviation over the seeds."""
+    seeds: int | None = None
+    seconds: float | None = None
+    """Measured: CPU time of one run on one core, features cached."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            object.__setattr__(self, name, _typed(name, getattr(self, name), kind))
+        for name in ("name", "dataset", "model", "method"):
+            if not getattr(self, name).strip():
+                raise ValueError(f"{name}='': must not be empty")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}: there is {', '.join(known)}")
+        validate.rate("rate", self.rate)
+        validate.count("steps", self.steps)
+        validate.fraction("delta", self.delta)
+        for name in ("bound", "learning_rate"):
+            validate.positive(name, getattr(self, name))
+        for each in _each(self.pixel_deviation):
+            validate.positive("pixel_deviation", each)
+        for name in ("weight_decay", "penalty", "final_rate"):
+            validate.non_negative(name, getattr(self, name))
+        for name in ("momentum", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must lie in [0, 1)")
+        for name in ("ranges", "normalise", "pca"):
+            if getattr(self, name) is not None:
+                validate.positive(name, getattr(self, name))
+        validate.count("components", self.components)
+        validate.count("unit_records", self.unit_records)
+        if self.unit is not None and any(one is not None for one in (self.ranges, self.normalise, self.pca)):
+            raise ValueError(
+                f"unit={self.unit!r}: ranges, normalise and pca are bounded by record, not by unit; leave them out"
+            )
+        validate.count("warm_up", self.warm_up, least=0)
+        if self.schedule_steps is not None:
+            validate.count("schedule_steps", self.schedule_steps)
+        for width in self.widths or ():
+            validate.count("widths", width)
+        self._check_target()
+
+    def _check_target(self) -> None:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            given = "both" if self.epsilon is not None else "neither"
+            raise ValueError(f"epsilon and noise_multiplier: {given} given; need one, the other follows from it")
+        if self.epsilon is not None:
+            validate.positive("epsilon", self.epsilon)
+        if self.noise_multiplier is not None:
+            validate.non_negative("noise_multiplier", self.noise_multiplier)
+
+    def described(self) -> str:
+        """The private gradient: the method, and the words that were said besides it.
+
+        >>> from sordino.app.runs import find
+        >>> find("mnist").but(sampler="sorted-top-k", weigher="batch-median").described()
+        'sorted-top-k × batch-median'
+        """
+        return described(asdict(self))
+
+    def but(self, **changes: Any) -> Recipe:
+        """Another recipe with some fields changed; unless nothing changes, it has not been measured.
+
+        Giving epsilon drops noise_multiplier and the other way round.
+        """
+        _refuse_unknown(changes)
+        for given, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
+            if changes.get(given) is not None and other not in changes:
+                changes[other] = None
+        changed = replace(self, **changes)
+        if changed == self or any(name in changes for name in MEASURED):
+            return changed
+        return replace(changed, accuracy=None, spread=None, seeds=None, seconds=None)
+
+    def table(self) -> dict[str, Any]:
+        """The fields that are set, as TOML and JSON can hold them."""
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
+
+
+def described(table: Mapping[str, Any]) -> str:
+    """The private gradient of a recipe's table."""
+    said = [str(table[name]) for name in ("sampler", "weigher", "query", "noise", "backend") if table.get(name)]
+    method = str(table.get("method") or "unknown")
+    return " × ".join(said if said and method == PLAIN else [method, *said])
+
+
+def from_table(table: Mapping[str, Any]) -> Recipe:
+    """A recipe from the fields of a TOML or JSON file; unknown, missing and misspelt fields are refused.
+
+    >>> from sordino.app.runs import RECIPES, from_table
+    >>> all(from_table(recipe.table()) == recipe for recipe in RECIPES)
+    True
+    """
+    if not isinstance(table, Mapping):
+        raise TypeError(f"a recipe of type {type(table).__name__}: need a table of fields")
+    _refuse_unknown(table)
+    missing = [name for name in _NEEDED if name not in table]
+    if missing:
+        raise ValueError(f"the recipe lacks {', '.join(missing)}: begin from a known one, or give all of its fields")
+    return Recipe(**dict(table))
+
+
+def _refuse_unknown(table: Mapping[str, Any]) -> None:
+    unknown = [str(name) for name in table if name not in _KINDS]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(_KINDS)}")
+
+
+def _typed(name: str, value: object, kind: Any) -> Any:
+    """The value as the field's type; a whole number is a fine float, a boolean is not."""
+    allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if value is None and NoneType in allowed:
+        return None
+    if str in allowed:
+        if not isinstance(value, str):
+            raise TypeError(f"{name}={value!r}: must be text, not {type(value).__name__}")
+        return value
+    rows = [one for one in allowed if get_origin(one) is tuple]
+    if rows and isinstance(value, list | tuple):
+        if not value:
+            raise ValueError(f"{name}={value!r}: must not be empty")
+        return tuple(_typed(name, one, get_args(rows[0])[0]) for one in value)
+    if int in allowed:
+        return validate.count(name, value, least=0)
+    if rows and float not in allowed:
+        return (_typed(name, value, get_args(rows[0])[0]),)
+    return validate.number(name, value)
+
+
+def _each(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+_CHOICES = {"features": FEATURES, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "schedule_per": PER}
+_KINDS: dict[str, Any] = get_type_hints(Recipe)
+_NEEDED = tuple(
+    field.name
+    for field in fields(Recipe)
+    if field.name in ("name", "dataset", "features", "model", "rate", "steps", "bound", "delta", "learning_rate")
+)

@@ -1,0 +1,136 @@
+"""Checkpoints: a folder each, made whole or not at all, with the checksums of its files; the last two are kept.
+
+    checkpoints/start/                                the one before the first step, for `sordino audit replay`
+    checkpoints/step-00000320/state.json            ledger, position, history, optimizer numbers
+                              tensors.safetensors   parameters, buffers, optimizer state, average
+                              SHA256SUMS            of both; `sha256sum -c SHA256SUMS` checks them too
+    checkpoints/ledger-head.json                    the end of the ledger, see write_ahead.py
+
+A checkpoint whose sums do not match, or that cannot be read, is passed over, by name, for the one before it.
+
+Privacy: a checkpoint does not hold the key of the noise, which is in a file of its own (noise_key.py). Where streams
+stand, and what a sampler remembers of the records, is encrypted under that key. Only its owner can read the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from sordino.app.runs import atomic_files
+from sordino.state_packing import pack, unpack
+
+FORMAT = 1
+KEPT = 2
+START = "start"
+_STATE, _TENSORS, _SUMS = "state.json", "tensors.safetensors", "SHA256SUMS"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class Damaged(ValueError):
+    """A checkpoint that cannot be trusted, and why."""
+
+
+class NoCheckpoint(ValueError):
+    """A folder without a checkpoint that can be used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything a run needs to go on."""
+
+    step: int
+    state: Mapping[str, Any]  # JSON-like, with tensors anywhere
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint, then drop all but the last two. When writing fails, those before it are untouched."""
+    tensors: dict[str, Tensor] = {}
+    tree = pack(checkpoint.state, "", tensors)
+    state = json.dumps({"format": FORMAT, "step": checkpoint.step, "state": tree}, allow_nan=False)
+    content = {_STATE: state.encode(), _TENSORS: safetensors.torch.save(_own(tensors))}
+    sums = "".join(f"{hashlib.sha256(value).hexdigest()}  {name}\n" for name, value in content.items())
+    path = folder / f"step-{checkpoint.step:08d}"
+    atomic_files.write_folder(path, {**content, _SUMS: sums.encode()})
+    if checkpoint.step == 0 and not (folder / START).exists():
+        atomic_files.write_folder(folder / START, {**content, _SUMS: sums.encode()})
+    for old in (*found(folder)[KEPT:], *filter(atomic_files.is_part, _entries(folder))):
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def read(path: Path) -> Checkpoint:
+    """A checkpoint whose every byte is what was written; else Damaged."""
+    try:
+        content = {name: (path / name).read_bytes() for name in (_STATE, _TENSORS)}
+        sums = (path / _SUMS).read_text("ascii")
+    except (OSError, UnicodeError) as error:
+        raise Damaged(f"{path.name}: cannot be read ({_said(error)})") from error
+    for name, value in content.items():
+        if f"{hashlib.sha256(value).hexdigest()}  {name}\n" not in sums:
+            raise Damaged(f"{path.name}: {name} is not what was written (wrong checksum); it was cut short or changed")
+    return parse(content[_STATE], content[_TENSORS], path.name)
+
+
+def parse(state: bytes, tensors: bytes, name: str) -> Checkpoint:
+    """A checkpoint from the bytes of its files; never trusts them."""
+    try:
+        outer = json.loads(state)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{name}: {_STATE} is not JSON ({_said(error)})") from error
+    if not isinstance(outer, dict) or outer.get("format") != FORMAT:
+        given = outer.get("format") if isinstance(outer, dict) else None
+        raise Damaged(f"{name}: format {given!r}, and this version reads {FORMAT}; use the version that wrote it")
+    step = outer.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(outer.get("state"), dict):
+        raise Damaged(f"{name}: {_STATE} has no step and state")
+    try:
+        return Checkpoint(step, unpack(outer["state"], safetensors.torch.load(tensors)))
+    except Exception as error:  # the safetensors reader raises what it likes on foreign bytes
+        raise Damaged(f"{name}: {_TENSORS} or {_STATE} cannot be read ({_said(error)})") from error
+
+
+def latest(folder: Path) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint that is whole, and why those after it were passed over."""
+    passed: list[str] = []
+    for path in found(folder):
+        try:
+            return read(path), passed
+        except Damaged as error:
+            passed.append(str(error))
+    why = f": {'; '.join(passed)}" if passed else ""
+    raise NoCheckpoint(f"{folder}: no checkpoint that can be used{why}; start the run anew")
+
+
+def found(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, newest first, damaged or not."""
+    named = [(int(match[1]), path) for path in _entries(folder) if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(named, reverse=True)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that share no memory, as safetensors wants them."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        where = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.clone() if where in seen else tensor
+        seen.add(where)
+    return result
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,167 @@
+"""The data of a run: a real data set through its feature map, or one that is made here in a moment.
+
+`digits` and `spiral` are generated: for tests, for a first look, for a machine without a network. So are `line`, y = 10 x +
+noise, and `plane`, y = 10 x₁ + 5 x₂ + noise, for regression, and `cloud`, points around 0, for landscapes. `adult` is a
+table, `r8` and `20news` are texts, which a frozen encoder turns into vectors.
+
+Privacy: the digest that recognises the training records is keyed with the run's own secret, because a plain digest of
+private data is itself a release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from sordino.app import data as known
+from sordino.app.data import Data, NotFetched
+from sordino.app.data.adult import adult
+from sordino.app.data.risk_tables import COMPAS, GERMAN
+from sordino.app.data.risk_tables import encoded as risks
+from sordino.app.runs import Prepared, Recipe, prepare
+from sordino.app.runs.own_data import Given, of_file, of_memory
+from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.text_data import OF_TEXTS, encoded, encoded_by_speaker
+
+Say = Callable[[str], None]
+T = TypeVar("T")
+
+_TEXTS = ("r8", "20news")
+_UNITS = {"friends": "speaker"}
+"""Data sets whose records have an owner."""
+
+_SPIRAL_ARMS = 3
+_SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """What a run trains and tests on."""
+
+    prepared: Prepared
+    private: tuple[Tensor, ...]  # the training records as they were before the feature map
+    generated: bool
+    not_covered: tuple[str, ...] = ()
+    """What the claim must name, of own data."""
+    columns: tuple[str, ...] = ()
+    """What the numbers of a record are, of own data."""
+    classes: tuple[str, ...] = ()
+    _digests: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def digest(self, key: str) -> str:
+        """Recognises the training records, for whoever has the key, given in hexadecimal; computed once."""
+        if key not in self._digests:
+            self._digests[key] = self._digest(bytes.fromhex(key))
+        return self._digests[key]
+
+    def _digest(self, key: bytes) -> str:
+        found = hashlib.blake2b(key=key, digest_size=16)
+        for tensor in self.private:
+            found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            found.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+        return found.hexdigest()
+
+
+def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Given | None = None) -> RunData:
+    """The recipe's data, or the user's own, at most `limit` training records of it."""
+    if own is None and recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
+        known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
+        raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
+    if own is not None:
+        found = of_memory(own) if isinstance(own, Given) else of_file(own, recipe, say)
+        units = found.prepared.units
+        private = (*found.prepared.train.tensors, *(() if units is None else (units,)))
+        made = _limited(found.prepared, private, False, limit)
+        return replace(made, not_covered=found.not_covered, columns=found.columns, classes=found.classes)
+    if recipe.dataset == "friends":
+        return _by_speaker(recipe, limit, say)
+    if recipe.dataset in _VECTORS:
+        if recipe.features != "none":
+            raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
+        train, test, outputs = _had(recipe.dataset, _VECTORS[recipe.dataset])
+        return _limited(Prepared(train, test, outputs), train.tensors, recipe.dataset in _GENERATED, limit)
+    if recipe.dataset in _TEXTS or recipe.features in OF_TEXTS:
+        if recipe.dataset not in _TEXTS or recipe.features not in OF_TEXTS:
+            raise ValueError(
+                f"dataset={recipe.dataset!r} with features={recipe.features!r}: texts ({', '.join(_TEXTS)}) need "
+                f"{' or '.join(OF_TEXTS)}, and nothing else has it"
+            )
+        train, test, outputs = _had(recipe.dataset, lambda: encoded(recipe.dataset, recipe.features, say))
+        return _limited(Prepared(train, test, outputs), train.tensors, False, limit)
+    whole = _data(recipe.dataset, say)
+    private = (whole.train.images, whole.train.labels)
+    return _limited(prepare(recipe, whole, say), private, whole.generated, limit)
+
+
+def _data(name: str, say: Say) -> Data:
+    return known.digits() if name == "digits" else _had(name, lambda: known.load(name))
+
+
+def _had(name: str, get: Callable[[], T]) -> T:
+    """What is got, or the words for a user who cannot have it."""
+    try:
+        return get()
+    except NotFetched as error:
+        first, *_ = str(error).splitlines()
+        raise ValueError(
+            f"{first.rstrip(':')}; put its files into a folder and set SORDINO_DATA to it, or try generated data with "
+            f"`sordino train digits`; `sordino data fetch {name}` says what each source answered"
+        ) from error
+
+
+def _limited(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, limit: int | None) -> RunData:
+    n = len(prepared.train)
+    if limit is None:
+        return RunData(prepared, private, generated)
+    if limit > n:
+        raise ValueError(f"records={limit}: the training set has {n}")
+    some = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
+    units = None if prepared.units is None else prepared.units[:limit]
+    fewer = replace(prepared, train=some, units=units)
+    return RunData(fewer, tuple(t[:limit] for t in private), generated)
+
+
+def _by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
+    if recipe.features != "minilm":
+        raise ValueError(f"features={recipe.features!r}: the lines of friends are texts; need 'minilm'")
+    train, test, outputs, speakers = _had("friends", lambda: encoded_by_speaker(say))
+    return _limited(
+        Prepared(train, test, outputs, None if recipe.unit is None else speakers),
+        (*train.tensors, speakers),
+        False,
+        limit,
+    )
+
+
+def _spirals() -> tuple[TensorDataset, TensorDataset, int]:
+    return spiral(_SPIRAL_TRAIN), spiral(_SPIRAL_TEST, seed=1), _SPIRAL_ARMS
+
+
+_VECTORS: Mapping[str, Callable[[], tuple[TensorDataset, TensorDataset, int]]] = {
+    "spiral": _spirals,
+    "line": lambda: (known.linear([10.0]), known.linear([10.0], seed=1), 1),
+    "plane": lambda: (known.linear([10.0, 5.0]), known.linear([10.0, 5.0], seed=1), 1),
+    "adult": adult,
+    "compas": lambda: risks(COMPAS),
+    "german": lambda: risks(GERMAN),
+    "cloud": lambda: (known.cloud(), known.cloud(seed=1), 2),
+}
+"""Training and test records that are no images, and how many numbers a model of them says."""
+_GENERATED = ("spiral", "line", "plane", "cloud")
+
+
+def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:
+    """Points on the arms of a spiral, with some noise."""
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.randint(classes, (n,), generator=generator)
+    radius = torch.rand(n, generator=generator).sqrt()
+    angle = 2 * math.pi * (label / classes + 0.6 * radius) + 0.15 * torch.randn(n, generator=generator)
+    return TensorDataset(torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1) * 2, label)

@@ -1,0 +1,32 @@
+"""What audits and attacks found, kept in the run directory: `findings.json`, an object per kind, the last one of each.
+
+Privacy: only what was said aloud is in it: bounds, counts of right guesses, verdicts. An audit with the training records is
+not in the run's claim; whoever made it decides whether to give its result away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sordino.app.runs import atomic_files
+
+NAME = "findings.json"
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """All that was kept; empty where nothing was, or where the file is not as it was written."""
+    try:
+        found = json.loads((folder / NAME).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def keep(folder: Path, kind: str, table: Mapping[str, Any]) -> None:
+    """Put what was found in the place of what was found before by the same kind of audit."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    atomic_files.write(folder / NAME, json.dumps({**read(folder), kind: {**table, "when": now}}, indent=1) + "\n")

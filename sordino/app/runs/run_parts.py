@@ -1,0 +1,88 @@
+"""Query, sampler and gradients of a run, by its recipe's words, and the event that they make of it.
+
+**Privacy:** the event is that of a dry run of the very query and sampler that train, so no method is charged as another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from sordino.app.runs.before import before
+from sordino.app.runs.method_words import PLAIN_WORDS, WORDS, distributed, words_of
+from sordino.app.runs.problem import Problem
+from sordino.app.runs.recipe import Recipe
+from sordino.clipping.flat import Flat
+from sordino.events import Event, compose
+from sordino.per_sample import Backend
+from sordino.queries.dry_run import dry_run
+from sordino.queries.noisy_sum import Query
+from sordino.registry import RunNumbers
+from sordino.release.noise import Gaussian
+from sordino.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True, eq=False)
+class RunParts:
+    """What a recipe's words are built from: the problem, the number of records, and what was asked for besides."""
+
+    recipe: Recipe
+    problem: Problem
+    records: int
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Of the words."""
+    non_private: bool = False
+
+    def query(self, multiplier: float) -> Query:
+        """What is asked of each lot; without bound and noise, where none was asked for."""
+        run, own = self._numbers(multiplier)
+        if self.non_private:
+            weigher, noise = Flat(math.inf), Gaussian(0.0)
+        else:
+            weigher = WORDS["weigher"][self._words["weigher"]].build(run, own["weigher"])
+            noise = WORDS["noise"][self._words["noise"]].build(multiplier)
+        query: Query = WORDS["query"][self._words["query"]].build(run, own["query"], weigher, noise)
+        return query
+
+    def sampler(self) -> Sampler:
+        """How lots are drawn."""
+        run, own = self._numbers(1.0)
+        sampler: Sampler = WORDS["sampler"][self._words["sampler"]].build(run, own["sampler"])
+        return sampler
+
+    def backend(self) -> Backend:
+        """How per-sample gradients are computed."""
+        run, own = self._numbers(1.0)
+        word = PLAIN_WORDS["backend"] if self.non_private else self._words["backend"]
+        backend: Backend = WORDS["backend"][word].build(run, own["backend"])
+        return backend
+
+    def event(self, multiplier: float, steps: int | None = None) -> Event:
+        """All that the run releases, up to so many steps; None: the recipe's."""
+        draws, steps = self.sampler(), self.recipe.steps if steps is None else steps
+        expected = draws.expected(self.records)
+        trained = dry_run(self.query(multiplier), draws, self.records, steps, expected, self.backend())
+        return compose([*before(self.recipe), trained])
+
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        return words_of(self.recipe)
+
+    def _numbers(self, multiplier: float) -> tuple[RunNumbers, dict[str, dict[str, float]]]:
+        """Public numbers of the run, and the parameters of each of its words."""
+        recipe = self.recipe
+        sizes = {name: p.numel() for name, p in self.problem.model.named_parameters() if p.requires_grad}
+        run = RunNumbers(
+            bound=recipe.bound,
+            multiplier=multiplier,
+            rate=recipe.rate,
+            steps=recipe.steps,
+            records=self.records,
+            tensors=len(sizes),
+            numbers=sum(sizes.values()),
+            learning_rate=self.problem.learning_rate,
+            names=tuple(sizes),
+        )
+        return run, distributed(self._words, run, self.parameters)

@@ -1,0 +1,232 @@
+"""What to run, from a recipe's name, a TOML file and flags: later ones win; all are checked before data is read."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sordino import validate
+from sordino.app.runs import Recipe, diagnosis, find, from_table, own_file
+from sordino.app.runs.method_words import words_of
+from sordino.app.runs.own_data import Given
+from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.own_recipes import own_recipe
+from sordino.app.runs.recipe import MEASURED
+
+_TABLES = ("recipe", "options", "parameters", "data")
+_WRITTEN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
+_REPORT = "report"  # of the command that reads the file, not of the run
+_MOST_BYTES = 1 << 20
+_RECIPE = tuple(f.name for f in fields(Recipe))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a recipe is run."""
+
+    seed: int | None = None
+    """For tests: the run can be repeated, and the claim says that it does not cover who knows the seed."""
+    init_seed: int = 0
+    """Of the initial weights, which are public."""
+    records: int | None = None
+    """Train on the first so many records only."""
+    budget: float | None = None
+    """Stop before ε exceeds this."""
+    non_private: bool = False
+    """The baseline: no bound, no noise, no guarantee."""
+    show_private: bool = False
+    """Show training loss and training accuracy; the claim then lists them as not covered."""
+    diagnose: str | None = None
+    """Of every step into metrics.jsonl, with commas: cosines of updates; and, listed in the claim as not covered,
+    lengths of gradients, classes of lots, substeps of the query projected."""
+    trace: bool = False
+    """Keep the network of every evaluation, for `sordino compare`; the claim covers them all."""
+    evaluate_every: int | None = None
+    """Steps between evaluations; None: twenty evaluations in all."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; None: twenty checkpoints in all."""
+    physical_batch: int | None = None
+    """Records processed at once; None: by the model's size."""
+    isolate: bool = False
+    """Load, collate and run every record by itself: slower, and the claim then rests on nothing tested."""
+    keep_key: bool = False
+    """Keep the noise key when the run is finished, for `sordino audit replay`; it is as secret as the data."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("init_seed", 0), ("records", 1), ("physical_batch", 1)):
+            if getattr(self, name) is not None:
+                validate.count(name, getattr(self, name), least=least)
+        for name in ("evaluate_every", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                validate.count(name, getattr(self, name))
+        diagnosis.asked(self.diagnose)
+        if self.budget is not None:
+            validate.positive("budget", self.budget)
+        for name in ("non_private", "show_private", "trace", "isolate", "keep_key"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run, before it is run."""
+
+    recipe: Recipe
+    options: Options = field(default_factory=Options)
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Of its words."""
+    own: OwnFile | Given | None = None
+    """The user's own data, in place of the recipe's dataset."""
+
+    @property
+    def budget(self) -> float | None:
+        """The ε that the run keeps to; None where it has no target."""
+        return self.options.budget if self.options.budget is not None else self.recipe.epsilon
+
+    def table(self) -> dict[str, Any]:
+        """As TOML holds it."""
+        table = {"recipe": self.recipe.table(), "options": vars(self.options), "parameters": dict(self.parameters)}
+        return table | ({"data": self.own.table()} if isinstance(self.own, OwnFile) else {})
+
+
+_OPTIONS = tuple(f.name for f in fields(Options))
+
+
+def settle(
+    recipe: str | Recipe | None,
+    given: Mapping[str, Any],
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    budget_stop: bool = False,
+    own: OwnFile | Given | None = None,
+) -> Settings:
+    """Settings from a recipe, or its name, and any of the fields of `Recipe` and `Options`; None is not given.
+
+    >>> settle("mnist", {"epsilon": 2.0, "steps": 100, "seed": 1}).recipe.steps
+    100
+    """
+    asked = {name: value for name, value in given.items() if value is not None}
+    unknown = [name for name in asked if name not in _RECIPE and name not in _OPTIONS]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: not a field; there is {', '.join((*_RECIPE, *_OPTIONS))}")
+    changes = {name: value for name, value in asked.items() if name in _RECIPE and name not in MEASURED}
+    options = {name: value for name, value in asked.items() if name in _OPTIONS}
+    if budget_stop and "budget" not in options:
+        if "epsilon" not in changes:
+            raise ValueError("budget_stop: needs the budget; give epsilon")
+        options["budget"] = changes.pop("epsilon") if "noise_multiplier" in changes else changes["epsilon"]
+    if options.get("non_private"):
+        changes.pop("epsilon", None)
+        changes["noise_multiplier"] = 0.0
+    chosen = _recipe(recipe, changes) if own is None else _of_own(recipe, own, changes)
+    settings = Settings(chosen, Options(**options), _numbers(parameters or {}), own)
+    words_of(settings.recipe)  # refuses a name that is not there
+    return settings
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a TOML file holds."""
+
+    recipe: dict[str, Any]
+    options: dict[str, Any]
+    parameters: dict[str, Any]
+    data: dict[str, Any]
+    """Of own data, if it is about such."""
+    resolved: dict[str, Any]
+    """By the process that wrote it, if a run did."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of `Recipe` and `Options`."""
+        return {name: value for name, value in {**self.recipe, **self.options}.items() if name != _REPORT}
+
+    @property
+    def report(self) -> bool:
+        """Whether a report is to be written at the end."""
+        wanted = self.options.get(_REPORT, True)
+        if not isinstance(wanted, bool):
+            raise TypeError(f"report={wanted!r}: must be true or false")
+        return wanted
+
+    def settings(self) -> Settings:
+        """Of a run that wrote down every field."""
+        options = {name: value for name, value in self.options.items() if name != _REPORT}
+        unknown = [name for name in options if name not in _OPTIONS]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}")
+        own = own_file.from_table(self.data) if self.data else None
+        settings = Settings(from_table(self.recipe), Options(**options), _numbers(self.parameters), own)
+        words_of(settings.recipe)
+        return settings
+
+
+def read(path: str | Path) -> Config:
+    """A TOML file: flat, or in the tables of a run's config.toml."""
+    name = str(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{name}: cannot be read ({error.strerror})") from error
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{name}: larger than a configuration can be")
+    try:
+        table = tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not UTF-8 text (byte {error.start})") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"{name}: not TOML ({error})") from error
+    found: dict[str, dict[str, Any]] = {key: {} for key in (*_TABLES, *_WRITTEN)}
+    for key, value in table.items():
+        if isinstance(value, dict) != (key in _TABLES or key in _WRITTEN):
+            what = "no" if key in found else "not a"
+            raise ValueError(f"{name}: {key} is {what} table; there is {', '.join(_TABLES)}")
+        if isinstance(value, dict):
+            found[key] = value
+        elif key != "format":
+            found["options" if key in (*_OPTIONS, _REPORT) else "recipe"][key] = value
+    return Config(found["recipe"], found["options"], found["parameters"], found["data"], found["resolved"])
+
+
+def _recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe.but(**changes)
+    if recipe is None:
+        if "name" not in changes:
+            raise ValueError("no recipe: name one, as in `sordino train mnist`; `sordino recipes` lists them")
+        if not isinstance(changes["name"], str):
+            raise TypeError(f"name={changes['name']!r}: must be text")
+        try:
+            recipe = changes["name"]
+            found = find(recipe)
+        except ValueError:
+            return from_table(changes)  # a recipe of the user's own
+        return _tuned(found, recipe, changes)
+    if not isinstance(recipe, str):
+        raise TypeError(f"recipe={recipe!r}: must be a name or a Recipe")
+    return _tuned(find(recipe), recipe, changes)
+
+
+def _of_own(recipe: str | Recipe | None, own: OwnFile | Given, changes: Mapping[str, Any]) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe.but(**changes)
+    if recipe is not None:
+        raise ValueError(f"recipe {recipe!r} and own data: a recipe has data of its own; leave one of them out")
+    return own_recipe(own, changes)
+
+
+def _tuned(found: Recipe, name: str, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe that was tuned nearest to the ε asked for, with the changes."""
+    epsilon = changes.get("epsilon")
+    if epsilon is not None and found.epsilon is not None:
+        found = find(name, validate.positive("epsilon", epsilon))
+    rest = {key: value for key, value in changes.items() if (key, value) != ("name", name)}
+    return found.but(**rest)
+
+
+def _numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): validate.number(f"parameter {name}", value) for name, value in parameters.items()}

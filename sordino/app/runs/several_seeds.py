@@ -1,0 +1,122 @@
+"""One recipe with several seeds: mean and spread of what came of it, and what all the runs cost together.
+
+    sordino train spiral --seeds 3          spiral-…/seed-0, seed-1, seed-2 and summary.json
+
+Run k has initial weights of `init_seed` + k. Its lots and noise are its own: from the operating system, or from
+`seed` + k, where a seed was given.
+
+**Privacy:** each run's claim covers that run. Who sees all of them, or the mean of them, or the best of them, sees all
+that they released: `together` is the claim of that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sordino import validate
+from sordino.accounting import PLD
+from sordino.app.runs import atomic_files
+from sordino.app.runs.directory import FINISHED
+from sordino.app.runs.fit import History, carry_out, named
+from sordino.app.runs.progress_view import View
+from sordino.app.runs.settings import Settings
+from sordino.events import compose
+from sordino.ledger import claims
+from sordino.ledger.claims import Claim, Guarantee
+
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of one number over the runs: mean, standard deviation (None of one run), and the numbers."""
+
+    mean: float
+    deviation: float | None
+    values: tuple[float, ...]
+
+    @staticmethod
+    def of(values: Sequence[float | None]) -> Spread | None:
+        """None where a run has no such number.
+
+        >>> Spread.of([1.0, 3.0])
+        Spread(mean=2.0, deviation=1.4142135623730951, values=(1.0, 3.0))
+        """
+        found = tuple(value for value in values if value is not None and math.isfinite(value))
+        if not found or len(found) < len(values):
+            return None
+        return Spread(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, found)
+
+
+@dataclass(frozen=True, eq=False)
+class Several:
+    """What came of all runs."""
+
+    folder: Path
+    runs: tuple[History, ...]
+    together: Claim
+    """Of all that was released, by all runs."""
+
+    @property
+    def test_accuracy(self) -> Spread | None:
+        """At the end."""
+        return Spread.of([run.test_accuracy for run in self.runs])
+
+    @property
+    def test_loss(self) -> Spread | None:
+        """At the end."""
+        return Spread.of([run.test_loss for run in self.runs])
+
+    @property
+    def finished(self) -> bool:
+        """False when it was asked to stop."""
+        return all(run.status == FINISHED for run in self.runs)
+
+    def table(self) -> dict[str, Any]:
+        """summary.json."""
+        return {
+            "status": FINISHED if self.finished else self.runs[-1].status,
+            "seeds": len(self.runs),
+            "test_accuracy": None if self.test_accuracy is None else vars(self.test_accuracy),
+            "test_loss": None if self.test_loss is None else vars(self.test_loss),
+            "seconds": sum(run.seconds for run in self.runs),
+            "each": [{"run": str(run.run), "claim": claims.table(run.claim)} for run in self.runs],
+            "together": claims.table(self.together),
+        }
+
+
+def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, view: View) -> Several:
+    """New runs with so many seeds, one after the other; the first that is asked to stop is the last."""
+    folder = Path(out) if out is not None else named(settings.recipe.name)
+    runs: list[History] = []
+    for number in range(validate.count("seeds", seeds)):
+        view.say(f"seed {number}, {number + 1} of {seeds}")
+        runs.append(carry_out(_numbered(settings, number), folder / f"seed-{number}", view))
+        found = Several(folder, tuple(runs), together([run.claim for run in runs], settings.recipe.delta))
+        atomic_files.write(folder / SUMMARY, json.dumps(found.table(), indent=1) + "\n")
+        if runs[-1].status != FINISHED:
+            break
+    return found
+
+
+def together(each: Sequence[Claim], delta: float) -> Claim:
+    """What can be claimed of several runs on the same records: no guarantee where one has none."""
+    proved = [claim for claim in each if isinstance(claim, Guarantee)]
+    if len(proved) < len(each):
+        return next(claim for claim in each if not isinstance(claim, Guarantee))
+    uncovered = tuple(dict.fromkeys(name for claim in proved for name in claim.not_covered))
+    rests = tuple(f"run {number}: {name}" for number, claim in enumerate(proved) for name in claim.rests_on)
+    unit = proved[0].unit  # of all: they are runs of one recipe
+    return claims.claim(compose([claim.event for claim in proved]), delta, PLD(), uncovered, rests, unit=unit)
+
+
+def _numbered(settings: Settings, number: int) -> Settings:
+    options = settings.options
+    seed = None if options.seed is None else options.seed + number
+    return replace(settings, options=replace(options, seed=seed, init_seed=options.init_seed + number))

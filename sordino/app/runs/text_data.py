@@ -1,0 +1,84 @@
+"""Texts as numbers, each by itself: vectors of a frozen encoder, computed once and kept beside the data; tokens; or words.
+
+    minilm    the mean of MiniLM's token vectors, (384,)
+    tokens    token numbers and mask, (2, 64), for a model that reads them
+    words     how often each word is there, by a hash of it into 4,096 places: no vocabulary, nothing to fetch
+
+Privacy: the encoder, the tokenizer's vocabulary and the hash are public and have learnt nothing from this data set. The
+cache holds private records in another form: it is as private as the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from sordino.app.data import cache, minilm
+from sordino.app.data.friends import CLASSES, friends
+from sordino.app.data.labelled_texts import texts
+
+Say = Callable[[str], None]
+
+OF_TEXTS = ("minilm", "tokens", "words")
+PLACES = 4096
+_WORD = re.compile(r"\w+")
+_LINE = 32
+"""Tokens of a spoken line that are read, the first ones."""
+
+
+def encoded(name: str, features: str, say: Say) -> tuple[TensorDataset, TensorDataset, int]:
+    """Training and test texts of a data set as numbers, and the number of classes."""
+    found = texts(name)
+    train, test = (text_features(part, features, say) for part in (found.train, found.test))
+    labels = torch.tensor(found.train_labels), torch.tensor(found.test_labels)
+    return TensorDataset(train, labels[0]), TensorDataset(test, labels[1]), len(found.classes)
+
+
+def encoded_by_speaker(say: Say) -> tuple[TensorDataset, TensorDataset, int, Tensor]:
+    """Lines of Friends through MiniLM, the number of classes, and the speaker of every training line."""
+    train, test = friends()
+    made = [TensorDataset(_vectors(part.texts, say, _LINE), torch.tensor(part.labels)) for part in (train, test)]
+    numbers: dict[str, int] = {}
+    speakers = torch.tensor([numbers.setdefault(speaker, len(numbers)) for speaker in train.speakers])
+    return made[0], made[1], len(CLASSES), speakers
+
+
+def text_features(some: list[str], features: str, say: Say) -> Tensor:
+    """Texts as numbers, a row for each."""
+    if features == "tokens":
+        return torch.stack(minilm.tokens(some, say=say), dim=1)  # (N, 2, T)
+    return words(some) if features == "words" else _vectors(some, say)
+
+
+def words(some: list[str]) -> Tensor:
+    """(N, 4096): √ of how often the words of each place are there, a row of length 8.
+
+    >>> words(["one two one", ""]).square().sum(1).tolist()
+    [64.0, 0.0]
+    """
+    found = torch.zeros(len(some), PLACES)
+    for row, text in zip(found, some, strict=True):
+        for word in _WORD.findall(text.lower()):
+            row[int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "big") % PLACES] += 1
+    return torch.nn.functional.normalize(found.sqrt_(), dim=1).mul_(8)
+
+
+def _vectors(some: list[str], say: Say, length: int = minilm.LENGTH) -> Tensor:
+    digest = hashlib.sha256("\n".join(some).encode()).hexdigest()[:32]
+    path = cache.root() / "features" / f"minilm-{minilm.VERSION}-{length}-{digest}.npy"
+    if path.is_file():
+        return torch.from_numpy(np.load(path)).float()
+    say(f"minilm of {len(some):,} texts, once")
+    made = minilm.features(some, length, say)
+    with cache.workspace() as work:
+        np.save(work / path.name, made.numpy().astype(np.float16))
+        path.parent.mkdir(exist_ok=True)
+        os.replace(work / path.name, path)
+    return torch.from_numpy(np.load(path)).float()

@@ -1,0 +1,319 @@
+"""The write-ahead ledger: `ledger.jsonl`, where steps are entered, and on the disk, before anything of them is released.
+
+One JSON object per line, appended:
+
+    {"format": 2, "run": "5e…", "lineage": 0, "upto": 0, "environment": {…}}    a run begins; nothing was released
+    {"format": 2, "lineage": 0, "upto": 40, "environment": {…}}    steps below 40 may have been released
+    {"lineage": 0, "step": 40, "parameters": "9f…"}                the parameters after step 40, by their SHA-256
+    {"lineage": 0, "upto": 52, "closed": true}                     stopped in good order: nothing past 52 was released
+
+Steps are reserved in blocks that end where the next checkpoint is due, so a block costs one write to the disk. Parameters
+are entered after every step, without waiting for the disk. Every line ends with `chain`, a digest of itself and of the
+line before.
+
+A chain shows that no line was changed, but not that none is missing at the end. So after every line that reached the
+disk, `checkpoints/ledger-head.json` gets the end of its chain. When a run goes on, every link of the chain is checked and
+the head must be in it. A ledger that is empty, was cut, was changed or is that of another run is refused: it may have
+said that more was released. `sordino audit replay` runs steps again and compares them with what was entered.
+
+Privacy: after a crash at any moment, what may have been released is what the last line with `upto` says; a line cut short
+was never acted on. A replay from the checkpoint repeats a release, which costs nothing: key, parameters and data are the
+same, so its output is the same bits. Where parameters were entered they are compared; a lineage ends where a replay is
+not possible.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sordino.app.runs import atomic_files
+from sordino.file_lock import Locked, lock
+
+FORMAT = 2
+_WITHOUT_HEAD = 1
+"""The format of version 0.2, which kept no head: what its last lines said may be missing."""
+NAME = "ledger.jsonl"
+HEAD = "checkpoints/ledger-head.json"
+CHAIN = "chain"
+
+
+class Busy(ValueError):
+    """Another process is writing to the run."""
+
+
+class DamagedLedger(ValueError):
+    """A ledger that may have said more than it says now."""
+
+    def __init__(self, path: Path, found: str) -> None:
+        super().__init__(
+            f"{path}: {found}.\n"
+            "It may have said that more was released than it says now, so the run cannot go on.\n"
+            f"Put {NAME} and {HEAD} back from a backup, or start a new run in another folder. What this run released then "
+            "counts as its whole plan, whose ε is in privacy.json."
+        )
+
+
+@dataclass
+class Entered:
+    """What the whole lines of a ledger file say."""
+
+    format: int = FORMAT
+    run: str = ""
+    lineage: int = 0
+    upto: int = 0
+    environment: dict[str, Any] = field(default_factory=dict)
+    digests_by_lineage: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Of the parameters, by lineage and step."""
+    chains: list[str] = field(default_factory=list)
+    """The ends of all lines."""
+    broken: int | None = None
+    """The first line whose chain does not hold, counted from 1."""
+
+    @property
+    def chain(self) -> str:
+        """The end of the last line; empty before the first."""
+        return self.chains[-1] if self.chains else ""
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """The digests of the parameters after a step, in the last lineage."""
+        return {step: found for (lineage, step), found in self.digests_by_lineage.items() if lineage == self.lineage}
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Adds what one more line says; raises where it says nothing that can be understood."""
+        if "format" in entry:
+            if entry["format"] not in (FORMAT, _WITHOUT_HEAD):
+                raise ValueError("another format")
+            self.format = entry["format"]
+            self.environment = dict(entry["environment"])
+        self.run = str(entry.get("run", self.run))
+        if self.broken is None and entry.get(CHAIN) != link(self.chain, entry):
+            self.broken = len(self.chains) + 1
+        self.chains.append(str(entry.get(CHAIN, "")))
+        self.lineage = _whole(entry["lineage"])
+        if "upto" in entry:
+            self.upto = _whole(entry["upto"])
+        else:
+            self.digests_by_lineage[self.lineage, _whole(entry["step"])] = str(entry["parameters"])
+
+
+class Ahead:
+    """The ledger file of one run, held by one process at a time."""
+
+    def __init__(self, folder: Path, *, new: bool = False, environment: Mapping[str, Any] | None = None) -> None:
+        """Opens the ledger of a run, or makes that of a new one, and holds it until it is closed.
+
+        `environment` is what the bits of a new run depend on.
+
+        Raises:
+            Busy: if another process holds it.
+            DamagedLedger: if it may have said more than it says now.
+
+        """
+        self.path, self._head = folder / NAME, folder / HEAD
+        self._branched, self._flushed = 0, ""
+        if new and not self.path.exists():
+            self._create(environment or {})
+        try:
+            self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115 (held for the life of the run)
+        except FileNotFoundError:
+            raise DamagedLedger(self.path, "is missing") from None
+        try:
+            lock(self._file, wait=False)
+        except Locked:
+            self._file.close()
+            raise Busy(f"{folder}: another process is training this run; wait for it, or stop it first") from None
+        try:
+            self._entered, whole = self._read()
+            if self._entered.run and not self._head.exists() and new:
+                self._write_head(self._entered.chain)  # a crash came between the two files
+            self._check_head()
+            self._file.truncate(whole)  # a line cut short by a crash was never acted on
+            if new and self.upto:
+                raise ValueError(f"{self.path}: a run was begun here; use `sordino resume {folder}`")
+        except BaseException:
+            self._file.close()
+            raise
+        atomic_files.flush_folder(folder)
+
+    @property
+    def lineage(self) -> int:
+        """How often the run went on otherwise than by a replay."""
+        return self._branched + self._entered.lineage
+
+    @property
+    def upto(self) -> int:
+        """Steps below this may have been released."""
+        return self._entered.upto
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What the bits of the run depended on."""
+        return self._entered.environment
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no line can be missing at the end. Version 0.2 kept no head, by which this is known."""
+        return self._head.exists()
+
+    @property
+    def position(self) -> dict[str, str]:
+        """The run and the last line that is on the disk: a checkpoint takes it along."""
+        return {"run": self._entered.run, CHAIN: self._flushed}
+
+    def check_position(self, position: Mapping[str, str] | None) -> None:
+        """Raises DamagedLedger where a checkpoint was saved beside another ledger, or beside lines that are gone."""
+        if position is None:  # of version 0.2
+            return
+        if position["run"] != self._entered.run:
+            raise DamagedLedger(self.path, "is that of another run than the checkpoints are")
+        if position[CHAIN] and position[CHAIN] not in self._entered.chains:
+            raise DamagedLedger(self.path, "lacks lines that were in it when the last checkpoint was saved")
+
+    def reserve(self, upto: int, environment: dict[str, Any] | None = None) -> None:
+        """Enters that steps below `upto` may be released, once this returns."""
+        head = {} if environment is None else {"format": self._entered.format, "environment": environment}
+        self._append({**head, "lineage": self.lineage, "upto": max(upto, self.upto)})
+
+    def close_at(self, step: int) -> None:
+        """Enters that the run stopped in good order: nothing at or past `step` was released."""
+        self._append({"lineage": self.lineage, "upto": step, "closed": True})
+
+    def branch(self) -> None:
+        """Begins a lineage: what follows is no replay of what was."""
+        self._branched += 1
+
+    def note(self, step: int, parameters: str) -> bool:
+        """Enters the parameters after a step; returns False when a replay came to others than were entered before."""
+        known = self._entered.digests_by_lineage.get((self.lineage, step))
+        if known is None:
+            self._append({"lineage": self.lineage, "step": step, "parameters": parameters}, flush=False)
+        return known in (None, parameters)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._file.close()
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _create(self, environment: Mapping[str, Any]) -> None:
+        """Writes the first line of a new ledger in one move, so that an empty ledger is never that of a new run."""
+        entry: dict[str, Any] = {"format": FORMAT, "run": secrets.token_hex(16), "lineage": 0, "upto": 0}
+        entry["environment"] = dict(environment)
+        entry[CHAIN] = link("", entry)
+        atomic_files.write(self.path, json.dumps(entry) + "\n")
+        self._write_head(entry[CHAIN])
+
+    def _append(self, entry: dict[str, Any], *, flush: bool = True) -> None:
+        """Writes a line; with `flush` it is on the disk, and the head says so, when this returns."""
+        end = self._file.seek(0, os.SEEK_END)
+        entry = {**entry, CHAIN: link(self._entered.chain, entry)}
+        line = json.dumps(entry).encode() + b"\n"
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            if flush:
+                os.fsync(self._file.fileno())
+                self._write_head(entry[CHAIN])
+        except OSError:
+            self._file.truncate(end)  # or half a line would stand before the next
+            raise
+        self._branched = 0  # the line says the lineage
+        self._entered.take(entry)
+
+    def _write_head(self, chain: str) -> None:
+        """Writes down, outside the ledger, the end of its last line that is on the disk."""
+        atomic_files.write(self._head, json.dumps({CHAIN: chain}) + "\n")
+        self._flushed = chain
+
+    def _read(self) -> tuple[Entered, int]:
+        """Returns what the ledger says and the length of its whole lines.
+
+        Raises:
+            DamagedLedger: if a line cannot be read, a link of the chain does not hold, or there is no line at all.
+
+        """
+        raw = self._file.read()
+        whole = raw[: raw.rfind(b"\n") + 1]
+        if not whole:
+            raise DamagedLedger(self.path, "has no whole line")
+        entered = Entered()
+        for number, line in enumerate(whole[:-1].split(b"\n"), start=1):
+            try:
+                entered.take(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise DamagedLedger(self.path, f"line {number} cannot be read ({type(error).__name__})") from None
+        chained = entered.format == FORMAT or any(entered.chains)  # the first ledgers had no chain at all
+        if chained and entered.broken is not None:
+            raise DamagedLedger(self.path, f"line {entered.broken} is not the one that was written there")
+        if entered.format == FORMAT and not entered.run:
+            raise DamagedLedger(self.path, "does not begin with the line that every run begins with")
+        return entered, len(whole)
+
+    def _check_head(self) -> None:
+        """Raises DamagedLedger where the line that the head names is not in the ledger."""
+        try:
+            head = json.loads(self._head.read_bytes())[CHAIN]
+        except FileNotFoundError:
+            if self._entered.format == FORMAT:
+                raise DamagedLedger(self._head, "is missing, so nobody knows whether the ledger is whole") from None
+            return
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedLedger(self._head, f"cannot be read ({type(error).__name__})") from None
+        if head not in self._entered.chains:
+            raise DamagedLedger(self.path, "lacks lines that were in it")
+        self._flushed = head
+
+
+def link(before: str, entry: Mapping[str, Any]) -> str:
+    """What ends a line: a digest of what it says and of the end of the line before it."""
+    said = json.dumps({name: value for name, value in entry.items() if name != CHAIN}, sort_keys=True)
+    return hashlib.sha256(f"{before} {said}".encode()).hexdigest()[:32]
+
+
+def was_begun(folder: Path) -> bool:
+    """Returns whether anything of a run may have been released, as far as its ledger shows.
+
+    A ledger whose only line is the first one, and none at all, say that nothing was. Every other one, and one that is
+    damaged, says that something may have been.
+    """
+    if not (folder / NAME).exists():
+        return (folder / HEAD).exists()
+    try:
+        found = entered(folder)
+    except ValueError:
+        return True
+    return len(found.chains) != 1 or found.format != FORMAT or found.broken is not None or found.upto > 0
+
+
+def entered(folder: Path) -> Entered:
+    """Reads a ledger file, for whoever only looks at it; a last line cut short is left out."""
+    whole = (folder / NAME).read_bytes().rpartition(b"\n")[0]
+    found = Entered()
+    for number, line in enumerate(whole.split(b"\n"), start=1):
+        try:
+            found.take(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{folder / NAME}:{number}: cannot be read ({type(error).__name__})") from None
+    return found
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("not a count")
+    return value

@@ -1,0 +1,45 @@
+"""Exposure of a planted secret (Carlini et al. 2019): how far up it stands among all that it might have been.
+
+    exposure = log₂ |R| − log₂ rank            rank: how many of the candidates R have a loss no larger than the secret's
+
+log₂ |R| says that the network gives the secret away; about 1 that it knows nothing of it.
+
+Privacy: a risk report about one kind of secret. For ε-DP with one record per secret, exposure beyond ε/ln 2 is rare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample.protocol import LossFn
+
+
+def exposure(secret: float, candidates: Sequence[float] | Tensor) -> float:
+    """From the loss of the secret and those of all candidates, the secret's own among them.
+
+    >>> exposure(0.5, [0.5, 1.0, 1.5, 2.0])
+    2.0
+    """
+    losses = torch.as_tensor(candidates, dtype=torch.float64)
+    if not len(losses):
+        raise ValueError("no candidates: need all that the secret might have been, itself among them")
+    rank = int((losses <= secret).sum())
+    if not rank:
+        raise ValueError("the secret is not among the candidates")
+    return math.log2(len(losses)) - math.log2(rank)
+
+
+@torch.no_grad()
+def losses(model: nn.Module, loss_fn: LossFn, *columns: Tensor) -> Tensor:
+    """The loss of each candidate, row by row, in evaluation mode."""
+    training = model.training
+    model.eval()
+    try:
+        parts = [loss_fn(model, *rows).double() for rows in zip(*(c.split(500) for c in columns), strict=True)]
+        return torch.cat(parts)
+    finally:
+        model.train(training)

@@ -1,0 +1,67 @@
+"""(ε, δ) from one training run with m canaries, each in it by a fair coin (Steinke, Nasr & Jagielski 2023, theorem 5.2).
+
+Of r guesses v are right. If the run is (ε, δ)-DP, with p = e^ε/(1 + e^ε) and W ~ Binomial(r, p),
+
+    P[v or more right] ≤ P[W ≥ v] + 2 m δ · max_{1 ≤ i ≤ v} (P[W ≥ v − i] − P[W ≥ v]) / i
+
+Privacy: none; a lower bound, and a small one proves nothing. How many are guessed at must be fixed before the coins are
+looked at; the coins must be independent and fair.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import binom
+
+from sordino import validate
+from sordino.auditing.bounds import binomial
+
+_EXACT = 1e-9
+
+
+def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """The largest probability that an (ε, δ)-DP run gives for so many right guesses or more."""
+    check(canaries, guesses, right)
+    p = float(expit(validate.non_negative("epsilon", epsilon)))
+    tail = binomial.at_least(right, guesses, p)
+    if delta == 0 or right == 0:
+        return min(1.0, tail)
+    i = np.arange(1, right + 1)
+    steepest = float(np.max((binom.sf(right - i - 1, guesses, p) - tail) / i))
+    return min(1.0, tail + 2 * canaries * delta * steepest)
+
+
+def epsilon(canaries: int, guesses: int, right: int, delta: float, error: float = 0.05) -> float:
+    """The run has at least this ε at δ, but for a chance of `error`.
+
+    >>> round(epsilon(100, 100, 100, 0.0), 4)  # p^100 = 0.05
+    3.493
+    """
+    check(canaries, guesses, right)
+    if guesses == 0 or chance(canaries, guesses, right, 0.0, delta) > error:
+        return 0.0
+    low, high = 0.0, 1.0
+    while chance(canaries, guesses, right, high, delta) <= error:
+        low, high = high, 2 * high
+    while high - low > _EXACT:
+        middle = (low + high) / 2
+        below = chance(canaries, guesses, right, middle, delta) <= error
+        low, high = (middle, high) if below else (low, middle)
+    return low
+
+
+def check(canaries: int, guesses: int, right: int) -> None:
+    """Refuse counts that no audit has."""
+    validate.count("canaries", canaries)
+    if not 0 <= right <= guesses <= canaries:
+        raise ValueError(f"right={right}, guesses={guesses}: need 0 <= right <= guesses <= canaries={canaries}")
+
+
+def ceiling(guesses: int, error: float = 0.05) -> float:
+    """The most that so many guesses can show, all of them right, at δ = 0.
+
+    >>> round(ceiling(1000), 2)  # about ln(1000 / 3)
+    5.81
+    """
+    return epsilon(guesses, guesses, guesses, 0.0, error)

@@ -1,0 +1,96 @@
+"""f-DP from one training run (Mahloujifar, Melis & Chaudhuri 2024, algorithm 3), against the run's own trade-off curve.
+
+With m canaries, r guesses, v right. Suppose that v or more are right with probability τ. Of the guesses that are right when
+exactly i are, let a_i be the expected number over m summed from i upwards, and b_i the same of the wrong ones:
+
+    a_v = τ v / m,  b_v = τ (r − v) / m
+    b_i = max(b_{i+1}, f̄⁻¹(a_{i+1})),   a_i = a_{i+1} + i / (r − i) · (b_i − b_{i+1})        i = v − 1 … 0
+
+If a_0 + b_0 > r/m there were more guesses than there are: no run with the curve f does so well with probability τ.
+
+Privacy: none; a lower bound, and a small one proves nothing. It holds for any curve that the run is said to have: that of
+its own event is sharper than the one (ε, δ) it is quoted at. Guesses are fixed beforehand, coins independent and fair.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sordino.accounting import PLD
+from sordino.auditing.bounds.one_run import check
+from sordino.auditing.bounds.tradeoff_tests import Inverse, Louder, gaussian
+
+_SMALLEST = 1e-12
+_BISECTIONS = 50
+_LARGEST_MU = 64.0
+_MOST = 512
+"""Curves of a family, counted from the run's own."""
+
+
+def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error: float) -> bool:
+    """Is so much rarer than `error` for every run with this curve?"""
+    check(canaries, guesses, right)
+    hits, misses = error * right / canaries, error * (guesses - right) / canaries
+    for i in range(right - 1, -1, -1):
+        more = max(misses, inverse(min(1.0, hits)))
+        if more == misses:  # nothing changes from here on
+            break
+        hits = min(1.0, hits + i / (guesses - i) * (more - misses))
+        misses = more
+    return hits + misses > guesses / canaries
+
+
+def chance(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
+    """The p-value: no run with this curve has so many right with a larger probability, to two digits, rounded up.
+
+    >>> chance(1, 1, 1, gaussian(1.0))  # one canary, one guess: right with probability Φ(1/2) = 0.6915
+    0.7
+    """
+    low, high = _SMALLEST, 1.0
+    if contradicts(canaries, guesses, right, inverse, low):
+        return low
+    for _ in range(_BISECTIONS):
+        middle = (low * high) ** 0.5
+        if high / low < 1.001:
+            break
+        low, high = (low, middle) if contradicts(canaries, guesses, right, inverse, middle) else (middle, high)
+    return _up(high)
+
+
+def mu(canaries: int, guesses: int, right: int, error: float = 0.05) -> float:
+    """If the run's curve is Gaussian, its μ is at least this, but for a chance of `error`."""
+    low, high = 0.0, _LARGEST_MU
+    if not contradicts(canaries, guesses, right, gaussian(0.0), error):
+        return 0.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        wrong = contradicts(canaries, guesses, right, gaussian(middle), error)
+        low, high = (middle, high) if wrong else (low, middle)
+    return low
+
+
+def epsilon(canaries: int, guesses: int, right: int, family: Louder, delta: float, error: float = 0.05) -> float:
+    """If the run is its own event with some other amount of noise, its ε at δ is at least this, but for `error`."""
+
+    def wrong(number: int) -> bool:
+        return contradicts(canaries, guesses, right, family[number][1], error)
+
+    low = -8  # twice the run's noise, and more while even that is not contradicted
+    while not wrong(low):
+        low *= 2
+        if low < -_MOST:
+            return 0.0
+    high = low + 1
+    step = 1
+    while high < _MOST and wrong(high):
+        low, high, step = high, high + step, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if wrong(middle) else (low, middle)
+    return PLD().epsilon(family[low][0], delta)
+
+
+def _up(value: float) -> float:
+    """Two digits, rounded up."""
+    place = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return min(1.0, float(f"{math.ceil(value / place - 1e-9) * place:.12g}"))

@@ -1,0 +1,81 @@
+"""ε and μ from the errors of a test between two worlds, one with the canary and one without it.
+
+    ε ≥ max(ln((1 − δ − FNR) / FPR), ln((1 − δ − FPR) / FNR))   Kairouz, Oh & Viswanath 2015
+    μ ≥ Φ⁻¹(1 − FPR) − Φ⁻¹(FNR)                                 Nasr et al. 2023, if the mechanism is Gaussian
+    μ ≥ the μ whose curve C_q(G_μ) passes through (FPR, FNR)    the same on Poisson draws of rate q
+
+Each error rate gets half of the allowed chance. The rule that decides must not have seen the scores it is judged on.
+
+Privacy: none. These are lower bounds: a small one proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.special import ndtri
+
+from sordino import validate
+from sordino.accounting.gaussian import gaussian_epsilon
+from sordino.accounting.tradeoff import subsampled_tradeoff
+from sordino.auditing.bounds import binomial
+
+_BISECTIONS = 60
+_MOST_MU = 1e3
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What a fixed rule got wrong: `missed` of `inside` worlds with the canary, `alarms` of `outside` worlds without."""
+
+    missed: int
+    inside: int
+    alarms: int
+    outside: int
+
+    def rates(self, error: float) -> tuple[float, float]:
+        """(FNR, FPR), both at most this but for a chance of `error` altogether."""
+        missed = binomial.upper(self.missed, self.inside, error / 2)
+        return missed, binomial.upper(self.alarms, self.outside, error / 2)
+
+
+def epsilon(errors: Errors, delta: float, error: float = 0.05) -> float:
+    """The mechanism has at least this ε at δ, but for a chance of `error`.
+
+    >>> round(epsilon(Errors(0, 1000, 0, 1000), 0.0), 2)  # about ln(1000 / ln(2 / 0.05)): no more can be shown
+    5.6
+    >>> epsilon(Errors(500, 1000, 500, 1000), 0.0)
+    0.0
+    """
+    missed, alarms = errors.rates(error)
+    found = 0.0
+    for one, other in ((missed, alarms), (alarms, missed)):
+        if 1 - delta - one > 0:
+            found = max(found, math.log((1 - delta - one) / other))
+    return found
+
+
+def mu(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
+    """If each world was one Gaussian release on a Poisson draw of this rate, its μ is at least this.
+
+    >>> round(mu(Errors(159, 1000, 159, 1000)), 2)
+    1.81
+    """
+    missed, alarms = errors.rates(error)
+    if missed + alarms >= 1:
+        return 0.0
+    if validate.rate("rate", rate) == 1.0:
+        return max(0.0, float(ndtri(1 - alarms) - ndtri(missed)))
+    low, high = 0.0, 1.0
+    while subsampled_tradeoff(high, rate, alarms) > missed and high < _MOST_MU:
+        low, high = high, 2 * high
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if subsampled_tradeoff(middle, rate, alarms) > missed else (low, middle)
+    return low
+
+
+def gaussian(errors: Errors, delta: float, error: float = 0.05) -> float:
+    """If the mechanism is Gaussian, its ε at δ is at least this."""
+    return gaussian_epsilon(mu(errors, error), delta)

@@ -1,0 +1,108 @@
+"""Canaries: records that are in the training set by a fair coin each, made to be noticed.
+
+    gradient      its gradient is one coordinate of its own, far longer than any bound: the worst record there is. Its loss
+                  is `LENGTH` times a number of its own beside the model, so it goes the whole way from backend to door
+    noise         an input of nothing but noise, with a random class
+    mislabelled   a public test record, with a wrong class
+
+A gradient canary shows what noise, sampling and accounting allow at most; the others what an input can do.
+
+Privacy: canaries are nobody's records. Coins are independent and fair, so the theorems hold whatever else is trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from sordino.per_sample.protocol import LossFn
+from sordino.rng.streams import Rng
+
+Kind = Literal["gradient", "noise", "mislabelled"]
+KINDS: tuple[Kind, ...] = ("gradient", "noise", "mislabelled")
+
+LENGTH = 1e3
+"""Of a gradient canary, before it is clipped."""
+
+
+class Beside(nn.Module):
+    """A model with a number beside it for every gradient canary; the last, for everybody else, is never used."""
+
+    def __init__(self, model: nn.Module, canaries: int) -> None:
+        super().__init__()
+        self.model, self.nobody = model, canaries
+        self.numbers = nn.Embedding(canaries + 1, 1, padding_idx=canaries)
+        nn.init.zeros_(self.numbers.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The model's."""
+        out: Tensor = self.model(x)
+        return out
+
+
+def beside_loss(loss_fn: LossFn) -> LossFn:
+    """The loss of a record, or of a gradient canary, whose own number comes third."""
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor, number: Tensor) -> Tensor:
+        assert isinstance(model, Beside)
+        everybody: Tensor = loss_fn(model.model, x, y)
+        own: Tensor = model.numbers(number).reshape(-1)
+        return torch.where(number == model.nobody, everybody, LENGTH * own)
+
+    return loss
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """Canaries of the kinds asked for, so many of each, and who is in."""
+
+    x: Tensor
+    y: Tensor
+    number: Tensor  # of gradient canaries; the others have `each`
+    kind: tuple[Kind, ...]
+    inside: NDArray[np.bool_]
+    each: int
+
+    def dataset(self, train: TensorDataset) -> TensorDataset:
+        """The training set, every record with nobody's number, and the canaries whose coin came up heads."""
+        x, y = train.tensors
+        chosen = torch.from_numpy(np.flatnonzero(self.inside))
+        nobody = torch.full((len(x),), self.each, dtype=torch.long)
+        return TensorDataset(
+            torch.cat([x, self.x[chosen].to(x.dtype)]),
+            torch.cat([y, self.y[chosen]]),
+            torch.cat([nobody, self.number[chosen]]),
+        )
+
+    def of(self, kind: Kind) -> NDArray[np.int64]:
+        """The places of one kind."""
+        return np.flatnonzero(np.array(self.kind) == kind)
+
+
+def canaries(kinds: tuple[Kind, ...], each: int, test: TensorDataset, classes: int, rng: Rng) -> Canaries:
+    """`each` canaries of every kind, from public records and coins alone."""
+    pool, labels = test.tensors
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for kind in kinds:
+        some = (
+            torch.from_numpy(rng.permutation(len(pool))[:each]) if len(pool) >= each else torch.arange(each) % len(pool)
+        )
+        x, y = pool[some].float(), labels[some].clone()
+        number = torch.full((each,), each, dtype=torch.long)
+        if kind == "gradient":
+            number = torch.arange(each)
+        elif kind == "noise":
+            x = rng.normal(x.numel()).view_as(x)
+            y = torch.from_numpy(rng.integers(each, classes))
+        else:
+            y = (y + 1 + torch.from_numpy(rng.integers(each, classes - 1))) % classes
+        parts.append((x, y, number))
+    x, y, number = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    named = tuple(kind for kind in kinds for _ in range(each))
+    return Canaries(x, y, number, named, rng.uniform(len(named)) < 0.5, each)

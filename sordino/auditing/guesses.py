@@ -1,0 +1,63 @@
+"""How many canaries to guess at, fixed before the coins are looked at, and what came of it.
+
+The k with the highest scores are guessed to be in, the k with the lowest to be out; the others are left. k is the one that
+would show most of a Gaussian run with the claimed μ, computed from the claim and the number of canaries alone.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from sordino import validate
+from sordino.auditing.bounds import one_run_tradeoff
+
+_SHARES = (0.02, 0.04, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+"""Of the canaries, on each side."""
+_UNKNOWN = 0.1
+"""Where the claim is too small for so few canaries to show anything at all."""
+
+
+def right(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> int:
+    """How many of 2 × each guesses are right; of equal scores the order is that of the canaries.
+
+    >>> right(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, False, False, False]), 1)
+    2
+    """
+    if not 0 < 2 * each <= len(scores) == len(inside):
+        raise ValueError(f"each={each}: need 1 … {len(scores) // 2}, and a coin for every score")
+    clean = np.where(np.isfinite(scores), scores, -np.inf)  # a canary that broke the model is guessed to be out
+    order = np.argsort(clean, kind="stable")
+    return int((~inside[order[:each]]).sum() + inside[order[-each:]].sum())
+
+
+@cache
+def best(canaries: int, mu: float) -> int:
+    """How many to guess at on each side, if a canary in the run shifts its score by μ deviations.
+
+    >>> 1 <= best(1000, 1.0) <= 500
+    True
+    """
+    validate.count("canaries", canaries, least=2)
+    found = 0.0, 1
+    for share in _SHARES:
+        each = max(1, int(share * canaries))
+        expected = math.floor(2 * each * _accuracy(share, mu))
+        shown = one_run_tradeoff.mu(canaries, 2 * each, expected)
+        if shown > found[0]:
+            found = shown, each
+    return found[1] if found[0] else max(1, int(_UNKNOWN * canaries))
+
+
+def _accuracy(share: float, mu: float) -> float:
+    """Of the guesses at the top `share` of scores that are N(0, 1) or N(μ, 1) by a fair coin."""
+    low, high = float(ndtri(0.001)), mu - float(ndtri(0.0001))
+    for _ in range(60):
+        middle = (low + high) / 2
+        above = (ndtr(-middle) + ndtr(mu - middle)) / 2
+        low, high = (middle, high) if above > share else (low, middle)
+    return float(ndtr(mu - low) / (ndtr(-low) + ndtr(mu - low)))

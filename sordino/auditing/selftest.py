@@ -1,0 +1,73 @@
+"""`selftest`: is this mechanism, with this model, loss, query and sampler, the one that its claim is about?
+
+verdict = sordino.auditing.selftest(private, dataset, Poisson(0.01))
+print(verdict)
+
+Mechanism and sampler are tested apart. Exact facts of arithmetic are tested exactly; what is random, by e-values with one
+error budget, so that a right mechanism is accused once in a million selftests at most.
+
+Privacy: all that is told of the dataset is whether something was found, which is about the code. The records it uses are
+copies; the user's ledger, model and streams are untouched.
+"""
+
+from __future__ import annotations
+
+import time
+
+from sordino import validate
+from sordino.auditing.neighbouring_records import company
+from sordino.auditing.selftest_checks.ledger_checks import entries
+from sordino.auditing.selftest_checks.noise_checks import noise
+from sordino.auditing.selftest_checks.release_checks import door
+from sordino.auditing.selftest_checks.sampler_checks import draws
+from sordino.auditing.selftest_checks.sum_checks import sums
+from sordino.auditing.selftest_subject import Pieces
+from sordino.auditing.verdict import Finding, Verdict
+from sordino.lots.loading import MapStyle, length
+from sordino.private import Private
+from sordino.rng.global_generators import left_as_they_were
+from sordino.sampling.sampler import Sampler
+
+ERROR = 1e-6
+
+
+def selftest(
+    private: Private | Pieces, dataset: MapStyle, sampler: Sampler | None = None, *, error: float = ERROR
+) -> Verdict:
+    """Test a run before it begins, or in between: its model as it is now, its loss, query, penalty, backend and sampler.
+
+    Args:
+        private: a run, or its pieces.
+        dataset: some of its records are used; nothing of them is in the verdict's words.
+        sampler: how lots will be drawn.
+        error: the chance that a right run fails.
+
+    Returns:
+        A `Verdict`: what was tried, what was found.
+
+    Privacy:
+        The test runs on records and is not released by itself; what you publish of a verdict should be whether it
+        passed.
+
+    Examples:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+        >>> selftest(private, data, sd.Poisson(rate=0.1)).passed
+        True
+
+    """
+    began = time.perf_counter()
+    error = validate.fraction("error", error)
+    pieces = Pieces.of(private, sampler) if isinstance(private, Private) else private
+    with left_as_they_were():
+        some = company(dataset)
+        found: list[Finding] = [
+            *door(),
+            *sums(pieces, some),
+            *noise(pieces, some),
+            *entries(pieces, dataset, some),
+            *draws(pieces.sampler, length(dataset)),
+        ]
+    return Verdict(tuple(found), error, time.perf_counter() - began)

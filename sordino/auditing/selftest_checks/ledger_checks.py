@@ -1,0 +1,127 @@
+"""The ledger: what is entered is what was done, draw by draw, phase by phase; and noise after a saved state is new.
+
+executed     lots that were used and lots that were only drawn cost the same: the plan is what is released
+counted      so many draws, so many releases, at the multiplier that was seen at the door and the sampler's rate
+phases       two calls of draws cost what two calls cost
+resumed      a loaded state goes on with noise that nobody has seen
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from sordino.auditing.neighbouring_records import Company
+from sordino.auditing.selftest_subject import Pieces, Trial, flat
+from sordino.auditing.verdict import Finding
+from sordino.events import (
+    Event,
+    FixedSize,
+    Gaussian,
+    Laplace,
+    Poisson,
+    ProjectedClip,
+    Repeat,
+    Together,
+    canonical,
+    compose,
+)
+from sordino.lots.loading import MapStyle, length
+from sordino.private import Private
+from sordino.sampling.sampler import Informed, Sampler
+
+_STEPS = 3
+
+
+class Copied:
+    """A dataset's records, copied as they are read: whoever trains on these has not drawn from the user's."""
+
+    def __init__(self, dataset: MapStyle) -> None:
+        self._dataset, self._n = dataset, length(dataset)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, index: int) -> Any:
+        return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self._dataset[index])
+
+
+def entries(pieces: Pieces, dataset: MapStyle, company: Company) -> list[Finding]:
+    """All of them."""
+    found = [_resumed(pieces, company)]
+    if pieces.sampler is None:
+        return [*found, Finding("ledger", "no sampler was given")]
+    copied = Copied(dataset)
+    used, plan = pieces.private(), pieces.private()
+    _draw(used, pieces, copied, pieces.sampler, backward=True)
+    _draw(plan, pieces, copied, pieces.sampler, backward=False)
+    once = canonical(plan.event)
+    same = canonical(used.event) == once
+    found.append(Finding("executed", "what is released costs what was planned" if same else "it does not", holds=same))
+    _draw(plan, pieces, copied, pieces.sampler, backward=False)
+    twice = canonical(plan.event) == canonical(compose([once, once]))
+    found.append(Finding("phases", "two phases cost two" if twice else "two phases do not cost two", holds=twice))
+    if not isinstance(pieces.sampler, Informed):
+        found.append(_counted(pieces, company, once))
+    return found
+
+
+def _draw(private: Private, pieces: Pieces, dataset: Copied, sampler: Sampler, *, backward: bool) -> None:
+    for lot in private.draws(dataset, sampler, _STEPS, collate=pieces.collate):
+        if backward:
+            private.backward(lot)
+
+
+def _counted(pieces: Pieces, company: Company, event: Event) -> Finding:
+    """Each draw has one entry, amplified at the sampler's rate, with the multipliers that came to the door."""
+    trial = Trial(pieces, company.records).run([[]], keep=False)
+    seen = sorted(passed.noise.multiplier for passed in trial.passed[0])
+    draws = [(part, count) for part, count in _parts(event) if isinstance(part, Poisson | FixedSize)]
+    if not draws:
+        return Finding("counted", "lots of this sampler are not charged one by one")
+    if trial.choices:
+        return Finding("counted", "the query makes choices, which are not counted here")
+    total = sum(count for _, count in draws)
+    rate = getattr(pieces.sampler, "rate", None)
+    right = total == _STEPS
+    for part, _ in draws:
+        noise = sorted(_multipliers(part.event))
+        right = right and np.allclose(noise, seen, rtol=1e-12) if len(noise) == len(seen) else False
+        right = right and (not isinstance(part, Poisson) or rate is None or part.rate == rate)
+    words = f"{_STEPS} draws are {_STEPS} releases at the multiplier seen at the door, at the sampler's rate"
+    return Finding("counted", words if right else f"not so: {words}", holds=right)
+
+
+def _parts(event: Event) -> Iterator[tuple[Event, int]]:
+    if isinstance(event, Together):
+        for part in event.events:
+            yield from _parts(part)
+    elif isinstance(event, Repeat):
+        yield from ((part, count * event.count) for part, count in _parts(event.event))
+    else:
+        yield event, 1
+
+
+def _multipliers(event: Event) -> Iterator[float]:
+    for part, count in _parts(event):
+        if isinstance(part, Gaussian | ProjectedClip):
+            yield from [part.multiplier] * count
+        elif isinstance(part, Laplace):
+            yield from [part.scale] * count
+
+
+def _resumed(pieces: Pieces, company: Company) -> Finding:
+    first = Trial(pieces, company.records).run([[]], noisy=True)
+    state = first.private.state_dict()
+    second = Trial(pieces, company.records)
+    second.private.load_state_dict(state)
+    # other lots than before, or it would go on with the rest of them
+    after, again = (flat(trial.run([[], []], noisy=True).written[-2]) for trial in (first, second))
+    noisy = bool(first.passed[0]) and first.passed[0][0].noise.multiplier > 0
+    fresh = not noisy or not np.array_equal(after, again)
+    words = "a loaded state has noise of its own" if fresh else "a loaded state repeats noise that was used"
+    return Finding("resumed", words, holds=fresh)

@@ -1,0 +1,109 @@
+"""The noise: its scale, two-sided and for every tensor, its independence, and that it is exactly what the stream gives.
+
+    exact         from a known key: ‖noise‖ over ‖the stream's values‖ is the multiplier times the promise, to a millionth
+    scale         e-values of empty lots: all numbers, and those of each tensor by themselves
+    independence  between lots, between neighbours in a lot, between its halves, and between two runs
+
+An empty lot must be noised like any other.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sordino.auditing import e_values
+from sordino.auditing.neighbouring_records import Company
+from sordino.auditing.selftest_checks.sum_checks import public_number
+from sordino.auditing.selftest_subject import Passed, Pieces, Trial
+from sordino.auditing.verdict import Finding
+from sordino.release.noise import Gaussian, Laplace
+from sordino.release.vectors import Grads
+from sordino.rng.streams import Rng
+
+SEED = 20_161
+_ENOUGH = 400_000
+"""Numbers at which noise that is 1 % off is seen."""
+_MOST_LOTS = 64
+_EXACT = 2e-6
+"""Relative: float32's rounding of sums of squares."""
+
+
+def noise(pieces: Pieces, company: Company) -> list[Finding]:
+    """All of them."""
+    first = Trial(pieces, company.records, seed=SEED).run([[], []], noisy=True)
+    named = set(first.written[0])
+    whole = [[p for p in passed if set(p.value) == named] for passed in first.passed]
+    if not first.written[0] or not whole[0]:
+        return [Finding("empty lot", "an empty lot was given no noise", holds=False)]
+    if len(whole[0]) != 1:
+        return [Finding("noise", "the query makes several releases of one lot into one gradient")]
+    kind = whole[0][0].noise
+    if not kind.multiplier:
+        return [Finding("noise", "none is asked for, and none is claimed")]
+    if not isinstance(kind, Gaussian | Laplace):
+        return [Finding("noise", f"{type(kind).__name__} is not known here")]
+    number, _ = public_number(pieces, company)
+    return [*_exact(first, whole[0][0], kind, number), *_statistical(pieces, company, named, kind, number)]
+
+
+def _exact(trial: Trial, passed: Passed, kind: Gaussian | Laplace, number: float) -> list[Finding]:
+    seen = passed.added(trial.written[0], number)
+    stream = Rng.from_seed(SEED).child("noise")
+    wide = any(value.dtype.itemsize == 8 for value in passed.value.values())
+    if isinstance(kind, Laplace):
+        values = stream.laplace(len(seen)).numpy()
+    else:
+        values = stream.normal(len(seen), torch.float64 if wide else torch.float32).double().numpy()
+    ratio = float(np.linalg.norm(seen) / np.linalg.norm(values))
+    about = f"from a known key the noise is {ratio:.7f} of multiplier × promise"
+    return [Finding("noise, exact", about, holds=abs(ratio - 1) <= _EXACT)]
+
+
+def _statistical(
+    pieces: Pieces, company: Company, named: set[str], kind: Gaussian | Laplace, number: float
+) -> list[Finding]:
+    trial = Trial(pieces, company.records)
+    size = sum(p.numel() for name, p in trial.private._model.named_parameters() if name in named)
+    lots = min(_MOST_LOTS, max(4, 2 * math.ceil(_ENOUGH / size / 2)))
+    trial.run([[]] * lots, noisy=True)
+    seen = [_of(passed, written, named, number) for passed, written in zip(trial.passed, trial.written, strict=True)]
+    other = Trial(pieces, company.records).run([[]], noisy=True)
+    test = e_values.of_normal_scale if isinstance(kind, Gaussian) else e_values.of_laplace_scale
+    found = [_said("noise, all", test(np.concatenate(seen)), "scale of all numbers")]
+    start = 0
+    for name, value in trial.passed[0][0].value.items():
+        piece = np.concatenate([one[start : start + value.numel()] for one in seen])
+        found.append(_said(f"noise, {name}", test(piece), "scale of this tensor"))
+        start += value.numel()
+    if isinstance(kind, Laplace):
+        return [*found, Finding("noise, independence", "of Laplace noise is not tested")]
+    even, odd = np.concatenate(seen[0::2]), np.concatenate(seen[1::2])
+    runs = _of(other.passed[0], other.written[0], named, number)
+    pairs = {
+        "between lots": (even, odd),
+        "between neighbours": _pairs([(one[0::2], one[1::2]) for one in seen]),
+        "between halves": _pairs([(one[: size // 2], one[size // 2 :]) for one in seen]),
+        "between runs": (seen[0], runs),
+    }
+    for name, (x, y) in pairs.items():
+        n = min(len(x), len(y))
+        found.append(_said(f"noise, {name}", e_values.of_normal_pairs(x[:n], y[:n]), "correlation"))
+    return found
+
+
+def _pairs(some: list[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> tuple[e_values.Values, e_values.Values]:
+    cut = [(x[: min(len(x), len(y))], y[: min(len(x), len(y))]) for x, y in some]
+    return np.concatenate([x for x, _ in cut]), np.concatenate([y for _, y in cut])
+
+
+def _of(passed: list[Passed], written: Grads, named: set[str], number: float) -> NDArray[np.float64]:
+    one = next(p for p in passed if set(p.value) == named)
+    return one.added(written, number)
+
+
+def _said(check: str, log_e: float, what: str) -> Finding:
+    return Finding(check, f"{what}: e-value {math.exp(min(log_e, 700)):.2g}", log_e=log_e)

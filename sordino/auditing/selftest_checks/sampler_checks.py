@@ -1,0 +1,122 @@
+"""The sampler: its lots have the distribution that their event takes for granted.
+
+    Poisson     every record by its own coin: sizes, their spread, each record's count, lots that follow each other
+    FixedSize   lots of one size, each record equally often
+    a pass      every record in at most one lot of it
+
+Of samplers that ask the records only what they say is known, and nothing is tested here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom, chi2
+
+from sordino.auditing import e_values
+from sordino.auditing.verdict import Finding
+from sordino.events import FixedSize, Gaussian, Poisson
+from sordino.rng.streams import Rng
+from sordino.sampling.sampler import Draw, Informed, Sampler
+
+_MOST_RECORDS = 2000
+_COINS = 60_000_000
+_HEADS = 100_000
+"""At which a rate that is 2 % off is seen."""
+_WANTED = 60
+"""Times that each record should come up: one that never does is then seen."""
+
+
+def draws(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[Finding]:
+    """What a few hundred lots, or more, say about the sampler."""
+    if sampler is None:
+        return [Finding("sampler", "none was given")]
+    if isinstance(sampler, Informed):
+        return [Finding("sampler", f"{type(sampler).__name__} asks the records")]
+    stream = Rng.from_entropy() if rng is None else rng
+    first = next(iter(sampler.draws(n, stream, 0)))
+    event = first.amplify(Gaussian(1.0))
+    if isinstance(event, Poisson):
+        return _poisson(sampler, event.rate, n, stream)
+    if isinstance(event, FixedSize):
+        return _fixed(sampler, event, n, stream)
+    if first.cover is not None:
+        return _passes(sampler, n, stream)
+    whole = len(np.unique(first.indices)) == n
+    return [Finding("sampler", "every record is in every lot" if whole else "what it amounts to is not known here",
+                    holds=True if whole else None)]  # fmt: skip
+
+
+def _poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[Finding]:
+    few = min(n, _MOST_RECORDS)
+    lots = int(min(max(200, _WANTED / rate, _HEADS / (few * rate)), _COINS / few))
+    lots += lots % 2
+    inside = np.zeros((lots, few), dtype=bool)
+    for row, draw in zip(inside, sampler.draws(few, rng, 0), strict=False):
+        row[draw.indices] = True
+    sizes, counts = inside.sum(axis=1), inside.sum(axis=0)
+    followed = int((inside[0::2] & inside[1::2]).sum())
+    company = int((inside[:, 0::2][:, : few // 2] & inside[:, 1::2][:, : few // 2]).sum())
+    found = {
+        "rate": e_values.of_count(int(sizes.sum()), lots * few, rate),
+        "spread of sizes": e_values.of_p(_spread(sizes, few, rate)),
+        "each record": e_values.of_p(_extreme(counts, lots, rate)),
+        "lots that follow": e_values.of_count(followed, lots // 2 * few, rate * rate),
+        "records beside each other": e_values.of_count(company, lots * (few // 2), rate * rate),
+    }
+    if rate == 1.0:
+        found = {"rate": found["rate"]}
+    return [Finding(f"sampler, {name}", f"{lots} lots of {few} records", log_e=log_e) for name, log_e in found.items()]
+
+
+def _fixed(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[Finding]:
+    lots = int(min(max(200, _WANTED * n / event.batch_size), _HEADS / event.batch_size))
+    counts, right = np.zeros(n, dtype=np.int64), event.dataset_size == n
+    for draw in itertools.islice(sampler.draws(n, rng, 0), lots):
+        right = right and len(draw.indices) == len(np.unique(draw.indices)) == event.batch_size
+        counts[draw.indices] += 1
+    return [
+        Finding("sampler, size", f"{lots} lots of {event.batch_size} different records", holds=right),
+        Finding(
+            "sampler, each record", f"{lots} lots", log_e=e_values.of_p(_extreme(counts, lots, event.batch_size / n))
+        ),
+    ]
+
+
+def _passes(sampler: Sampler, n: int, rng: Rng) -> list[Finding]:
+    """Records of one pass are in at most one of its lots, and nobody is left out of two passes."""
+    few = min(n, _MOST_RECORDS)
+    covers: dict[int | None, list[Draw]] = {}
+    for draw in sampler.draws(few, rng, 0):
+        if draw.cover not in covers and len(covers) == 3:
+            break
+        covers.setdefault(draw.cover, []).append(draw)
+    once = all(
+        np.bincount(np.concatenate([d.indices for d in lots]), minlength=few).max() <= 1 for lots in covers.values()
+    )
+    seen = len(np.unique(np.concatenate([d.indices for lots in covers.values() for d in lots]))) == few
+    return [Finding("sampler, passes", "each record at most once in a pass, nobody never", holds=once and seen)]
+
+
+def _spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:
+    """Two-sided p-value of the lots' variance: a sum of squares beside the binomial's, as χ² with its own fourth moment."""
+    variance = n * rate * (1 - rate)
+    if variance <= 0:
+        return 1.0
+    statistic = float(np.square(sizes - n * rate).sum() / variance)
+    # Var of ((X − np)²/v) for a binomial: 2 + (1 − 6q(1 − q))/v; the χ² that has it has fewer degrees of freedom.
+    factor = (2 + (1 - 6 * rate * (1 - rate)) / variance) / 2
+    freedom = len(sizes) / factor
+    below = float(chi2.cdf(statistic / factor, freedom))
+    above = float(chi2.sf(statistic / factor, freedom))
+    return max(min(1.0, 2 * min(below, above)), 1e-300)
+
+
+def _extreme(counts: NDArray[np.int64], lots: int, rate: float) -> float:
+    """P-value of the record that came up least and of the one that came up most, for all records together."""
+    least = float(binom.cdf(int(counts.min()), lots, rate))
+    most = float(binom.sf(int(counts.max()) - 1, lots, rate))
+    return min(1.0, 2 * len(counts) * min(least, most)) or math.ulp(0.0)

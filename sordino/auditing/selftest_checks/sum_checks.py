@@ -1,0 +1,167 @@
+"""What comes to the door: how far one record moves it, who is in it, and whether it is the sum that it is said to be.
+
+    bound      ‖S(D ∪ x) − S(D)‖ ≤ the promise, for D of 0, 1, 7 and 31 records and x of any size, finite or not
+    alone      ‖S({x})‖ ≤ the promise to a hundred-thousandth: one record is summed without the rounding of a crowd
+    undrawn    records that were not drawn, exchanged for others, change no bit of the sum; nobody's sum is 0
+    oracle     the sum is that of ordinary autograd, one record at a time
+    divisor    what is written is the sum over the public number, whatever the number of records
+
+Privacy: what is compared stays here; a finding names the made-up record and nothing of the data.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import numpy as np
+import torch
+
+from sordino.auditing.neighbouring_records import Company, with_exchanged
+from sordino.auditing.selftest_subject import EXPECTED, Passed, Pieces, Trial, flat
+from sordino.auditing.verdict import Finding
+from sordino.per_sample.engine.captured import Captured
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.loop_backend import Loop
+from sordino.queries.noisy_sum import NoisySum
+from sordino.release.sensitivity import EXACT, Sensitivity
+
+ALONE = 2e-5
+"""Relative: what float32 loses in the norm and the terms of one record."""
+_NEAR = 2e-3
+"""Of the bound, per root of a record: how far two ways to compute a sum in float32 lie apart."""
+_WRITTEN = 2e-6
+
+
+def sums(pieces: Pieces, company: Company) -> list[Finding]:
+    """All of them."""
+    here = calm(pieces, company)
+    first = Trial(here, company.records).run([range(min(7, company.few))])
+    if not first.passed[0]:
+        return [Finding("bound", "the query released nothing on a lot of records", holds=False)]
+    if not isinstance(first.passed[0][0].sensitivity, Sensitivity):
+        return [Finding("bound", f"no bound is claimed: {first.passed[0][0].sensitivity.reason}")]
+    if first.passed[0][0].sensitivity.estimate != EXACT:
+        skipped = [Finding("bound", "norms are estimated, and the event is that of estimated norms")]
+        return [*skipped, *_divisor(here, company)]
+    return [*_bound(here, company), *_undrawn(here, company), *_oracle(here, company), *_divisor(here, company)]
+
+
+def calm(pieces: Pieces, company: Company) -> Pieces:
+    """The pieces with the layers' randomness off, if there is any: worlds are compared record by record."""
+    lot = list(range(min(7, company.few)))
+    trial = Trial(pieces, company.records).run([lot, lot])
+    one, other = ([flat(passed.value) for passed in lot] for lot in trial.passed)
+    if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True)):
+        return pieces
+    return dataclasses.replace(pieces, model=copy.deepcopy(pieces.model).eval())
+
+
+def _bound(pieces: Pieces, company: Company) -> list[Finding]:
+    few = company.few
+    bases: list[list[int]] = [[], [few // 2], list(range(min(7, few))), list(range(few))]
+    added = [*company.names, *range(min(3, few))]
+    worlds = [(base, x) for base in bases for x in added if x not in base]
+    alone = Trial(pieces, company.records).run(bases)
+    handed = [alone.passed[bases.index(base)] for base, _ in worlds]
+    with_one = Trial(pieces, company.records).run([[*base, x] for base, x in worlds], handed=handed)
+    worst: dict[str, tuple[float, str]] = {"bound": (0.0, ""), "alone": (0.0, "")}
+    told = ""
+    for (base, x), ours, theirs in zip(worlds, with_one.passed, handed, strict=True):
+        name = f"{company.names.get(x, 'a record')} beside {len(base)} others"
+        if [p.bound for p in ours] != [p.bound for p in theirs]:
+            told = told or f"another number of releases, or other bounds, with {name}"
+            continue
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            assert isinstance(one.sensitivity, Sensitivity)
+            allowed = 1 + ALONE if not base and place == 0 else 1 + one.sensitivity.rounding
+            check = "bound" if base or place else "alone"
+            far = one.far_from(other) / (one.bound * allowed)
+            worst[check] = max(worst[check], (far, name))
+    found = [Finding("bound", told, holds=False)] if told else []
+    for check, (far, name) in worst.items():
+        about = f"the most that a record moved a sum was {far:.6g} of what is allowed ({name})"
+        found.append(Finding(check, about, holds=far <= 1))
+    return found
+
+
+def _undrawn(pieces: Pieces, company: Company) -> list[Finding]:
+    pieces = _unmeasured(pieces)
+    kept = list(range(min(7, company.few)))
+    lots = [[], kept]
+    before = Trial(pieces, company.records).run(lots).passed
+    changed = company.records
+    for place in range(len(kept), len(company.records)):
+        by = next((k for k, name in company.names.items() if "not a number" in name), kept[0])
+        changed = with_exchanged(dataclasses.replace(company, records=changed), place, by)
+    after = Trial(pieces, changed).run(lots).passed
+    same = all(_equal(a, b) for one, other in zip(before, after, strict=True) for a, b in zip(one, other, strict=True))
+    empty = bool(before[0]) and not np.any(flat(before[0][0].value))
+    return [
+        Finding("undrawn", "records that were not drawn changed a sum" if not same else "no bit of a sum", holds=same),
+        Finding(
+            "nobody", "the sum of nobody is 0 and passes the door" if empty else "it is not 0, or stays", holds=empty
+        ),
+    ]
+
+
+def _unmeasured(pieces: Pieces) -> Pieces:
+    """The pieces with every formula chosen by shape: two runs that time formulas may choose others, of other last bits."""
+    backend = pieces.backend
+    if backend is None or isinstance(backend, Captured):
+        options = PerformanceOptions() if backend is None else backend.options
+        backend = Captured(dataclasses.replace(options, measure=False, channels_last=bool(options.channels_last)))
+    return dataclasses.replace(pieces, backend=backend)
+
+
+def _oracle(pieces: Pieces, company: Company) -> list[Finding]:
+    finite = [x for x, name in company.names.items() if not any(w in name for w in ("not a", "infinite", "thousand"))]
+    whole = list(range(company.few))
+    lots = [whole[:1], whole, [*whole[:7], *finite]]
+    fast = Trial(pieces, company.records).run(lots)
+    chunked = Trial(pieces, company.records).run(lots, physical_batch=5)
+    slow = Trial(dataclasses.replace(pieces, backend=Loop()), company.records).run(lots)
+    found = []
+    for check, other in (("oracle", slow), ("chunks", chunked)):
+        far = 0.0
+        for lot, ours, theirs in zip(lots, fast.passed, other.passed, strict=True):
+            far = max(far, ours[0].far_from(theirs[0]) / (ours[0].bound * len(lot) ** 0.5))
+        what = "the sum by autograd, one record at a time" if check == "oracle" else "the sum in chunks of 5"
+        about = f"{what} is {far:.2g} bounds away per root of a record"
+        found.append(Finding(check, about, holds=far <= _NEAR))
+    return found
+
+
+def _divisor(pieces: Pieces, company: Company) -> list[Finding]:
+    number, far = public_number(pieces, company)
+    if number == 0:
+        return [Finding("divisor", "the query makes several releases of one lot into one gradient")]
+    # Another query may divide by another public number, as long as it is one.
+    right = not isinstance(pieces.query, NoisySum) or abs(number / EXPECTED - 1) <= _WRITTEN
+    words = f"lots of 1, 3 and 9 records are divided by one number, to {far:.1e} of it"
+    return [Finding("divisor", f"{words}: {number / EXPECTED:.4g} of the public one", holds=far <= _WRITTEN and right)]
+
+
+def public_number(pieces: Pieces, company: Company) -> tuple[float, float]:
+    """What sums are divided by after the door, and how far lots of other sizes are from it; 0 where it is not one sum."""
+    lots = [list(range(min(size, company.few))) for size in (9, 3, 1)]
+    trial = Trial(pieces, company.records).run(lots)
+    if any(len(_whole(passed, trial)) != 1 for passed in trial.passed):
+        return 0.0, 0.0
+    number, far = 0.0, 0.0
+    for passed, written in zip(trial.passed, trial.written, strict=True):
+        one = _whole(passed, trial)[0]
+        value, out = flat(one.value), one.scale * one.added(written, 1.0) + flat(one.value)
+        size = max(float(np.linalg.norm(value)), 1e-30)
+        number = number or float(value @ value) / max(float(value @ out), 1e-30)
+        far = max(far, float(np.linalg.norm(out * number - value)) / size)
+    return number, far
+
+
+def _whole(passed: list[Passed], trial: Trial) -> list[Passed]:
+    """Releases of whole gradients, not of tallies."""
+    return [one for one in passed if set(one.value) == set(trial.written[0])]
+
+
+def _equal(one: Passed, other: Passed) -> bool:
+    return all(torch.equal(one.value[name], other.value[name]) for name in one.value)

@@ -1,0 +1,205 @@
+"""What a selftest is made on: the user's own model, loss, query, sampler, penalty and backend; and copies of them to try.
+
+Privacy: a trial is another run, on a copy of the model, with a ledger of its own, on a few records copied out of the
+dataset. What it saw before noise stays in it; what is said of it are bounds kept or broken, and properties of the noise.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.ledger.ledger import Ledger
+from sordino.penalty import L2
+from sordino.per_sample.protocol import Backend, LossFn
+from sordino.private import Private
+from sordino.queries.noisy_sum import Query
+from sordino.release.noise import Laplace, Noise
+from sordino.release.release import Steps, tapped
+from sordino.release.sensitivity import Sensitivity, Unproven
+from sordino.release.vectors import Grads
+from sordino.rng.streams import Rng
+from sordino.sampling.sampler import Draw, Sampler, unamplified
+
+EXPECTED = 6.5
+"""What sums are divided by in trials: no lot has so many records."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """What is tested.
+
+    Args:
+        model: as it is now.
+        loss_fn: one loss per record.
+        query: what is asked of a lot.
+        sampler: who is in one.
+        penalty: L2(λ), if there is one.
+        backend: how gradients are measured.
+        collate: from records to a batch.
+
+    Examples:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> Pieces(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query).query
+        NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
+
+    """
+
+    model: nn.Module
+    loss_fn: LossFn
+    query: Query
+    sampler: Sampler | None = None
+    penalty: L2 | None = None
+    backend: Backend | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+
+    @staticmethod
+    def of(private: Private, sampler: Sampler | None = None) -> Pieces:
+        """Of a run that was set up; lots are drawn by `sampler`."""
+        passes = private._passes
+        return Pieces(private._model, private._loss_fn, private._query, sampler, passes.penalty, private._backend)
+
+    def private(self, seed: int | None = None, *, backend: Backend | None = None) -> Private:
+        """Another run of the same pieces, on a copy of the model, with its own ledger."""
+        return Private(
+            copy.deepcopy(self.model),
+            self.loss_fn,
+            self.query,
+            penalty=self.penalty,
+            backend=self.backend if backend is None else backend,
+            seed=seed,
+            ledger=Ledger(),
+        )
+
+
+@dataclass(frozen=True)
+class Given:
+    """A sampler whose lots are given; nothing is amplified."""
+
+    lots: tuple[tuple[int, ...], ...]
+    size_is_public: bool = False
+
+    def expected(self, n: int) -> float:
+        """Any number will do."""
+        return EXPECTED
+
+    def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
+        """The lots in turn."""
+        for lot in self.lots[start:]:
+            yield Draw(np.array(lot, dtype=np.int64), unamplified)
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """What passed the door once: the value before noise, what was promised of it, and the noise that was to be added."""
+
+    value: Grads
+    sensitivity: Sensitivity | Unproven
+    noise: Noise
+
+    @property
+    def bound(self) -> float:
+        """The promise, in the norm of the noise."""
+        proved = isinstance(self.sensitivity, Sensitivity)
+        return self.noise.bound(self.sensitivity) if proved else self.sensitivity.scale  # type: ignore[arg-type,union-attr]
+
+    @property
+    def scale(self) -> float:
+        """What the noise's scale must be: multiplier × bound, raised by the rounding of sums."""
+        raised = self.sensitivity.rounding if isinstance(self.sensitivity, Sensitivity) else 0.0
+        return self.noise.multiplier * self.bound * (1 + raised)
+
+    def far_from(self, other: Passed) -> float:
+        """How far apart two values are, in the norm of the noise; infinite where one is not finite."""
+        moved = flat(self.value) - flat(other.value)
+        far = float(np.linalg.norm(moved, 1 if isinstance(self.noise, Laplace) else 2))
+        return far if np.isfinite(far) else float("inf")
+
+    def added(self, written: Grads, divided_by: float) -> NDArray[np.float64]:
+        """The noise in what was written, over its scale; the value was divided by a public number after the door."""
+        factors = self._factors()
+        parts = [
+            (written[name].double() * divided_by * factors.get(name, 1.0) - value.double()).reshape(-1)
+            for name, value in self.value.items()
+        ]
+        return torch.cat(parts).numpy() / self.scale
+
+    def _factors(self) -> Mapping[str, float]:
+        units = self.sensitivity.units if isinstance(self.sensitivity, Sensitivity) else None
+        return {} if units is None else units({name: value.numel() for name, value in self.value.items()})
+
+
+class Trial:
+    """One run of the pieces on given lots: what passed the door at each, and what was written to `.grad`."""
+
+    def __init__(self, pieces: Pieces, records: Sequence[Any], *, seed: int | None = None) -> None:
+        self.pieces, self.records = pieces, records
+        self.private = pieces.private(seed)
+        self.passed: list[list[Passed]] = []
+        self.written: list[Grads] = []
+        self.choices = 0
+
+    def run(
+        self,
+        lots: Sequence[Sequence[int]],
+        *,
+        noisy: bool = False,
+        physical_batch: int = 64,
+        keep: bool = True,
+        handed: Sequence[Sequence[Passed]] | None = None,
+    ) -> Trial:
+        """Ask the query of these lots, each from its first state; unless `noisy` the door hands out what it got.
+
+        `handed`: what another world's door handed out at each lot, which is handed out here too, so that all that may
+        differ is what comes to the door.
+        """
+        private = self.private
+        names = {id(p): name for name, p in private._model.named_parameters()}
+        given = Given(tuple(tuple(lot) for lot in lots))
+
+        def tap(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
+            copied = {name: tensor.detach().clone() for name, tensor in value.items()} if keep else {}
+            lot, place = len(self.passed) - 1, len(self.passed[-1])
+            self.passed[-1].append(Passed(copied, sensitivity, noise))
+            if handed is not None and place < len(handed[lot]):
+                return handed[lot][place].value
+            return None if noisy else value
+
+        def chosen(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
+            self.choices += 1
+            return None
+
+        with tapped(tap, chosen):
+            drawn = private.draws(
+                self.records,
+                given,
+                len(given.lots),
+                expected_batch=EXPECTED,
+                physical_batch=physical_batch,
+                collate=self.pieces.collate,
+            )
+            for lot in drawn:
+                self.passed.append([])
+                private._run.state = self.pieces.query.init()  # the same question every time
+                if not noisy:  # a query's own coins are the same too: worlds are compared at one outcome of them
+                    private._run.noise = Rng.from_seed(1)
+                private._checks._guard._lot = None  # the standing test is made where the pieces draw for themselves
+                private.backward(lot)
+                grads = {names[id(p)]: p.grad for p in private._model.parameters() if p.grad is not None}
+                self.written.append({name: grad.detach().clone() for name, grad in grads.items()})
+        return self
+
+
+def flat(value: Grads) -> NDArray[np.float64]:
+    """One vector in float64."""
+    if not value:
+        return np.zeros(0)
+    return torch.cat([tensor.detach().double().reshape(-1) for tensor in value.values()]).numpy()

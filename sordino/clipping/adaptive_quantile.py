@@ -1,0 +1,118 @@
+"""A bound that tracks a quantile of the norms privately (Andrew et al. 2021).
+
+    b̃ = ½ + (Σ_i (1{r_i ≤ C} − ½) + N(0, s²)) / L,     C ← C · exp(−η (b̃ − γ))
+
+Privacy: centred at ½, one record moves the count by ½, so the count is a Gaussian release with multiplier 2s, on the same
+draw as the gradient; both are charged, composed before they are amplified. L is the public expected batch, never the
+realised one, and the clip itself is `Flat` at the bound of the step, or another weigher with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sordino import validate
+from sordino.clipping.clipping_rule import Rule, State, Weigher
+from sordino.clipping.flat import Flat
+from sordino.events import Event
+from sordino.per_sample.protocol import Norms
+from sordino.registry import Declaration, Method
+from sordino.release.noise import Gaussian
+from sordino.release.release import release
+from sordino.release.sealed import Sealed, derived
+from sordino.release.sensitivity import Sensitivity
+from sordino.rng.streams import Rng
+
+HALF = 0.5
+_RANGE = 1e12
+"""The bound stays within this factor of where it began, so that it is always a number."""
+
+
+@dataclass(frozen=True)
+class AdaptiveQuantile:
+    """Start at `bound` and follow the `quantile` of the norms.
+
+    `count_noise` is the standard deviation s of the noise on the count; a twentieth of the expected batch is usual and
+    costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `weigher` makes a stateless weigher from the
+    number that is followed: partial(Global, 1.0) has a fixed bound of 1 and a threshold that follows.
+
+    Args:
+        bound: where it begins.
+        quantile: which quantile of the lengths is followed, between 0 and 1.
+        count_noise: standard deviation of the noise on the count of lengths within the bound.
+        learning_rate: how fast the bound follows.
+        weigher: makes a weigher from the bound.
+
+    Privacy:
+        Each step releases a noisy count beside the gradient, and is charged for both on one draw.
+
+    Examples:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.AdaptiveQuantile(1.0, quantile=0.5, count_noise=10.0), sd.Gaussian(1.1))
+        >>> sd.dry_run(query, sd.Poisson(0.01), dataset_size=1000, steps=1)
+        Poisson(rate=0.01, event=Together(events=(Gaussian(multiplier=1.1), Gaussian(multiplier=20.0))))
+
+    """
+
+    bound: float
+    quantile: float
+    count_noise: float
+    learning_rate: float = 0.2
+    weigher: Callable[[float], Weigher] = Flat
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound))
+        object.__setattr__(self, "quantile", validate.fraction("quantile", self.quantile))
+        object.__setattr__(self, "count_noise", validate.non_negative("count_noise", self.count_noise))
+        object.__setattr__(self, "learning_rate", validate.non_negative("learning_rate", self.learning_rate))
+
+    def init(self) -> State:
+        """The bound."""
+        return self.bound
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The inner weigher at the current bound; the tally counts who is within it, centred."""
+
+        def within(norms: Norms) -> Tensor:
+            inside: Tensor = norms.total() <= state
+            return inside.to(norms.squared.dtype).sub(HALF).unsqueeze(1)  # (B, 1)
+
+        inner = self.weigher(state)
+        plain = inner.rule(inner.init(), lot)
+        return Rule(plain.weights, plain.sensitivity, tally=within)
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """The noisy share of samples within the bound moves the bound."""
+        assert tally is not None, "the rule has a tally"
+        count = derived(tally, lambda value: {"count": value})
+        released = release(count, Sensitivity(l2=HALF), Gaussian(self.count_noise / HALF), rng)
+        share = HALF + float(released.value["count"]) / expected_batch  # public from here on
+        return (released.event,), moved(state, self.bound, self.learning_rate * (share - self.quantile))
+
+
+def moved(now: float, start: float, step: float) -> float:
+    """now · exp(−step), within a wide range around where it started."""
+    limit, first = math.log(_RANGE), math.log(start)
+    return math.exp(min(max(math.log(now) - step, first - limit), first + limit))
+
+
+DECLARED = Declaration(
+    (AdaptiveQuantile,),
+    methods=(
+        Method(
+            "adaptive-quantile",
+            "the bound follows a quantile of the norms, privately (Andrew et al. 2021)",
+            weigher=lambda run, own: AdaptiveQuantile(
+                run.bound, own["quantile"], own["count_noise"], learning_rate=own["learning_rate"]
+            ),
+            parameters=lambda run: {"quantile": 0.5, "count_noise": run.expected_lot / 20, "learning_rate": 0.2},
+            example="sd.AdaptiveQuantile(bound=1.0, quantile=0.5, count_noise=2.5)",
+        ),
+    ),
+)

@@ -1,0 +1,220 @@
+"""The waist: norms in, weights out. A weigher decides how much each sample counts, and proves how far one can reach.
+
+A weigher is public. At each step it fixes a `Rule` from its public state, before it has seen a sample; the rule is then
+applied to each sample's norms on their own, chunk by chunk. If φ is the rule's weight and r a norm, φ(r)·r ≤ C for
+every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi et al. 2016). `weigh`
+holds every row to it, whatever the rule says (`reach`).
+
+Three things may follow the data and are kept apart:
+  - the weight of a sample, a function of that sample's norms alone;
+  - a tally, numbers per sample whose *sum* the weigher wants to know; it reaches `advance` sealed, and only a noisy
+    release of it can change the state;
+  - a look at the norms of the whole lot, through `lot()`. A rule chosen after a look has no proof: it is `Unproven`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from sordino.clipping.weight_bound import bounded_weights
+from sordino.distributed.shared_lot import RankedLot
+from sordino.events import Event
+from sordino.per_sample.protocol import Norms, PerSample, one_by_one
+from sordino.refusal import Refusal
+from sordino.release.exact_sums import END, LONGEST, Grid, OnGrid, OnGridAccumulator
+from sordino.release.exact_sums_by_rows import ByRowsAccumulator
+from sordino.release.rounding import USUAL_ROWS
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Estimate, Exact, Sensitivity, Unproven
+from sordino.release.vectors import Accumulator, Grads, Pair, Summed
+from sordino.rng.streams import Rng
+
+State: TypeAlias = Any
+"""Public state: None, a number, text, a tensor that was released, or a list or dict of such, so that a checkpoint of JSON
+and named tensors holds it."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How samples are weighed at one step.
+
+    Args:
+        weights: from norms (B, P) to weights (B, 1) or (B, P), row by row.
+        sensitivity: how far one record moves the weighted sum.
+        tally: from norms to numbers per sample whose noisy sum the weigher asks for.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.Flat(1.0).rule(None, lambda: None).sensitivity.l2
+        1.0
+
+    """
+
+    weights: Callable[[Norms], Tensor]  # (B, P) -> (B, 1) or (B, P), row by row
+    sensitivity: Sensitivity | Unproven  # how far one record moves Σ w_i g_i
+    tally: Callable[[Norms], Tensor] | None = None  # (B, P) -> (B, K), row by row
+
+    @property
+    def bounded(self) -> bool:
+        """Is there a finite number that the noise is in proportion to?"""
+        scale = self.sensitivity.scale if isinstance(self.sensitivity, Unproven) else self.sensitivity.l2
+        return math.isfinite(scale)
+
+
+class Weigher(Protocol):
+    """A rule per step, and what is learnt between steps."""
+
+    def init(self) -> State:
+        """The state before the first step."""
+        ...
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The rule of this step; calling `lot` looks at the whole lot's norms and forgoes the proof."""
+        ...
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """What the weigher released of its tally, and the next state."""
+        ...
+
+
+class Stateless:
+    """The half of a weigher that remembers nothing and learns nothing, for those that give the same rule every step."""
+
+    def init(self) -> State:
+        """Nothing to remember."""
+        return None
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """Nothing is learnt."""
+        return (), state
+
+
+EXACT = Exact()
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What a rule made of a lot; total and tally are private."""
+
+    total: Grads | Pair | Summed | OnGrid
+    tally: Tensor | None
+    rows: int  # at most so many records were added up at once
+    dtype: torch.dtype  # in this type
+
+
+def cleaned(norms: Norms) -> tuple[Norms, Tensor | None]:
+    """Norms with zeros in the rows that are not finite, and which rows are finite, (B, 1); None if all are."""
+    if norms.finite:
+        return norms, None
+    finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)
+    return Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate), finite
+
+
+def weigh(
+    parts: Iterable[PerSample],
+    rule: Rule,
+    estimate: Estimate = EXACT,
+    sizes: Callable[[], Mapping[str, int]] | None = None,
+    most: int | None = None,
+    ranked: RankedLot | None = None,
+) -> Weighed:
+    """Σ w_i g_i and the tally's sum over the parts of a lot, one part in memory at a time.
+
+    `estimate` is what the caller takes the norms to be; the sensitivity it hands to the door must say so. Norms that are
+    something else are refused. `sizes` gives the numbers of elements of the tensors, and `most` a public number of records
+    that no part exceeds, where they are known. Of a `ranked` lot the parts are this rank's; the total is its share, which
+    the door adds up, and the tally that of all.
+
+    A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
+    presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
+    training diverges: it counts like any other.
+    """
+    total: Accumulator | OnGridAccumulator | ByRowsAccumulator
+    total = Accumulator() if ranked is None else _on_grid(rule, ranked, sizes)
+    tallies: list[Tensor] = []
+    rows = 0
+    try:
+        for part in parts:
+            weights, norms, finite = _weights(part, rule, estimate, sizes)
+            if isinstance(total, ByRowsAccumulator):
+                total.take(one_by_one(part, weights))
+            else:
+                total.take(part.weighted_sum(weights, into=total.room()))
+            rows = max(rows, weights.shape[0])
+            if rule.tally is not None:
+                counts = rule.tally(norms)
+                tallies.append((counts if finite is None else torch.where(finite, counts, 0)).sum(dim=0))  # (K,)
+            del part, norms  # before the next part is made: one in memory at a time
+    except Exception as error:
+        if ranked is not None:
+            ranked.failed(error)  # or the others would wait for this rank
+        raise
+    assert most is None or rows <= most, "a lot is cut into parts of at most so many records"
+    if ranked is not None:
+        assert not isinstance(total, Accumulator), "ranks add up on a grid"
+        if total.past_the_end:
+            ranked.failed(Refusal("a sum is too long for whole numbers of 64 bits: need a rule that bounds each row"))
+        ranked.agree(total.total.size, total.total.grid.step, most)
+    tally = None if not tallies else _sum(tallies) if ranked is None else ranked.sums(tallies)
+    return Weighed(total.total, tally, max(USUAL_ROWS, rows if most is None else most), total.dtype)
+
+
+def _weights(
+    part: PerSample, rule: Rule, estimate: Estimate, sizes: Callable[[], Mapping[str, int]] | None
+) -> tuple[Tensor, Norms, Tensor | None]:
+    """What each row counts, within what the rule promised; the norms, and which rows are finite, if not all are."""
+    norms = part.norms()
+    if norms.estimate != estimate:
+        raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
+    norms, finite = cleaned(norms) if rule.bounded else (norms, None)
+    weights = rule.weights(norms)
+    if finite is not None:
+        weights = torch.where(finite, weights, 0)
+    if isinstance(rule.sensitivity, Sensitivity) and rule.bounded:
+        weights = bounded_weights(weights, norms, rule.sensitivity, sizes or partial(_sizes, part))
+    return weights, norms, finite
+
+
+def _on_grid(
+    rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int]] | None
+) -> OnGridAccumulator | ByRowsAccumulator:
+    """Where this rank adds up its chunks: the grid follows from the bound, which is public."""
+    promise = rule.sensitivity
+    if not rule.bounded:
+        raise Refusal(
+            "the rule bounds nothing, and ranks add up on a grid that follows from the bound: give a finite one, or "
+            "train in one process"
+        )
+    if isinstance(promise, Unproven):
+        grid, most = Grid.of(promise.scale), min(LONGEST, END / max(1, ranked.chunks))
+    else:
+        factors = None if promise.units is None or sizes is None else promise.units(sizes())
+        grid, most = Grid.of(promise.l2, factors), math.inf
+    if ranked.rounds is not None and ranked.shards is not None:
+        trained = {name: p for name, p in ranked.shards.items() if p.requires_grad}
+        return ByRowsAccumulator(grid, ranked.ranks, ranked.rounds, trained, most)
+    return OnGridAccumulator(grid, ranked.ranks, most, ranked.shards)
+
+
+def _sum(tallies: Sequence[Tensor]) -> Tensor:
+    first, *others = tallies
+    for other in others:
+        first = first + other
+    return first
+
+
+def _sizes(part: PerSample) -> Mapping[str, int]:
+    """The elements of each tensor, where the caller does not know them: from a sum in which all weights are 0."""
+    no_weight = torch.zeros(len(part.losses), 1, device=part.losses.device)
+    return {name: tensor.numel() for name, tensor in part.weighted_sum(no_weight).items()}

@@ -1,0 +1,86 @@
+"""Flat clipping (Abadi et al. 2016): every gradient is shortened to at most C.
+
+    φ(r) = min(1, C / r)
+
+Privacy: φ(r)·r ≤ C for every r, so one record moves the sum by at most C in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.clipping.clipping_rule import Rule, State, Stateless
+from sordino.kernels.matrices import functions
+from sordino.per_sample.protocol import Norms
+from sordino.registry import Declaration, Method
+from sordino.release.sensitivity import Sensitivity
+
+_ONE = torch.ones(())
+_FEW = 1 << 14
+"""Samples up to which one call is better than three of torch's."""
+
+
+def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
+    """min(1, C / r), with 1 at r = 0 and for an infinite bound; of 1 and what is not a number, `fmin` takes 1."""
+    ratio = bound / norms if isinstance(bound, Tensor) else norms.reciprocal().mul_(bound)
+    return torch.fmin(ratio, _ONE.to(ratio))
+
+
+def _shortened(squared: Tensor, bound: float) -> Tensor:
+    """`shorten` of the roots, without the roots: in one call, where one was compiled and the lot is small."""
+    compiled = functions()
+    if compiled is not None and compiled.readable((squared,), _FEW):
+        return compiled.shortened(squared, bound)
+    return torch.fmin(squared.rsqrt().mul_(bound), _ONE.to(squared))
+
+
+@dataclass(frozen=True)
+class Flat(Stateless):
+    """Clip the whole gradient of each sample to `bound`; infinity means no clipping and allows no noise.
+
+    Args:
+        bound: the length C that no gradient exceeds afterwards.
+
+    Privacy:
+        One record moves the sum by at most `bound`. Nothing is released by the weigher itself.
+
+    Examples:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.per_sample.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.Flat(1.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([1.0000, 0.5000, 0.1250])
+
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound, infinite=True))
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+        return self._rule
+
+    @cached_property
+    def _rule(self) -> Rule:
+        return Rule(lambda norms: _shortened(norms.sums, self.bound).unsqueeze(1), Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (Flat,),
+    methods=(
+        Method(
+            "dpsgd",
+            "every gradient shortened to the bound (Abadi et al. 2016)",
+            weigher=lambda run, own: Flat(run.bound),
+            word="flat",
+            example="sd.Flat(bound=1.0)",
+        ),
+    ),
+)

@@ -1,0 +1,118 @@
+"""Global clipping group by group (Bu, Wang & Long 2021): one factor for all gradients of a group up to a public threshold.
+
+    φ_k(r_k) = C_k / Z_k  for r_k ≤ Z_k,  0 otherwise,  for the norm r_k of the sample's gradient in group k
+
+Below the thresholds every sample has the same factors, so that the kernel of training stays a kernel (`ntk.py`); local
+layerwise clipping gives every sample its own, and may converge nowhere.
+
+The thresholds are fixed; AdaptiveLayerwise(Z, …, weigher=partial(GlobalLayerwise, C)) has some that each follow a quantile
+of their group's norms, privately.
+
+Privacy: φ_k(r_k)·r_k ≤ C_k for every r_k, so one record moves group k by at most C_k and the whole sum by at most √(Σ C_k²)
+in L2, as with `Layerwise`. The thresholds are public; a factor taken from the lot has no proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sordino.clipping.adaptive_layerwise import AdaptiveLayerwise
+from sordino.clipping.clipping_rule import Rule, State, Stateless
+from sordino.clipping.layerwise import Layerwise, by_layer
+from sordino.clipping.noise_shares import Share
+from sordino.per_sample.protocol import Norms
+from sordino.registry import Declaration, Method
+
+
+@dataclass(frozen=True, init=False)
+class GlobalLayerwise(Stateless):
+    """Scale the part of a gradient in group k, of norm at most threshold k, by bound k / threshold k; drop longer parts.
+
+    `bounds` and `thresholds` name the same groups, both as `Layerwise` takes them: one number per trainable tensor, or a
+    mapping from the beginnings of parameter names. `share` divides the noise.
+
+    Args:
+        bounds: one per group, as `Layerwise` takes them.
+        thresholds: one per group; longer parts are dropped.
+        share: how the noise is divided among the groups.
+
+    Privacy:
+        As `Layerwise`: the root of the sum of the squared bounds.
+
+    Examples:
+        >>> import sordino as sd
+        >>> weigher = sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, {"0.": 4.0, "2.": 3.0})
+        >>> round(weigher.rule(None, lambda: None).sensitivity.l2, 6)
+        1.0
+
+    """
+
+    layers: Layerwise
+    thresholds: Layerwise
+
+    def __init__(
+        self,
+        bounds: Sequence[float] | Mapping[str, float],
+        thresholds: Sequence[float] | Mapping[str, float],
+        share: Share | None = None,
+    ) -> None:
+        object.__setattr__(self, "layers", Layerwise(bounds, share))
+        object.__setattr__(self, "thresholds", Layerwise(thresholds))
+        if self.layers.groups != self.thresholds.groups:
+            raise ValueError(f"bounds={bounds!r}, thresholds={thresholds!r}: need the same groups in the same order")
+        for bound, threshold in zip(self.layers.values, self.thresholds.values, strict=True):
+            if math.isinf(bound) != math.isinf(threshold):
+                raise ValueError(f"bound={bound}, threshold={threshold}: both finite, or both infinite")
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+        pairs = zip(self.layers.values, self.thresholds.values, strict=True)
+        factors = [1.0 if math.isinf(bound) else bound / threshold for bound, threshold in pairs]
+
+        def weights(norms: Norms) -> Tensor:
+            index, squared = self.thresholds.grouped(norms)  # (P,), (B, K)
+            within = squared.sqrt() <= squared.new_tensor(self.thresholds.values)
+            return torch.where(within, squared.new_tensor(factors), 0)[:, index]  # (B, P)
+
+        return Rule(weights, self.layers.rule(None, lot).sensitivity)
+
+
+DECLARED = Declaration(
+    (GlobalLayerwise,),
+    methods=(
+        Method(
+            "global-layerwise",
+            "one factor for each layer's gradients up to a threshold, nothing above it (Bu, Wang & Long 2021)",
+            weigher=lambda run, own: GlobalLayerwise(by_layer(run, run.bound), by_layer(run, own["threshold"])),
+            parameters=lambda run: {"threshold": 10 * run.bound},
+            example='sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, {"0.": 8.0, "2.": 6.0})',
+        ),
+        Method(
+            "adaptive-global-layerwise",
+            "one factor for each layer, up to a threshold that follows a quantile of its norms, privately",
+            weigher=lambda run, own: AdaptiveLayerwise(
+                by_layer(run, own["threshold"]),
+                own["quantile"],
+                own["count_noise"],
+                own["learning_rate"],
+                weigher=partial(GlobalLayerwise, by_layer(run, run.bound)),
+            ),
+            parameters=lambda run: {
+                "threshold": 10 * run.bound,
+                "quantile": 0.9,
+                "count_noise": run.expected_lot / 20 * math.sqrt(len(by_layer(run, 1.0))),
+                "learning_rate": 0.2,
+            },
+            example=(
+                'sd.AdaptiveLayerwise({"0.": 8.0, "2.": 6.0}, quantile=0.9, count_noise=5.0, '
+                'weigher=lambda z: sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, z))'
+            ),
+        ),
+    ),
+)

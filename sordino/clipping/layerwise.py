@@ -1,0 +1,153 @@
+"""Layerwise clipping (McMahan et al. 2018): every group of tensors has its own bound.
+
+    φ_k(r_k) = min(1, C_k / r_k)  for the norm r_k of the sample's gradient in group k
+
+Privacy: one record moves group k by at most C_k, hence the whole sum by at most √(Σ C_k²) in L2; noise of that scale goes
+on every coordinate, or is divided among the groups (see `shares`). Noising each group at its own σ·C_k and reporting σ
+would be wrong by √(number of groups).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.clipping.clipping_rule import Rule, State, Stateless
+from sordino.clipping.flat import shorten
+from sordino.clipping.noise_shares import Isotropic, LeastNoise, Share, units
+from sordino.per_sample.protocol import Norms
+from sordino.registry import Declaration, Method, RunNumbers
+from sordino.release.sensitivity import Sensitivity
+
+Bounds = tuple[float, ...] | tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, init=False)
+class Layerwise(Stateless):
+    """Clip groups of parameter tensors, each to its own bound.
+
+    `bounds` is either a sequence, one bound per trainable tensor in the order of `named_parameters()`, or a mapping from
+    the beginnings of parameter names to bounds: `{"conv": 1.0, "fc": 0.5}` makes two groups. Every trainable tensor must
+    belong to exactly one group. `share` divides the noise: Isotropic(), EqualShare(), LeastNoise().
+
+    Args:
+        bounds: one per trainable tensor, or by the beginnings of parameter names.
+        share: how the noise is divided among the groups; by default evenly over all coordinates.
+
+    Privacy:
+        One record moves the sum by at most the root of the sum of the squared bounds, which is what the noise is in
+        proportion to.
+
+    Examples:
+        >>> import sordino as sd
+        >>> query = sd.NoisySum(sd.Layerwise({"0.": 0.8, "2.": 0.6}), sd.Gaussian(1.1))
+        >>> round(query.weigher.rule(None, lambda: None).sensitivity.l2, 6)
+        1.0
+
+    """
+
+    bounds: Bounds
+    share: Share
+
+    def __init__(self, bounds: Sequence[float] | Mapping[str, float], share: Share | None = None) -> None:
+        if isinstance(bounds, int | float | str) or not len(bounds):
+            raise ValueError(f"bounds={bounds!r}: need a bound per tensor, or a mapping from name beginnings to bounds")
+        checked: Bounds
+        if isinstance(bounds, Mapping):
+            checked = tuple((str(k), validate.positive(f"bounds[{k!r}]", c, infinite=True)) for k, c in bounds.items())
+        else:
+            checked = tuple(validate.positive(f"bounds[{i}]", c, infinite=True) for i, c in enumerate(bounds))
+        object.__setattr__(self, "bounds", checked)
+        object.__setattr__(self, "share", Isotropic() if share is None else share)
+        units(self.share, self.values, [1] * len(checked))  # refuses a division for another number of groups
+
+    @property
+    def values(self) -> list[float]:
+        """The bound of each group."""
+        return [bound[1] if isinstance(bound, tuple) else bound for bound in self.bounds]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What the groups are called: the beginnings of names, or the tensors' places."""
+        return tuple(bound[0] if isinstance(bound, tuple) else str(k) for k, bound in enumerate(self.bounds))
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+        values = self.values
+
+        def weights(norms: Norms) -> Tensor:
+            index, squared = self.grouped(norms)
+            limit = torch.tensor(values, dtype=squared.dtype, device=squared.device)
+            return shorten(squared.sqrt(), limit)[:, index]  # (B, P)
+
+        def divided(sizes: Mapping[str, int]) -> dict[str, float]:
+            groups = self._groups(tuple(sizes))
+            whole = [sum(n for n, g in zip(sizes.values(), groups, strict=True) if g == k) for k in range(len(values))]
+            unit = units(self.share, values, whole)
+            return {name: unit[g] for name, g in zip(sizes, groups, strict=True)}
+
+        length = math.sqrt(sum(c * c for c in values))
+        return Rule(weights, Sensitivity(l2=length, units=None if isinstance(self.share, Isotropic) else divided))
+
+    def grouped(self, norms: Norms) -> tuple[Tensor, Tensor]:
+        """The group of each tensor, (P,), and the squared norms of the groups, (B, K)."""
+        index = torch.tensor(self._groups(norms.names), dtype=torch.long, device=norms.squared.device)
+        squared = norms.squared.new_zeros(len(norms.squared), len(self.bounds))
+        return index, squared.index_add_(1, index, norms.squared)
+
+    def _groups(self, names: tuple[str, ...]) -> list[int]:
+        prefixes = [bound[0] for bound in self.bounds if isinstance(bound, tuple)]
+        if not prefixes:
+            if len(names) not in (0, len(self.bounds)):
+                raise ValueError(f"{len(self.bounds)} bounds for {len(names)} trainable tensors: {', '.join(names)}")
+            return list(range(len(names)))
+        groups = []
+        for name in names:
+            found = [k for k, prefix in enumerate(prefixes) if name.startswith(prefix)]
+            if len(found) != 1:
+                raise ValueError(
+                    f"parameter {name!r} belongs to {len(found)} of the groups {prefixes}: "
+                    "need exactly one; change the beginnings of names in `bounds`"
+                )
+            groups.append(found[0])
+        return groups
+
+
+def equal_bounds(run: RunNumbers) -> list[float]:
+    """The same bound for every tensor; together they make the bound of the run."""
+    return [run.bound / math.sqrt(run.tensors)] * run.tensors
+
+
+def by_layer(run: RunNumbers, whole: float) -> dict[str, float]:
+    """The same bound for every layer, which is all tensors of one module; together they make the whole."""
+    layers = dict.fromkeys(f"{layer}." if (layer := name.rpartition(".")[0]) else name for name in run.names)
+    return {layer: whole / math.sqrt(len(layers)) for layer in layers}
+
+
+DECLARED = Declaration(
+    (Layerwise,),
+    methods=(
+        Method(
+            "layerwise",
+            "every tensor has its own bound, together they make the bound (McMahan et al. 2018)",
+            weigher=lambda run, own: Layerwise(equal_bounds(run)),
+            example='sd.Layerwise({"0.": 0.8, "2.": 0.6})',
+        ),
+        Method(
+            "layerwise-by-layer",
+            "every layer, weight and bias together, has its own bound (McMahan et al. 2018)",
+            weigher=lambda run, own: Layerwise(by_layer(run, run.bound)),
+        ),
+        Method(
+            "layerwise-least-noise",
+            "every tensor has its own bound, and the noise is divided so that its total is least",
+            weigher=lambda run, own: Layerwise(equal_bounds(run), LeastNoise()),
+            example='sd.Layerwise({"0.": 0.8, "2.": 0.6}, sd.LeastNoise())',
+        ),
+    ),
+)

@@ -1,0 +1,134 @@
+"""How layerwise clipping divides its noise among the groups: the noise s_k on group k, given its bound C_k and size d_k.
+
+A sum whose group k one record moves by at most C_k, under noise of standard deviation s_k on that group, is a Gaussian
+release of multiplier σ with 1/σ² = Σ C_k²/s_k². So for a given σ
+
+    Isotropic     s_k = σ √(Σ C_j²)                       the same noise on every coordinate
+    EqualShare    s_k = σ √K · C_k                         every group takes the same part of the budget
+    LeastNoise    s_k = σ √((C_k/√d_k) · Σ C_j √d_j)       the least Σ d_k s_k², the total variance
+    Multipliers   s_k ∝ σ_k C_k                            given, layer by layer
+
+Privacy: nothing is assumed about σ. Group k is multiplied by a public a_k, the noise of the whole release is put on the
+product, and a_k divided out again after the door. The a_k are scaled so that Σ (a_k C_k)² = Σ C_k²: the sensitivity the
+door is told is that of what passes it, whichever division was chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sordino import validate
+from sordino.registry import Declaration
+
+
+class Share(Protocol):
+    """A division of the noise."""
+
+    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+        """The noise of each group, up to a common factor."""
+        ...
+
+
+@dataclass(frozen=True)
+class Isotropic:
+    """The same noise on every coordinate.
+
+    Privacy:
+        The usual Gaussian mechanism on the whole vector.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.clipping.Isotropic()
+        Isotropic()
+
+    """
+
+    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+        """One."""
+        return [1.0] * len(bounds)
+
+
+@dataclass(frozen=True)
+class EqualShare:
+    """Noise in proportion to each group's bound.
+
+    Privacy:
+        Every group has the same multiplier, so that each is one release of the same cost.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.Layerwise([1.0, 0.5], share=sd.EqualShare())
+        Layerwise(bounds=(1.0, 0.5), share=EqualShare())
+
+    """
+
+    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+        """C_k."""
+        return list(bounds)
+
+
+@dataclass(frozen=True)
+class LeastNoise:
+    """The least total variance.
+
+    Privacy:
+        The same cost as any other share, with the least noise in total.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.Layerwise([1.0, 0.5], share=sd.LeastNoise())
+        Layerwise(bounds=(1.0, 0.5), share=LeastNoise())
+
+    """
+
+    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+        """√(C_k/√d_k), from Lagrange's condition d_k s_k ∝ C_k²/s_k³."""
+        return [math.sqrt(c / math.sqrt(max(d, 1))) for c, d in zip(bounds, sizes, strict=True)]
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """Noise of its own multiplier σ_k for every group, in the order of the bounds.
+
+    Args:
+        values: one multiplier per group.
+
+    Privacy:
+        Each group is one more release about the same records: 1/σ² = Σ 1/σ_k².
+
+    Examples:
+        >>> import sordino as sd
+        >>> round(sd.clipping.Multipliers((2.0, 2.0)).effective, 4)
+        1.4142
+
+    """
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(validate.positive("multipliers", value) for value in self.values))
+
+    @property
+    def effective(self) -> float:
+        """The multiplier of the whole release: 1/σ² = Σ 1/σ_k²."""
+        return 1 / math.sqrt(math.fsum(1 / value**2 for value in self.values))
+
+    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+        """σ_k C_k."""
+        return [value * c for value, c in zip(self.values, bounds, strict=True)]
+
+
+def units(share: Share, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    """a_k ∝ 1/s_k with Σ (a_k C_k)² = Σ C_k²; 1 where no bound holds and so no noise is allowed."""
+    if not all(map(math.isfinite, bounds)):
+        return [1.0] * len(bounds)
+    inverse = [1 / noise for noise in share.relative(bounds, sizes)]
+    now = math.fsum((a * c) ** 2 for a, c in zip(inverse, bounds, strict=True))
+    factor = math.sqrt(math.fsum(c * c for c in bounds) / now)
+    return [factor * a for a in inverse]
+
+
+DECLARED = Declaration((EqualShare, LeastNoise))

@@ -1,0 +1,70 @@
+"""Per-sample adaptive clipping (Xia et al. 2023): normalised, but short gradients are not blown up.
+
+    φ(r) = C / (r + γ/(r + γ))
+
+Privacy: φ(r)·r = C·r/(r + γ/(r+γ)) < C for every r and every γ > 0, so one record moves the sum by less than C in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.clipping.clipping_rule import Rule, State, Stateless
+from sordino.per_sample.protocol import Norms
+from sordino.registry import Declaration, Method
+from sordino.release.sensitivity import Sensitivity
+
+
+@dataclass(frozen=True)
+class PSAC(Stateless):
+    """Normalise each gradient to almost `bound`; below `gamma` the weight stays near `bound` instead of growing.
+
+    Args:
+        bound: the length C that long gradients nearly get.
+        gamma: below this length the weight stops growing.
+
+    Privacy:
+        One record moves the sum by less than `bound`.
+
+    Examples:
+        >>> import torch, sordino as sd
+        >>> lengths = sd.per_sample.Norms(torch.tensor([[0.25], [4.0], [64.0]]), ("weight",))  # squares of 0.5, 2 and 8
+        >>> sd.PSAC(1.0).rule(None, lambda: lengths).weights(lengths).flatten()
+        tensor([1.9245, 0.4988, 0.1250])
+
+    """
+
+    bound: float
+    gamma: float = 0.01
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", validate.positive("bound", self.bound))
+        object.__setattr__(self, "gamma", validate.positive("gamma", self.gamma))
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The same at every step."""
+
+        def weights(norms: Norms) -> Tensor:
+            r = norms.total()
+            return torch.div(self.bound, r + self.gamma / (r + self.gamma)).unsqueeze(1)
+
+        return Rule(weights, Sensitivity(l2=self.bound))
+
+
+DECLARED = Declaration(
+    (PSAC,),
+    methods=(
+        Method(
+            "psac",
+            "normalised, but short gradients are not blown up (Xia et al. 2023)",
+            weigher=lambda run, own: PSAC(run.bound, own["gamma"]),
+            parameters=lambda run: {"gamma": 0.01},
+            example="sd.PSAC(bound=1.0)",
+        ),
+    ),
+)

@@ -1,0 +1,131 @@
+"""Is a function that was promised row by row one? It is tried on the same rows in another order, and on half of them.
+
+A weight, a tally, a rate or a vector per record may look at that record alone: a statistic over the rows makes every
+record depend on every other, and nothing bounds what one of them moves. Such a function gives something else on a
+permutation or on a part of the rows, unless it hides, and a random choice that it does not know makes hiding hard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.clipping.own_code import is_own_code
+from sordino.distributed.shared_lot import RankedLot
+from sordino.per_sample.protocol import Norms
+from sordino.refusal import Refusal
+from sordino.rng.streams import Rng
+
+Given = Tensor | NDArray[np.float64]
+Rows = TypeVar("Rows", Tensor, Norms, "NDArray[np.float64]", "NDArray[np.float32]")
+
+TOLERANCE = 1e-4
+"""Relative, of the largest value of a row: what products in another order may differ by."""
+MOST = 512
+"""Rows that are tried; of more, so many are chosen at random."""
+
+
+def row_by_row(
+    function: Callable[[Rows], Given], rows: Rows, rng: Rng, whole: Given | None = None, most: int = MOST
+) -> bool:
+    """Whether `function` gives each row the same on a permutation of the rows, and on half of them alone.
+
+    `whole` is what it gave for all rows, if that is known already.
+
+    >>> lengths = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    >>> row_by_row(lambda r: 1 / r, lengths, Rng.from_seed(0)), row_by_row(lambda r: r / r.max(), lengths, Rng.from_seed(0))
+    (True, False)
+    """
+    n = len(rows.squared) if isinstance(rows, Norms) else len(rows)
+    if n < 2:
+        return True
+    all_rows = _array(function(rows) if whole is None else whole)
+    some = (
+        np.arange(n) if n <= most else np.unique(rng.integers(most, n))
+    )  # none twice: the halves have no row in common
+    order = some[rng.permutation(len(some))]
+    half = np.sort(order[: len(order) // 2])
+    other = np.sort(order[len(order) // 2 :])
+    return all(_alike(all_rows, where, _array(function(_taken(rows, where)))) for where in (order, half, other))
+
+
+FEW = 64
+"""Rows that are tried wherever such a function is used: the price is that of 128 rows more."""
+
+
+def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, whole: Given, rng: Rng, name: str) -> None:
+    """Raise for a function that is not row by row, with its name and the cure; `whole` is what it gave for all rows."""
+    if not row_by_row(function, rows, rng, whole, FEW):
+        raise Refusal(
+            f"{name}: what it gives a record changes with the other records; need a function of each row on its own; take "
+            "statistics such as a mean or a maximum from public data, or release them with noise first"
+        )
+
+
+class Watched:
+    """Watches the functions of a rule that is not of this library: each is tried on every batch it is used on."""
+
+    STATISTIC = "the weigher's weights or tally change with other rows of a batch: nothing bounds what one record moves"
+
+    def __init__(self) -> None:
+        self.broken, self.watching = False, False
+
+    def __call__(self, function: Callable[[Norms], Tensor]) -> Callable[[Norms], Tensor]:
+        """Returns the function, watched. The library's own functions are proved and returned as they are."""
+        if is_own_code(function):
+            return function
+        self.watching = True
+        self._rng = Rng.from_entropy()
+
+        def watched(norms: Norms) -> Tensor:
+            found = function(norms)
+            if not self.broken and len(norms.squared):
+                whole = found.clone()
+                self.broken = not (
+                    row_by_row(function, norms, self._rng, whole)
+                    and row_by_row(function, self._other(norms), self._rng)  # lengths that a neighbour might have
+                    and torch.equal(function(norms), whole)  # and nothing was kept of them
+                )
+            return found
+
+        return watched
+
+    def found(self, ranked: RankedLot | None) -> bool:
+        """Is it broken, here or on any other rank?"""
+        return self.broken if ranked is None or not self.watching else ranked.any(self.broken)
+
+    def _other(self, norms: Norms) -> Norms:
+        """Rows of any length: each is multiplied by 10⁻³ to 10³."""
+        exponents = torch.from_numpy(self._rng.uniform(len(norms.squared)) * 12 - 6).to(norms.squared)
+        return Norms(norms.squared * (10.0**exponents).unsqueeze(1), norms.names, norms.estimate)
+
+
+def _taken(rows: Rows, where: NDArray[np.int64]) -> Rows:
+    if isinstance(rows, Norms):
+        chosen: Any = Norms(rows.squared[torch.from_numpy(where).to(rows.squared.device)], rows.names, rows.estimate)
+    else:
+        chosen = rows[torch.from_numpy(where).to(rows.device) if isinstance(rows, Tensor) else where]
+    taken: Rows = chosen
+    return taken
+
+
+def _array(found: Given) -> NDArray[np.float64]:
+    return found.detach().cpu().double().numpy() if isinstance(found, Tensor) else np.asarray(found, dtype=np.float64)
+
+
+def _alike(whole: NDArray[np.float64], where: NDArray[np.int64], some: NDArray[np.float64]) -> bool:
+    if whole.ndim == 0 or some.ndim == 0:  # one number for all rows: the same whatever the rows are
+        return whole.shape == some.shape and bool(np.array_equal(whole, some, equal_nan=True))
+    wanted = whole[where] if len(whole) > 1 or len(where) <= 1 else whole
+    if wanted.shape != some.shape:
+        return False
+    each = wanted.reshape(len(wanted), -1), some.reshape(len(some), -1)
+    size = np.nan_to_num(np.abs(each[0]), posinf=0.0).max(axis=1, initial=0.0, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(each[0] - each[1]) <= TOLERANCE * size
+    return bool((near | (each[0] == each[1]) | (np.isnan(each[0]) & np.isnan(each[1]))).all())

@@ -1,0 +1,94 @@
+"""A bound that follows a public schedule.
+
+    C_t = schedule(t),  then any weigher with that bound
+
+Privacy: the schedule does not look at the data, so at every step the inner weigher's proof holds with bound C_t. Clip and
+noise both read the one rule of the step, so they cannot fall out of step. The multiplier, and with it the accounting,
+does not change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sordino import validate
+from sordino.clipping.clipping_rule import Rule, State, Weigher
+from sordino.clipping.flat import Flat
+from sordino.events import Event
+from sordino.per_sample.protocol import Norms
+from sordino.registry import Declaration, Method
+from sordino.release.sealed import Sealed
+from sordino.rng.streams import Rng
+from sordino.schedules import Cosine, Logarithmic, Schedule
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """`weigher(schedule(step))` at every step; `weigher` makes a stateless weigher from a bound.
+
+    Args:
+        schedule: from the step to a bound; one of `sd.schedules`, or any function of a whole number.
+        weigher: makes a weigher from that bound.
+
+    Privacy:
+        The noise follows the bound of the step, so every step costs what a constant bound would cost.
+
+    Examples:
+        >>> import sordino as sd
+        >>> schedule = sd.schedules.Linear(2.0, 0.5, steps=100)
+        >>> sd.Scheduled(schedule).weigher(schedule(50))
+        Flat(bound=1.25)
+
+    """
+
+    schedule: Schedule
+    weigher: Callable[[float], Weigher] = Flat
+
+    def __post_init__(self) -> None:
+        if not callable(self.schedule):
+            raise TypeError(f"schedule={self.schedule!r}: must be a function of the step, such as schedules.Cosine")
+        self.bound(0)
+
+    def bound(self, step: int) -> float:
+        """The bound at a step, counted from 0."""
+        return validate.positive(f"schedule({step})", self.schedule(step), infinite=True)
+
+    def init(self) -> State:
+        """The step."""
+        return 0
+
+    def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
+        """The inner weigher's rule with today's bound."""
+        inner = self.weigher(self.bound(state))
+        return inner.rule(inner.init(), lot)
+
+    def advance(
+        self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
+    ) -> tuple[Sequence[Event], State]:
+        """One step on."""
+        return (), state + 1
+
+
+DECLARED = Declaration(
+    (Scheduled,),
+    methods=(
+        Method(
+            "scheduled",
+            "the bound falls by a cosine over the run",
+            weigher=lambda run, own: Scheduled(Cosine(run.bound, own["end"], run.steps)),
+            parameters=lambda run: {"end": run.bound / 10},
+            example="sd.Scheduled(sd.schedules.Cosine(1.0, 0.1, 30))",
+        ),
+        Method(
+            "logarithmic",
+            "the bound falls within each pass and starts again",
+            weigher=lambda run, own: Scheduled(Logarithmic(run.bound, own["steepness"], run.lots_in_a_pass)),
+            parameters=lambda run: {"steepness": 0.5 * run.bound / math.log(max(2, run.lots_in_a_pass))},
+            example="sd.Scheduled(sd.schedules.Logarithmic(1.0, 0.2, 10))",
+        ),
+    ),
+)

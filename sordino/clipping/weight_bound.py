@@ -1,0 +1,84 @@
+"""What a rule's weights may do at most: w_i · ‖g_i‖ ≤ C for every row, whatever the weigher says.
+
+A rule promises a reach C. Here the promise is kept: the reach of each row is computed from the norms the rule was given and
+the weights it gave back, and a row beyond C is scaled down until it meets it. A weight that is not a finite number ≥ 0
+becomes 0. With `units` the reach is that of the products, as the door counts it. An L1 bound holds if √dimension · L2 does.
+
+Privacy: this makes the weigher's formula a matter of usefulness alone. What is left to its word is that a row's weight
+looks at that row only, and `row_by_row` tries that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from sordino.kernels.matrices import functions
+from sordino.per_sample.protocol import Norms
+from sordino.release.sensitivity import Sensitivity
+
+FLOOR = 1e-18
+"""Added to every norm here: a gradient whose squares vanish in float32 is not longer, so no weight lifts it over C."""
+
+_ROUNDED = 1e-6
+"""Relative: a weight C / r times r is C up to a few roundings, and such rows are left as they are."""
+
+_FEW = 1 << 14
+"""Samples up to which one call is better than five of torch's."""
+
+Sizes = Callable[[], Mapping[str, int]]
+
+
+def bounded_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
+    """The weights, (B, 1) or (B, P), with the rows that reach further than promised scaled down.
+
+    `sizes` gives the number of elements of each tensor; it is asked only where the sensitivity has units.
+    """
+    if not weights.numel():
+        return weights
+    most = limit(sensitivity)
+    if _within(weights, norms, sensitivity, most * (1 + _ROUNDED)):
+        return weights
+    if weights.is_cpu:  # what follows leaves such weights as they are; a device is not waited for to see that
+        low, high = torch.aminmax(reaches(weights, norms, sensitivity, sizes))  # of what is not a number both are not
+        if low.item() >= 0 and high.item() <= most * (1 + _ROUNDED):
+            return weights
+    proper = ((weights >= 0) & torch.isfinite(weights)).all(dim=1, keepdim=True)
+    kept = torch.where(proper, weights, 0)
+    reach = reaches(kept, norms, sensitivity, sizes).double()
+    shorter = torch.where(reach <= most * (1 + _ROUNDED), 1.0, most / reach)  # 0 of an infinite reach, 1 of none
+    return torch.where(reach.isfinite().unsqueeze(1), kept * shorter.to(kept.dtype).unsqueeze(1), 0)
+
+
+def _within(weights: Tensor, norms: Norms, sensitivity: Sensitivity, most: float) -> bool:
+    """Whether one call can tell that all rows are within the bound; False settles nothing."""
+    compiled = functions()
+    if compiled is None or weights.shape[1] != 1 or sensitivity.units is not None:
+        return False
+    both = (norms.sums, weights)
+    return compiled.readable(both, _FEW) and compiled.within(weights, norms.sums, FLOOR, most)
+
+
+def limit(sensitivity: Sensitivity) -> float:
+    """The largest L2 reach that keeps every bound of the promise."""
+    if sensitivity.l1 is None or sensitivity.dimension is None:
+        return sensitivity.l2
+    return min(sensitivity.l2, sensitivity.l1 / math.sqrt(sensitivity.dimension))
+
+
+def reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
+    """√(Σ_p (a_p w_ip r_ip)²), shape (B,): negative or not a number where a weight is."""
+    if weights.shape[1] == 1 and sensitivity.units is None:
+        return weights[:, 0] * norms.total().add_(FLOOR)
+    by_tensor = weights * norms.squared.sqrt().add_(FLOOR)  # (B, P)
+    if sensitivity.units is not None:
+        factors = sensitivity.units(sizes())
+        by_tensor = by_tensor * by_tensor.new_tensor([factors[name] for name in norms.names])
+    found: Tensor = torch.linalg.vector_norm(by_tensor, dim=1)
+    if not by_tensor.shape[1]:
+        return found
+    least = by_tensor.amin(dim=1)
+    return torch.where(least >= 0, found, least)

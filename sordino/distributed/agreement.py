@@ -1,0 +1,100 @@
+"""Ranks compare everything that a claim depends on, before anything is drawn or released.
+
+`Together` collects the facts when `draws` is called: query, loss, model, data, sampler, settings, ledger, versions. All
+ranks meet over one digest of them. Where the digests differ the facts themselves are exchanged, and every rank raises
+the same error, which names what differs. After that a digest at every lot (`ranked_lot.py`) keeps the ranks together.
+
+Privacy: the meeting comes before the first draw, so a run whose ranks disagree has released nothing and is charged nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from sordino.distributed.agreement_digest import wrapped
+from sordino.distributed.claim_facts import Facts, differences
+from sordino.distributed.process_group import Ranks, ranks_of
+from sordino.distributed.shared_lot import Disagreement, StoppedElsewhere
+
+T = TypeVar("T")
+_MOST_NAMED = 12
+
+
+def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, Facts]]) -> T:
+    """Returns what `collect` made, once all ranks are found to have the same facts.
+
+    Args:
+        ranks: the processes of the run. A group of one agrees with itself, and nothing is sent.
+        collect: makes something from this rank's arguments, and the facts about it.
+
+    Raises:
+        Disagreement: on every rank, with the names of the facts that differ.
+        StoppedElsewhere: on a rank that is fine, where `collect` raised on another one.
+
+    """
+    try:
+        made, facts = collect()
+    except Exception:
+        meet_over(ranks, None)
+        raise
+    meet_over(ranks, facts)
+    return made
+
+
+def agree_within_group(add: Callable[[Facts, bytes], None]) -> None:
+    """Compares facts among the ranks of torch's own group, if there is one, all of which must call this.
+
+    Two ranks that add one noise to two different sums, and both hand out the result, have told the difference of the sums.
+
+    Args:
+        add: adds the facts; it is given the key for digests of private records.
+
+    Raises:
+        Disagreement: on every rank, with the names of the facts that differ.
+
+    """
+    ranks = ranks_of(None)
+    if ranks is None or ranks.size == 1:
+        return
+    key = bytes(ranks.of_first(secrets.token_bytes(32)))
+
+    def collect() -> tuple[None, Facts]:
+        facts = Facts(b"", ranks.rank)
+        add(facts, key)
+        return None, facts
+
+    collect_and_agree(ranks, collect)
+
+
+def meet_over(ranks: Ranks, facts: Facts | None) -> None:
+    """Meets all ranks once and raises on each of them unless all have the same facts; None: this rank has failed."""
+    known = 0 if facts is None else int.from_bytes(facts.digest()[:8], "little", signed=True)
+    words = torch.tensor([facts is None, 0, known, 0], dtype=torch.int64, device=ranks.device)
+    failures, _, digests, _ = ranks.sum_(words).tolist()
+    if facts is None:
+        return  # the caller raises what it met
+    if failures:
+        raise StoppedElsewhere("another rank met an error before the first draw and stopped; its own message says why")
+    if not is_unanimous(ranks, known, digests):
+        raise_differences(ranks, facts)
+
+
+def is_unanimous(ranks: Ranks, known: int, digests: int) -> bool:
+    """Returns whether the sum of all ranks' digests is that of ranks which all have this one."""
+    return digests == wrapped(known * ranks.size)
+
+
+def raise_differences(ranks: Ranks, facts: Facts) -> None:
+    """Exchanges the facts and raises an error that names those which are not the same on all ranks."""
+    lines = differences(ranks.gathered(facts.found))
+    named = "\n".join(f"  {line}" for line in lines[:_MOST_NAMED])
+    more = f"\n  and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
+    raise Disagreement(
+        f"the ranks do not agree, so nothing was drawn or released. They differ in\n{named}{more}\n"
+        "One claim is made for all ranks, so each must ask the same of the same records. "
+        "Give all ranks the same model, loss, query, data, seed and settings."
+    )

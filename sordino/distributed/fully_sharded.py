@@ -1,0 +1,233 @@
+"""Models whose parameters are divided among the ranks: FSDP2, `torch.distributed.fsdp.fully_shard` (Zhao et al. 2023).
+
+At rest a rank holds its rows of every parameter, of the released gradient and of the optimizer's state. For the passes over
+a lot the model is made whole: parameters are gathered one after the other, and torch's own hooks, which would gather
+them layer by layer, are taken off. Then the engine sees the plain model that it sees on one process, empty ranks need no
+passes of their own, and an error in one rank's records leaves no other rank inside a collective. The price is memory: all
+parameters on every rank during the passes. Where that is too much they come and go layer by layer (`layer_by_layer.py`).
+
+Privacy: norms are those of whole gradients, because a rank holds the whole activations of its own records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.distributed import row_shard
+from sordino.distributed.collectives_on_demand import joined_rows
+from sordino.distributed.layer_by_layer import LayerByLayer
+from sordino.distributed.process_group import Ranks
+from sordino.distributed.shared_lot import in_step
+from sordino.refusal import Refusal
+
+_TORCH_STATE = "__composable_api_state_key"
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_HOME = "torch.distributed.fsdp"
+
+
+class FullySharded:
+    """One model that `fully_shard` was applied to."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._wholes: dict[int, tuple[Tensor, nn.Parameter]] = {}  # by the shard's identity, which is held here
+        self._depth, self._times = 0, 0
+        self.layers: LayerByLayer | None = None  # inside `layered`
+        self._ranks = Ranks()
+        self.rest()
+        for name, p in model.named_parameters():
+            _refuse_other_division(name, p)
+        for name, module in model.named_modules():
+            if _is_fsdp(module):
+                _refuse_policies(name, module)
+
+    @property
+    def mesh(self) -> Any:
+        """The ranks that the first parameter is divided among; the others are too."""
+        first: Any = next(p for p in self._model.parameters() if row_shard.is_shard(p))
+        return first.device_mesh
+
+    def join(self, ranks: Ranks) -> None:
+        """The records of a lot are divided among the ranks that the parameters are divided among, in the same order."""
+        self._ranks = ranks
+        given = None if ranks.group is None else torch.distributed.get_process_group_ranks(ranks.group)
+        for name, p in self._model.named_parameters():
+            if row_shard.is_shard(p) and p.device_mesh.mesh.flatten().tolist() != given:  # type: ignore[attr-defined]
+                raise Refusal(
+                    f"parameter {name!r} is divided among other ranks than the records are: need one mesh for all of the "
+                    "model, and no other in Private(mesh=…)"
+                )
+
+    @property
+    def inside(self) -> bool:
+        """Is the model whole now?"""
+        return self._depth > 0
+
+    def rest(self) -> None:
+        """Every parameter as its shard; torch may have left some of them whole after a forward pass."""
+        for module in self._model.modules() if not self.inside else ():
+            if _is_fsdp(module):
+                module.reshard()  # type: ignore[operator]
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside, a plain model with all of its parameters, on every rank; the shards are put back as they were."""
+        self._depth += 1
+        try:
+            if self._depth > 1:
+                yield
+                return
+            self._times += 1
+            in_step(self._ranks, "the parameters", self._times)
+            with ExitStack() as put_back, torch.no_grad():
+                for module in self._model.modules():
+                    self._bared(module, put_back)
+                    self._gathered(module, put_back)
+                with torch.enable_grad():
+                    yield
+        finally:
+            self._depth -= 1
+            for _, held in self._wholes.values() if not self._depth else ():
+                held.data = held.data.new_empty(0)  # what still refers to the numbers keeps them
+
+    @contextmanager
+    def layered(self) -> Iterator[None]:
+        """Inside, a plain model whose parameters are there while the module that has them in its charge runs."""
+        if self.inside:  # whole already
+            yield
+            return
+        self._depth += 1
+        try:
+            self._times += 1
+            in_step(self._ranks, "the parameters, layer by layer", self._times)
+            with ExitStack() as put_back, torch.no_grad():
+                charges, numbers = self._charges(put_back)
+                shards, held = zip(*[self._wholes[key] for key in numbers], strict=True)
+                self.layers = LayerByLayer(self._ranks, shards, held)
+                with self.layers.entered(charges), torch.enable_grad():
+                    yield
+        finally:
+            self._depth, self.layers = 0, None
+            for _, each in self._wholes.values():
+                each.data = each.data.new_empty(0)
+
+    def _charges(self, put_back: ExitStack) -> tuple[list[tuple[nn.Module, list[int]]], dict[int, int]]:
+        """The modules that `fully_shard` was applied to, with what is in their charge; shards' identities by number."""
+        charges: list[tuple[nn.Module, list[int]]] = []
+        numbers: dict[int, int] = {}
+
+        def visit(module: nn.Module, charge: list[int], seen: set[int]) -> None:
+            if id(module) in seen:
+                return
+            seen.add(id(module))
+            if _is_fsdp(module):
+                charge = []
+                charges.append((module, charge))
+            for p in [p for p in module._parameters.values() if p is not None and row_shard.is_shard(p)]:
+                number = numbers.setdefault(id(p), len(numbers))
+                if number not in charge:
+                    charge.append(number)
+            self._bared(module, put_back)
+            self._replaced(module, put_back)
+            for child in module._modules.values():
+                if child is not None:
+                    visit(child, charge, seen)
+
+        visit(self._model, [], set())
+        return charges, numbers
+
+    def _replaced(self, module: nn.Module, put_back: ExitStack) -> list[tuple[Tensor, nn.Parameter]]:
+        """A module's parameters as the passes see them: the same objects every time, by which the engine knows a model."""
+        found: list[tuple[Tensor, nn.Parameter]] = []
+        for name, p in module._parameters.items():
+            if p is None or not row_shard.is_shard(p):
+                continue
+            _, held = self._wholes.get(id(p), (None, None))
+            if held is None:
+                held = nn.Parameter(torch.empty(0, dtype=p.dtype, device=p.device), requires_grad=False)
+                self._wholes[id(p)] = p, held
+            held.requires_grad_(p.requires_grad)
+            put_back.callback(module._parameters.__setitem__, name, p)
+            module._parameters[name] = held
+            found.append((p, held))
+        return found
+
+    def _gathered(self, module: nn.Module, put_back: ExitStack) -> None:
+        """A module's parameters whole."""
+        for p, held in self._replaced(module, put_back):
+            if held.numel() != p.numel():
+                held.data = joined_rows(self._ranks, p)
+
+    @staticmethod
+    def _bared(module: nn.Module, put_back: ExitStack) -> None:
+        """A module as it was before `fully_shard`: of its own class, without torch's hooks and state."""
+        if not _is_fsdp(module):
+            return
+        attributes: dict[str, Any] = module.__dict__
+        for key in [key for key in attributes if key.startswith(_TORCH_STATE)]:
+            put_back.callback(attributes.__setitem__, key, attributes.pop(key))
+        for key in _HOOKS:
+            hooks = attributes[key]
+            put_back.callback(attributes.__setitem__, key, hooks)
+            attributes[key] = type(hooks)((k, hook) for k, hook in hooks.items() if not _torchs(hook))
+        kind = type(module)
+        put_back.callback(setattr, module, "__class__", kind)
+        module.__class__ = _plain_class(kind)
+
+
+def fully_sharded(model: nn.Module) -> FullySharded | None:
+    """What is to be known of a model by `fully_shard`; None of another."""
+    return FullySharded(model) if any(map(_is_fsdp, model.modules())) else None
+
+
+def shards(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those that are divided among ranks."""
+    return {name: p for name, p in named.items() if row_shard.is_shard(p)}
+
+
+def _is_fsdp(module: nn.Module) -> bool:
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+
+
+def _plain_class(kind: type) -> type:
+    """The class that torch put its own in front of."""
+    order = kind.__mro__
+    return order[1 + next(k for k, each in enumerate(order) if each.__name__ == "FSDPModule")]
+
+
+def _torchs(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith(_HOME)
+
+
+def _refuse_policies(name: str, module: Any) -> None:
+    """Refuse what torch would do to the parameters on their way, which the passes here do not."""
+    state = module._get_fsdp_state()
+    kinds = {field: getattr(state._mp_policy, field) for field in ("param_dtype", "reduce_dtype", "output_dtype")}
+    given = [f"{field}={kind}" for field, kind in kinds.items() if kind is not None]
+    if given:
+        raise Refusal(
+            f"module {name!r} was divided with a MixedPrecisionPolicy({', '.join(given)}): need none; sums and norms are "
+            "made in the type of the parameters, in float32 at least; use torch.autocast inside loss_fn"
+        )
+
+
+def _refuse_other_division(name: str, p: Tensor) -> None:
+    """Refuse what is not divided by rows along one dimension of ranks."""
+    if not row_shard.is_shard(p):
+        if p.requires_grad:
+            raise Refusal(
+                f"parameter {name!r} is not divided among the ranks and others are: apply fully_shard to the model itself "
+                "too, which takes in what its layers have left over"
+            )
+        return
+    mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
+    if mesh.ndim != 1 or not placements[0].is_shard(0):
+        raise Refusal(
+            f"parameter {name!r} is placed {placements} on a mesh of {mesh.ndim} dimension(s): need rows divided along "
+            "one, as fully_shard(model) does; hybrid sharding, tensor and expert parallelism are not supported"
+        )

@@ -1,0 +1,159 @@
+"""The processes that train one model together (torch.distributed), as the library speaks to them.
+
+A rank is one of them. Launchers (torchrun, Slurm and others) start them and set the environment; the user, or the command
+line, calls `torch.distributed.init_process_group`. One process without a group is a group of one, in which nothing is said.
+
+Privacy: what ranks send each other is private and not protected: sums before noise, and once the key of the noise. They
+are one party; the network between them is inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sordino.distributed.reusable_buffers import KeptMemory
+from sordino.rng.keystream import KEY_BYTES
+from sordino.rng.streams import Rng
+
+SINGLE = "single"
+"""`Private(mesh=…)` for one process that is to have the bits of any number of ranks."""
+
+
+class Ranks:
+    """All processes of a group, seen from one of them.
+
+    >>> alone = Ranks()
+    >>> alone.rank, alone.size
+    (0, 1)
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group, self.kept = group, KeptMemory()
+        self.waits: Callable[[], None] | None = None  # before a collective: until the others are ready for it
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.size = 1 if group is None else dist.get_world_size(group)
+        backend = "" if group is None else str(dist.get_backend(group))
+        on_gpu, self._gloo = "nccl" in backend, backend == "gloo"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    def sum_(self, values: Tensor) -> Tensor:
+        """Whole numbers, added up over all ranks in place, the same on each."""
+        if self.size > 1:
+            self._wait()
+            dist.all_reduce(values, group=self.group)
+        return values
+
+    def own_sums(self, values: Tensor) -> Tensor:
+        """Of whole numbers, as many as a multiple of the ranks: this rank's stretch, added up over all ranks."""
+        if self.size == 1:
+            return values
+        self._wait()
+        if self._gloo:  # its reduce-scatter is an all-reduce; here each rank is sent what is its own, and adds it up
+            sent = self.kept.take(len(values), values.dtype, values.device)
+            dist.all_to_all_single(sent, values, group=self.group)
+            first, second, *others = sent.chunk(self.size)
+            own = first + second
+            for other in others:
+                own.add_(other)
+            return own
+        own = torch.empty_like(values[: len(values) // self.size])
+        dist.reduce_scatter(own, list(values.chunk(self.size)), group=self.group)
+        return own
+
+    def joined(self, own: Tensor) -> Tensor:
+        """The stretches of all ranks, which are equally long, in the order of the ranks."""
+        if self.size == 1:
+            return own
+        self._wait()
+        whole = own.new_empty(self.size * len(own))
+        dist.all_gather(list(whole.chunk(self.size)), own, group=self.group)
+        return whole
+
+    def gathered(self, thing: Any) -> list[Any]:
+        """A small thing of every rank, in their order."""
+        if self.size == 1:
+            return [thing]
+        self._wait()
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, thing, group=self.group)
+        return found
+
+    def of_first(self, thing: Any) -> Any:
+        """A small thing, as the first rank has it."""
+        if self.size == 1:
+            return thing
+        self._wait()
+        held = [thing]
+        dist.broadcast_object_list(held, group=self.group, group_src=0)
+        return held[0]
+
+    def _wait(self) -> None:
+        if self.waits is not None:
+            with self.in_round() as waits:
+                waits()
+
+    @contextmanager
+    def in_round(self) -> Iterator[Callable[[], None]]:
+        """Inside, all ranks are known to do the same, and none waits for another first."""
+        waits, self.waits = self.waits, None
+        try:
+            yield waits or (lambda: None)
+        finally:
+            self.waits = waits
+
+    def fresh(self) -> Rng:
+        """A stream nobody can repeat, the same on all ranks."""
+        if self.size == 1:
+            return Rng.from_entropy()
+        key = bytearray(KEY_BYTES)
+        Rng.from_entropy().fill(key)
+        return Rng(self.of_first(bytes(key)))
+
+    def copy_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with those of the first rank."""
+        if self.size == 1:
+            return
+        with torch.no_grad():
+            for tensor in tensors:
+                held = tensor.detach().to(self.device).contiguous()
+                dist.broadcast(held, group=self.group, group_src=0)
+                tensor.copy_(held)
+
+
+def ranks_of(mesh: Any) -> Ranks | None:
+    """Returns the ranks that a user means, or None for one process that computes in its own way.
+
+    Args:
+        mesh: a DeviceMesh of one dimension, a process group, or "single" for a group of this process alone. None stands for
+            torch's own group, if there is one.
+
+    """
+    if isinstance(mesh, Ranks):
+        return mesh
+    if mesh == SINGLE:
+        return Ranks()
+    if mesh is None:
+        ready = dist.is_available() and dist.is_initialized()
+        return Ranks(dist.group.WORLD) if ready else None
+    if isinstance(mesh, dist.ProcessGroup):
+        return Ranks(mesh)
+    if not isinstance(mesh, dist.device_mesh.DeviceMesh):
+        raise TypeError(f"mesh={mesh!r}: must be a torch DeviceMesh of one dimension, a process group, or 'single'")
+    if mesh.ndim != 1:
+        raise ValueError(
+            f"mesh of {mesh.ndim} dimensions: need one, along which the records of a lot are divided; pass "
+            "mesh['name'] for one of them; tensor, pipeline, context and expert parallelism are not supported"
+        )
+    return Ranks(mesh.get_group())
+
+
+def fresh() -> Rng:
+    """A stream nobody can repeat; inside torch's own group the same on all ranks, all of which must ask for it."""
+    ranks = ranks_of(None)
+    return Rng.from_entropy() if ranks is None else ranks.fresh()

@@ -1,0 +1,31 @@
+"""Memory for sums over ranks, used again once nobody holds it: fresh memory costs its page faults on every lot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sordino.kernels.kernel_tensors import is_free
+
+_MOST = 1 << 25
+"""Numbers of a buffer that is kept; longer ones are given back after every lot."""
+_BUFFERS = 4
+
+
+@dataclass
+class KeptMemory:
+    """Buffers of one run."""
+
+    _buffers: list[Tensor] = field(default_factory=list)
+
+    def take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor of this length, holding anything; its memory is nobody else's for as long as some tensor is in it."""
+        for buffer in self._buffers:
+            if len(buffer) == length and buffer.dtype is dtype and buffer.device == device and is_free(buffer):
+                return buffer[:]
+        made = torch.empty(length, dtype=dtype, device=device)
+        if length <= _MOST and not made.is_meta:
+            self._buffers = [*self._buffers, made][-_BUFFERS:]
+        return made[:]

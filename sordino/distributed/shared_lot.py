@@ -1,0 +1,189 @@
+"""One lot among several ranks: which chunks this one computes, and what all must agree on before a sum is released.
+
+A lot is cut into chunks by public numbers, the same for any number of ranks; chunk c belongs to rank c mod W. A meeting is
+one all-reduce of four numbers, before the sum itself is sent:
+
+    failed, noticed, digest, covered
+
+`digest` is 64 bits of what must be the same everywhere: the draw and its records, positions of the random streams, the
+query's state, the ledger's length, the parameters, the grid of the sum. If all have D the digests add up to W·D mod 2⁶⁴.
+`covered` has one number for each chunk that was computed; they add up to those of all chunks if each was computed once.
+
+Privacy: a disagreement stops before the door: nothing of the lot is released, and the draw stays charged. What one rank
+notices about its own records (a failure, a broken promise) is told to all, so that none waits for another for ever and all
+make the same claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from sordino.distributed.agreement_digest import digest, marks, wrapped
+from sordino.distributed.process_group import Ranks
+from sordino.rng.streams import Rng
+
+if TYPE_CHECKING:
+    from sordino.distributed.collectives_on_demand import Rounds
+
+T = TypeVar("T")
+_SUM, _END = "the sum of a lot", "the end of the draws"
+
+
+class Disagreement(RuntimeError):
+    """The ranks are not doing the same; nothing was released."""
+
+
+class StoppedElsewhere(RuntimeError):
+    """Another rank met an error; its own message says which."""
+
+
+@dataclass
+class RankedLot:
+    """What one rank knows of a lot that all compute together."""
+
+    ranks: Ranks
+    numbers: Sequence[int]  # the chunks of this rank
+    chunks: int  # of all
+    most_chunks: int  # of any rank
+    known: int  # a digest of what all must have in common
+    stream: Rng  # the same on all: what a forward pass draws is a function of the lot, the pass and the chunk
+    noticed: Callable[[], str | None]  # why there is no guarantee any more, if this rank knows
+    void: Callable[[str], None]
+    shards: Mapping[str, Tensor] | None = None  # the parameters, where each rank holds some rows of them
+    rounds: Rounds | None = None  # where sums are brought together one parameter at a time
+    passes: int = 0
+    seen: list[int] = field(default_factory=list)  # chunks computed in this pass
+
+    def begin_pass(self) -> int:
+        """The seed of a pass over the lot."""
+        self.passes, self.seen = self.passes + 1, []
+        return self.stream.child("pass", self.passes).seed()
+
+    def begin_chunk(self, place: int) -> int:
+        """The seed of the chunk at this place among those of this rank."""
+        self.seen.append(self.numbers[place])
+        return self.stream.child("chunk", self.passes, self.numbers[place]).seed()
+
+    def agree(self, *facts: Any, failed: bool = False) -> None:
+        """Meet after a pass: raise, on all ranks, unless all have the same facts and every chunk was computed once."""
+        known = digest(_SUM, self.known, self.passes, *facts)
+        meet(
+            self.ranks,
+            known,
+            self.noticed,
+            self.void,
+            failed,
+            marks(known, self.seen),
+            marks(known, range(self.chunks)),
+        )
+
+    def failed(self, error: BaseException) -> NoReturn:
+        """Tell the others that there will be no sum, and raise."""
+        try:
+            self.agree(failed=True)
+        except (Disagreement, StoppedElsewhere):
+            raise error from None
+        raise error
+
+    def any(self, found: bool) -> bool:
+        """Did any rank find so?"""
+        words = torch.tensor([0, 0, 0, found], dtype=torch.int64, device=self.ranks.device)
+        return bool(self.ranks.sum_(words)[3] > 0)
+
+    def sums(self, rows: Sequence[Tensor]) -> Tensor:
+        """Σ over all chunks of one small vector per chunk, of this rank's given; exact before it is rounded once."""
+        places = max(1, self.most_chunks)
+        given = torch.stack(list(rows)).double().cpu()  # (places here, K)
+        whole = torch.zeros(places * given.shape[1], dtype=torch.float64)
+        whole[: given.numel()] = given.flatten()
+        every = self.ranks.joined(whole.to(self.ranks.device)).view(-1, given.shape[1]).cpu()
+        found = [math.fsum(column) for column in every.T.tolist()]
+        return torch.tensor(found, dtype=torch.float64).to(rows[0])
+
+    def in_order(self, parts: Sequence[Tensor]) -> Tensor:
+        """The rows of all chunks in the order of the lot, of this rank's given."""
+        mine = list(zip(self.numbers, [part.cpu() for part in parts], strict=False))  # an empty rank has an empty part
+        found = sorted((pair for pairs in self.ranks.gathered(mine) for pair in pairs), key=lambda pair: int(pair[0]))
+        return torch.cat([part for _, part in found] or [parts[0]]).to(parts[0].device)
+
+
+def meet(
+    ranks: Ranks,
+    known: int,
+    noticed: Callable[[], str | None],
+    void: Callable[[str], None],
+    failed: bool = False,
+    covered: int = 0,
+    wanted: int = 0,
+) -> None:
+    """One meeting of all ranks; see above."""
+    reason = noticed()
+    words = torch.tensor([failed, reason is not None, known, covered], dtype=torch.int64, device=ranks.device)
+    failures, notices, digests, chunks = ranks.sum_(words).tolist()
+    if failures and not failed:
+        raise StoppedElsewhere("another rank met an error in this lot and stopped; its own message says why")
+    _compare(ranks, known, digests, None if failed else (chunks, wanted))
+    if notices:
+        first = next(found for found in ranks.gathered(reason) if found is not None)
+        if reason is None:
+            void(first)
+
+
+def in_step(ranks: Ranks, what: str, number: int, found: bool = False) -> bool:
+    """Before a collective that is no meeting: are all ranks here, for the same thing? And did any find so?
+
+    Ranks that have lost step would otherwise wait inside different collectives, or take one's numbers for another's.
+    """
+    known = digest(what, number)
+    words = torch.tensor([False, found, known, 0], dtype=torch.int64, device=ranks.device)
+    failures, finds, digests, _ = ranks.sum_(words).tolist()
+    if failures:
+        raise StoppedElsewhere("another rank met an error and stopped; its own message says why")
+    _compare(ranks, known, digests, None)
+    return bool(finds)
+
+
+def _compare(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | None) -> None:
+    """Raise unless all have the same, and every chunk was computed once."""
+    if digests != wrapped(known * ranks.size):
+        raise Disagreement(
+            "the ranks do not agree: they differ in the draw, the parameters, the query's state, the ledger or the grid of "
+            "the sum, so nothing was released; give all ranks the same model, data, query, seed and settings, run the same "
+            "loop on all of them, and leave out no lot on any"
+        )
+    if chunks is not None and chunks[0] != chunks[1]:
+        raise Disagreement(
+            "a chunk of the lot was computed twice, or by nobody, so nothing was released; this is a bug of the library or "
+            "of a dataset that has another length on another rank"
+        )
+
+
+def meet_at_the_end(
+    ranks: Ranks, facts: Sequence[Any], noticed: Callable[[], str | None], void: Callable[[str], None]
+) -> None:
+    """After the last lot: the parameters are the same everywhere, and so is what is known against a claim."""
+    meet(ranks, digest(_END, *facts), noticed, void)
+
+
+def first_of(ranks: Ranks, work: Callable[[], T | None], *facts: Any) -> T | None:
+    """What the first rank found that found anything; all do the same work, and an error of one ends it for all."""
+
+    def told(failed: bool) -> None:
+        meet(ranks, digest(*facts), lambda: None, lambda reason: None, failed)
+
+    try:
+        found = work()
+    except Exception as error:
+        try:
+            told(failed=True)
+        except Disagreement:
+            raise error from None
+        raise
+    told(failed=False)
+    return next((each for each in ranks.gathered(found) if each is not None), None)

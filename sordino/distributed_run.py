@@ -1,0 +1,303 @@
+"""Distributed training: coordinates the ranks of one run.
+
+    torchrun --nproc-per-node 4 train.py        # the loop of one process, unchanged
+
+The first rank's parameters and key are copied to all. When `draws` is called the ranks compare everything that the
+claim depends on and stop if anything differs (`distributed/agreement.py`). From then on every rank draws the same lots,
+computes its own chunks of them (`distributed/shared_lot.py`), and after every step has the same parameters, ledger and
+claim.
+
+The bits are those of any other number of ranks, one included, given the same number of threads in each process and the
+same kind of processor: torch splits sums by threads. One process without a group is faster, and rounds otherwise: it
+chooses formulas by a stopwatch, takes larger chunks and adds up in floating point. `Private(mesh="single")` gives it
+the bits of ranks.
+
+Privacy: the sum over all ranks is what one record moves by C, so the proof is that of one process. Noise is one draw for
+the whole sum, each coordinate made by one rank (`release/release.py`): never a share of the variance by each, of which a
+rank that is lost would leave less than was charged.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino import environment, validate
+from sordino.distributed.agreement import collect_and_agree
+from sordino.distributed.agreement_digest import digest, of_all
+from sordino.distributed.claim_facts import Facts
+from sordino.distributed.fully_sharded import fully_sharded
+from sordino.distributed.layer_by_layer import is_absent
+from sordino.distributed.process_group import Ranks, ranks_of
+from sordino.distributed.row_shard import is_shard
+from sordino.distributed.shared_lot import Disagreement, RankedLot, in_step, meet_at_the_end
+from sordino.ledger import claims
+from sordino.ledger.ledger import Ledger
+from sordino.lots import data_digest
+from sordino.lots.chunking import InTurn
+from sordino.lots.data_owners import BySite, Sites, owners
+from sordino.lots.draw_request import Request
+from sordino.lots.loading import Batches, Loader
+from sordino.lots.lot import Lot
+from sordino.lots.lot_gradients import LotGradients
+from sordino.lots.privacy_units import UnitLoader
+from sordino.per_sample.engine.captured import Captured
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.protocol import Backend
+from sordino.progress import Progress
+from sordino.refusal import Refusal
+from sordino.release.exact_sums import MOST_RECORDS
+from sordino.rng.streams import Rng
+from sordino.runtime_checks.coupling_finding import Broken, Finding
+
+
+class Together:
+    """What one of several ranks does so that all do the same; nothing where there are none."""
+
+    def __init__(self, mesh: Any, model: nn.Module) -> None:
+        self._model, self.sharded, self._looks = model, fully_sharded(model), 0
+        ranks = ranks_of(self.sharded.mesh if mesh is None and self.sharded is not None else mesh)
+        self.ranks = ranks
+        self._key = secrets.token_bytes(32)  # of the digests that ranks compare records by
+        if ranks is not None:
+            self._key = bytes(ranks.of_first(self._key))
+            ranks.copy_first(self._tensors())
+            if self.sharded is not None:
+                self.sharded.join(ranks)
+
+    def backend(self, given: Backend | None) -> Backend:
+        """The engine: by shapes alone where a stopwatch could choose another formula on another rank."""
+        if self.ranks is None:
+            return Captured() if given is None else given
+        if isinstance(given, Captured) and given.options.measure:
+            raise Refusal(
+                "backend=Captured() measures which formula is fastest, and ranks that choose apart round differently; "
+                "leave it out, or give Captured(PerformanceOptions(measure=False))"
+            )
+        return Captured(PerformanceOptions(measure=False)) if given is None else given
+
+    def root(self, seed: int | None, ledger: Ledger) -> Rng:
+        """The key of the run, the same on all ranks; of a seed the claim will say that it does not cover it."""
+        if seed is not None:
+            ledger.disclose(claims.SEED)
+            return Rng.from_seed(validate.count("seed", seed, least=0))
+        return self.fresh()
+
+    def fresh(self) -> Rng:
+        """A stream nobody can repeat, the same on all ranks."""
+        return Rng.from_entropy() if self.ranks is None else self.ranks.fresh()
+
+    def agreed_request(self, make: Callable[[], Request], run: Progress, asked: Mapping[str, Any]) -> Request:
+        """Returns what a call of `draws` asks for, once all ranks are found to ask the same of the same records.
+
+        Args:
+            make: checks the arguments of the call and makes the request; what it raises here stops the other ranks too.
+            run: the run, whose query, random streams and ledger are compared.
+            asked: everything else that the claim depends on, by name.
+
+        Raises:
+            Disagreement: on every rank and before anything is drawn, with the names of what differs.
+
+        """
+        ranks = self.ranks
+        if ranks is None or ranks.size == 1:
+            return self._cut(make(), {})
+        seconds = 0.0  # that one record takes to be read
+        sites: dict[int, bytes] = {}
+
+        def collect() -> tuple[Request, Facts]:
+            nonlocal seconds
+            request, facts = make(), Facts(b"", ranks.rank)
+            self._add_run(facts, run, asked)
+            _add_request(facts, request)
+            seconds = self._add_data(facts, request, sites)
+            return request, facts
+
+        request = collect_and_agree(ranks, collect)
+        self._compare_more_records(request, seconds)
+        return self._cut(request, sites)
+
+    def _add_run(self, facts: Facts, run: Progress, asked: Mapping[str, Any]) -> None:
+        """Adds the facts about this process and about the run before the draws that are asked for."""
+        for name, value in _environment().items():
+            facts.add(name, value)
+        keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
+        facts.add("random streams (the seed, or a loaded state)", keys)
+        facts.add("model", self._model)
+        facts.add("query", run.query)
+        for name, value in asked.items():
+            facts.add(name, value)
+        facts.add("steps before", run.steps)
+        facts.add("state of the query", digest(run.state))
+        facts.add("ledger", _history(run.ledger))
+
+    def _add_data(self, facts: Facts, request: Request, sites: dict[int, bytes]) -> float:
+        """Adds digests of the records and returns the seconds that one took to be read; 0 where rows are compared.
+
+        Sites are data that differ on purpose. Their digests go to `sites`, to be compared among ranks that hold the same.
+        """
+        if isinstance(request.dataset, Sites):
+            facts.add("lengths of the sites", list(request.dataset.lengths))
+            for site, held in request.dataset.held.items():
+                facts_of_site = Facts(b"")
+                data_digest.add_records(facts_of_site, self._key, Loader(held, None), len(held))
+                sites[site] = facts_of_site.digest()
+            return 0.0
+        load = request.load.load if isinstance(request.load, UnitLoader) else request.load
+        if not isinstance(load, Loader):
+            return 0.0
+        return data_digest.add_records(facts, self._key, load, len(request.dataset))
+
+    def _compare_more_records(self, request: Request, seconds: float) -> None:
+        """Compares as many records of a dataset with code of its own as the first rank can read in the time there is."""
+        assert self.ranks is not None, "one process has nobody to compare with"
+        load = request.load.load if isinstance(request.load, UnitLoader) else request.load
+        count = int(self.ranks.of_first(data_digest.reads_in_time(seconds, len(request.dataset)) if seconds else 0))
+        if count <= data_digest.FIRST_READS or not isinstance(load, Loader):
+            return
+
+        def collect() -> tuple[None, Facts]:
+            facts = Facts(b"")
+            chosen = data_digest.choose_records(self._key, len(request.dataset), count)
+            facts.add("records of the dataset", b"".join(data_digest.digest_reads(self._key, load, chosen)))
+            return None, facts
+
+        collect_and_agree(self.ranks, collect)
+
+    def _cut(self, request: Request, sites: Mapping[int, bytes]) -> Request:
+        """Returns the request with its lots cut among the ranks: in turn, or by where the records are."""
+        ranks, data = self.ranks or Ranks(), request.dataset
+        if not isinstance(data, Sites):
+            return replace(request, cutting=InTurn(ranks.rank, ranks.size))
+        told = ranks.gathered((sites, list(data.held), request.copies))
+        for site in range(len(data.lengths)):
+            if len({digests[site] for digests, _, _ in told if site in digests}) > 1:
+                raise Disagreement(
+                    f"the ranks do not agree, so nothing was drawn or released. Site {site} is held by several ranks, and "
+                    "its records are not the same on all of them.\nGive each site the same records wherever it is held."
+                )
+        whose = owners([held for _, held, _ in told], len(data.lengths))
+        copies = max(copies for _, _, copies in told)
+        return replace(request, copies=copies, cutting=BySite(data.ends, whose, ranks.rank, ranks.size))
+
+    def physical_batch(self, gradients: LotGradients, few: Any, expected: float, *, by_shapes: bool = False) -> int:
+        """How many records are processed at once; where there are ranks the same for any number of them."""
+        found = gradients.physical_batch(few, expected, by_shapes=by_shapes or self.ranks is not None)
+        return found if self.ranks is None else int(self.ranks.of_first(found))  # at sites records may be longer
+
+    def ranked(
+        self, run: Progress, lot: Lot, records: NDArray[np.int64] | None, gradients: LotGradients
+    ) -> RankedLot | None:
+        """The lot as this rank takes part in it; None where there are no ranks."""
+        if self.ranks is None:
+            return None
+        if not isinstance(lot.loads, Batches) or records is None:
+            raise Refusal("a batch that no sampler drew cannot be divided among ranks; use draws(), or one process")
+        if len(records) >= MOST_RECORDS:
+            raise Refusal(
+                f"a lot of {MOST_RECORDS} records or more: their sum may not fit into 64 bits; draw smaller ones"
+            )
+        shape = (lot.step, lot.expected_batch, lot.most, lot.loads.chunks, records)
+        return RankedLot(
+            self.ranks,
+            lot.loads.numbers,
+            lot.loads.chunks,
+            lot.loads.most_chunks,
+            digest(*shape, *self._facts(run)),
+            run.forward.split(),
+            partial(_noticed, gradients, run.ledger),
+            run.ledger.void,
+            None if self.sharded is None else gradients.named,
+            None if self.sharded is None or self.sharded.layers is None else self.sharded.layers.rounds,
+        )
+
+    def over(self, run: Progress) -> bool:
+        """Is training over because a parameter, on some rank, is not finite any more?"""
+        if self.sharded is not None:
+            self.sharded.rest()
+        return run.over(self._model, self.anywhere)
+
+    def ended(self, run: Progress) -> bool:
+        """After the last lot of a call of `draws`: all ranks have come to the same. Are there any?"""
+        if self.ranks is not None:
+            facts = (*self._facts(run), _history(run.ledger))
+            meet_at_the_end(self.ranks, facts, lambda: run.ledger.voided, run.ledger.void)
+        return self.ranks is not None
+
+    def _facts(self, run: Progress) -> Sequence[Any]:
+        """What must be the same on all ranks; of the noise key a digest."""
+        keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
+        query = Facts(b"")
+        query.add("query", run.query)
+        return run.steps, keys, run.state, run.ledger.length, of_all(self._tensors()), query.digest()
+
+    def _tensors(self) -> list[Tensor]:
+        """What every rank has whole: in the passes over a lot all of the model."""
+        held = (*self._model.parameters(), *self._model.buffers())
+        return [t for t in held if not is_shard(t) and not is_absent(t)]
+
+    def anywhere(self, found: str | None) -> str | None:
+        """What some rank found in its own part of a model that is divided; of another model all find the same."""
+        if self.sharded is None or self.ranks is None:
+            return found
+        self._looks += 1
+        if not in_step(self.ranks, "a look at the numbers", self._looks, found is not None):
+            return None
+        return next((str(each) for each in self.ranks.gathered(found) if each is not None), None)
+
+
+def _noticed(gradients: LotGradients, ledger: Ledger) -> str | None:
+    """Why there is no guarantee any more, if this rank knows."""
+    if ledger.voided is None and gradients.written is not None:
+        ledger.void(str(Finding(Broken.WRITTEN, gradients.written)))
+    return ledger.voided
+
+
+def _add_request(facts: Facts, request: Request) -> None:
+    """Adds the facts about the draws that are asked for, except for the records themselves."""
+    facts.add("sampler", request.sampler)
+    facts.add("steps", request.steps)
+    facts.add("number of records", request.n)
+    facts.add("expected_batch", request.expected)
+    facts.add("collate", request.collate)
+    facts.add("unit", (request.unit, request.declared))
+    if isinstance(request.load, UnitLoader):
+        facts.add("records of the units", request.load.members)
+    if not isinstance(request.dataset, Sites):
+        facts.add("copies of one record", request.copies)
+
+
+def _history(ledger: Ledger) -> dict[str, Any]:
+    """Returns what was done to the data so far, as far as it has a guarantee.
+
+    What voids a claim on one rank is told to the others at the next sum, and what is disclosed is said by each for itself.
+    """
+    state = ledger.state_dict()
+    entries = [entry for entry in state["entries"] if "NonPrivate" not in str(entry[0])]
+    return {"entries": entries, "unit": state["unit"], "coordinates": state["coordinates"]}
+
+
+def _environment() -> dict[str, Any]:
+    """Returns what rounding depends on in this process: versions, kernels, threads and switches of torch.
+
+    The model of the processor is left out: machines of several kinds may train together if their instructions are the same.
+    """
+    known = {f"environment: {name}": value for name, value in environment.here().items() if name != "processor"}
+    switches = {
+        "default dtype": torch.get_default_dtype(),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "autocast dtype": (torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),
+        "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+        "TF32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32),
+    }
+    return {**known, **{f"torch: {name}": value for name, value in switches.items()}}

@@ -1,0 +1,233 @@
+"""Module names of version 0.2, which still import and warn.
+
+`sordino.weigh.flat` became `sordino.clipping.flat`, and so on. Imports by the old names work for one release: a finder maps
+them to the modules of today, so both names give the same module object and the same classes.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+FORMER_NAMES = {
+    "recipes": "app.runs",
+    "accounting.accountants.composition": "accounting.accountants.composition_theorems",
+    "accounting.losses": "accounting.privacy_loss",
+    "accounting.search": "accounting.calibration",
+    "accounting.search.mechanisms": "accounting.calibration.single_release",
+    "algorithms": "queries",
+    "algorithms.calibrated": "queries.calibrate_query",
+    "algorithms.dpsgd": "queries.noisy_sum",
+    "algorithms.quantile": "queries.private_quantile",
+    "attack": "attacks",
+    "attack.game": "app.attacks.membership_game",
+    "attack.inversion": "app.attacks.model_inversion",
+    "attack.membership": "app.attacks.membership_inference",
+    "attack.pictures": "app.attacks.attack_figures",
+    "audit": "auditing",
+    "audit.bounds.curves": "auditing.bounds.tradeoff_tests",
+    "audit.checks": "auditing.selftest_checks",
+    "audit.checks.door": "auditing.selftest_checks.release_checks",
+    "audit.checks.draws": "auditing.selftest_checks.sampler_checks",
+    "audit.checks.entries": "auditing.selftest_checks.ledger_checks",
+    "audit.checks.noise": "auditing.selftest_checks.noise_checks",
+    "audit.checks.sums": "auditing.selftest_checks.sum_checks",
+    "audit.neighbours": "auditing.neighbouring_records",
+    "audit.of_run": "app.audits.audited_run",
+    "audit.one_training": "app.audits.one_run_audit",
+    "audit.pieces": "auditing.selftest_subject",
+    "audit.replay": "app.audits.replay_audit",
+    "audit.run_selftest": "auditing.selftest",
+    "audit.taken_apart": "app.audits.step_parts",
+    "cli": "app.cli",
+    "cli.flags": "app.cli.dataclass_flags",
+    "cli.launched": "app.cli.launcher",
+    "cli.outcome": "app.cli.training_outcome",
+    "cli.parsing": "app.cli.argument_parsing",
+    "cli.picture": "app.cli.privacy_figures",
+    "cli.shared": "app.cli.accounting_options",
+    "data": "app.data",
+    "data.catalogue": "app.data.data_catalogue",
+    "data.generated": "app.data.generated_data",
+    "data.own.declared": "app.data.own.declared_columns",
+    "data.sources": "app.data.download_sources",
+    "data.text": "app.data.labelled_texts",
+    "declared": "registry",
+    "door": "ledger",
+    "door.claims": "ledger.claims",
+    "door.diverged": "ledger.divergence",
+    "door.grid": "release.exact_sums",
+    "door.grid_by_rows": "release.exact_sums_by_rows",
+    "door.history": "ledger.history",
+    "door.ledger": "ledger.ledger",
+    "door.live_epsilon": "ledger.live_epsilon",
+    "door.lot_counts": "ledger.lot_counts",
+    "door.noise": "release.noise",
+    "door.noise_tail": "release.noise_tail",
+    "door.parameter_watch": "ledger.parameter_watch",
+    "door.release": "release.release",
+    "door.released_gradients": "ledger.released_gradients",
+    "door.rounding": "release.rounding",
+    "door.sealed": "release.sealed",
+    "door.sensitivity": "release.sensitivity",
+    "door.tripwire": "ledger.tripwire",
+    "door.vectors": "release.vectors",
+    "gradients": "per_sample",
+    "gradients.batch": "per_sample.batch_structure",
+    "gradients.captured": "per_sample.engine",
+    "gradients.captured.backward": "per_sample.engine.pruned_backward",
+    "gradients.captured.buffers": "per_sample.engine.gradient_buffer",
+    "gradients.captured.engine": "per_sample.engine.captured",
+    "gradients.captured.functions": "per_sample.engine.functional_layers",
+    "gradients.captured.graph": "per_sample.engine.autograd_graph",
+    "gradients.captured.held": "per_sample.engine.backward_memory",
+    "gradients.captured.keep_budget": "per_sample.engine.kept_rows_budget",
+    "gradients.captured.layout": "per_sample.engine.sample_layout",
+    "gradients.captured.meetings": "per_sample.engine.shared_tensor_uses",
+    "gradients.captured.options": "per_sample.engine.engine_options",
+    "gradients.captured.plan": "per_sample.engine.module_plan",
+    "gradients.captured.result": "per_sample.engine.batch_result",
+    "gradients.captured.use": "per_sample.engine.recorded_use",
+    "gradients.check": "per_sample.model_checks",
+    "gradients.displaced": "per_sample.displaced_model",
+    "gradients.first_batch.dropout": "per_sample.first_batch.without_dropout",
+    "gradients.first_batch.layouts": "per_sample.first_batch.find_layouts",
+    "gradients.first_batch.settle": "per_sample.first_batch.learn_model",
+    "gradients.first_batch.shared_tensors": "per_sample.first_batch.find_shared_tensors",
+    "gradients.first_batch.stopwatch": "per_sample.first_batch.formula_timing",
+    "gradients.formulas.by_shape": "per_sample.formulas.choice_by_shape",
+    "gradients.formulas.compound": "per_sample.formulas.compound_parts",
+    "gradients.formulas.geometry": "per_sample.formulas.convolution_geometry",
+    "gradients.formulas.part": "per_sample.formulas.gradient_part",
+    "gradients.inventory": "per_sample.model_inventory",
+    "gradients.jl": "per_sample.jl_norms",
+    "gradients.layers.registry": "per_sample.layers.layer_registry",
+    "gradients.loop": "per_sample.loop_backend",
+    "gradients.probe": "per_sample.loss_probe",
+    "gradients.seeded": "per_sample.seeded_forward",
+    "gradients.spectral": "per_sample.spectral_norm",
+    "gradients.tensors": "per_sample.row_arithmetic",
+    "gradients.vmap": "per_sample.vmap_backend",
+    "gradients.written": "per_sample.forward_writes",
+    "integrations.missing": "integrations.missing_library",
+    "kernels.noise": "kernels.noise_kernel",
+    "kernels.tensors": "kernels.kernel_tensors",
+    "lab": "sordino_lab",
+    "lab.cost": "sordino_lab.training_cost",
+    "lab.curves": "sordino_lab.training_curves",
+    "lab.looks": "sordino_lab.diagnostic_series",
+    "lab.plan": "sordino_lab.curve_plan",
+    "lots.cutting": "lots.chunking",
+    "lots.draws": "lots.lot_iterator",
+    "lots.phase": "lots.draw_phase",
+    "lots.request": "lots.draw_request",
+    "lots.sites": "lots.data_owners",
+    "lots.units": "lots.privacy_units",
+    "nn.minilm": "app.data.minilm",
+    "nn.pretrained": "app.data.pretrained_weights",
+    "planner": "app.planner",
+    "planner.curves": "app.planner.scenario_curves",
+    "printed_numbers": "number_format",
+    "random": "rng",
+    "random.compiled": "rng.compiled_noise",
+    "random.global_state": "rng.global_generators",
+    "random.rng": "rng.streams",
+    "random.steady": "rng.shape_independent",
+    "ranks": "distributed",
+    "ranks.checkpoint": "distributed.checkpoint_entry",
+    "ranks.digest": "distributed.agreement_digest",
+    "ranks.division": "distributed.noise_division",
+    "ranks.facts": "distributed.claim_facts",
+    "ranks.group": "distributed.process_group",
+    "ranks.kept_memory": "distributed.reusable_buffers",
+    "ranks.no_messages": "distributed.message_guard",
+    "ranks.ranked_lot": "distributed.shared_lot",
+    "ranks.rounds": "distributed.collectives_on_demand",
+    "ranks.shard": "distributed.row_shard",
+    "report": "app.report",
+    "report.compare": "app.report.compare_runs",
+    "report.figures": "app.report.svg_figures",
+    "report.looks": "app.report.method_colours",
+    "runs": "app.runs",
+    "runs.changed": "app.runs.configuration_changes",
+    "runs.checkpoint": "app.runs.run_checkpoint",
+    "runs.crew": "app.runs.distributed_files",
+    "runs.digest": "app.runs.parameter_digest",
+    "runs.files": "app.runs.atomic_files",
+    "runs.findings": "app.runs.run_findings",
+    "runs.generated": "app.runs.generated_recipes",
+    "runs.known": "app.runs.known_recipes",
+    "runs.loop": "app.runs.training_loop",
+    "runs.losses": "app.runs.loss_names",
+    "runs.packing": "state_packing",
+    "runs.several": "app.runs.several_seeds",
+    "runs.sources": "app.runs.source_recipes",
+    "runs.tables": "app.runs.table_recipes",
+    "runs.toml": "app.runs.toml_writer",
+    "runs.view": "app.runs.progress_view",
+    "runs.words": "app.runs.method_words",
+    "sampling.by_length": "sampling.length_based",
+    "sampling.records": "sampling.record_access",
+    "sampling.told_size": "sampling.size_disclosure",
+    "standing": "runtime_checks",
+    "standing.compare": "runtime_checks.compare_passes",
+    "standing.double": "runtime_checks.double_precision",
+    "standing.finding": "runtime_checks.coupling_finding",
+    "standing.guard": "runtime_checks.test_runner",
+    "standing.moments": "runtime_checks.check_schedule",
+    "standing.neighbours": "runtime_checks.test_batches",
+    "standing.own_pass": "runtime_checks.lot_pass",
+    "standing.questions": "runtime_checks.neighbour_test",
+    "together": "distributed_run",
+    "weigh": "clipping",
+    "weigh.global_rule": "clipping.global_clipping",
+    "weigh.reach": "clipping.weight_bound",
+    "weigh.rows": "clipping.rowwise_check",
+    "weigh.shares": "clipping.noise_shares",
+    "weigh.weigher": "clipping.clipping_rule",
+}
+"""Packages and modules by their old name below `sordino`; a module without a line of its own follows its package."""
+
+
+def current_name(former: str) -> str | None:
+    """Returns the full name that a module of 0.2 has now, or None if `former` is no such module."""
+    parts = former.split(".")
+    if parts[0] != "sordino":
+        return None
+    for length in range(len(parts), 1, -1):
+        head = ".".join(parts[1:length])
+        if head in FORMER_NAMES:
+            moved = ".".join([FORMER_NAMES[head], *parts[length:]])
+            return moved if moved.split(".")[0] == "sordino_lab" else f"sordino.{moved}"
+    return None
+
+
+class FormerNameFinder(MetaPathFinder, Loader):
+    """Imports modules by the names they had in 0.2."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns a spec for a former name, which only Python's own finders did not know."""
+        return None if current_name(fullname) is None else ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Imports the module by its current name and warns that the old one goes away."""
+        name = current_name(spec.name)
+        assert name is not None, "find_spec accepts former names only"
+        warnings.warn(f"{spec.name} is now {name}; the old name goes away in 0.4", DeprecationWarning, stacklevel=2)
+        return import_module(name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Does nothing: the module has run under its current name."""
+
+
+def install() -> None:
+    """Makes former names importable. Python asks this finder last, so it never hides a module that exists."""
+    if not any(isinstance(finder, FormerNameFinder) for finder in sys.meta_path):
+        sys.meta_path.append(FormerNameFinder())

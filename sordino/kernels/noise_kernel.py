@@ -1,0 +1,172 @@
+"""The compiled noise: AES key stream, Box–Muller, addition and division in one pass over the sums (noise.c).
+
+It takes addresses and a stream, and knows nothing of what the values are for. Whether it is used at all is decided in
+rng/compiled_noise.py, which compares it bit for bit with the slow path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, numbers
+from sordino.kernels.threads import in_parts
+
+LEVELS = ("key stream of OpenSSL", "AES and AVX2", "VAES")
+BEST = len(LEVELS) - 1
+FUNCTIONS = {
+    "sordino_keystream": (None, INT, ctypes.c_char_p, SIZE, SIZE, POINTER),
+    "sordino_add_normal": (
+        None, INT, ctypes.c_char_p, FLOAT, FLOAT, SIZE, SIZE, POINTER, POINTER, SIZE, POINTER, SIZE,
+    ),
+}  # fmt: skip
+
+_FED = 0  # the level at which the caller makes the key stream
+_SPLIT = 1 << 16  # values; fewer are not worth a second thread
+_PAIRS = 1 << 12  # threads begin at multiples of this many pairs
+
+
+class Stream(Protocol):
+    """The key stream of one draw."""
+
+    def state(self) -> bytes:
+        """Key and number of the draw."""
+        ...
+
+    def into(self, buffer: memoryview | bytearray) -> None:
+        """Overwrite the buffer with the bytes that come next."""
+        ...
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The library's functions at one level of the processor's abilities."""
+
+    library: ctypes.CDLL
+    level: int
+
+    @property
+    def ciphers(self) -> bool:
+        """Whether it makes the key stream itself; if not, OpenSSL does."""
+        return self.level != _FED
+
+    @cached_property
+    def block_values(self) -> int:
+        """Values made of one stretch of key stream: part of the definition of the noise."""
+        return SIZE.in_dll(self.library, "sordino_block_values").value
+
+    def block(self, stream: Stream, number: int) -> bytes:
+        """One block of a key stream."""
+        out = ctypes.create_string_buffer(16)
+        self.library.sordino_keystream(self.level, stream.state(), number, 1, out)
+        return out.raw
+
+    def keystream(self, stream: Stream, first: int, blocks: int) -> NDArray[np.uint32]:
+        """Blocks first, first + 1, … of a key stream: four words each."""
+        out = bytearray(16 * blocks)
+        held = (ctypes.c_char * len(out)).from_buffer(out)
+        self.library.sordino_keystream(self.level, stream.state(), first, blocks, held)
+        return np.frombuffer(out, dtype=np.uint32)
+
+    def add_normal(
+        self,
+        stream: Stream,
+        scale: float,
+        addresses: Sequence[int],
+        sizes: Sequence[int],
+        threads: int = 1,
+        factor: float = 1.0,
+    ) -> None:
+        """Add N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiply the sums by a factor."""
+        ends, count = list(accumulate(sizes)), len(sizes)
+        tensors, held = numbers((*addresses, *ends))
+        state, n, bounds = stream.state(), ends[-1], tensors + 8 * count
+
+        def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
+            self.library.sordino_add_normal(
+                self.level, state, scale, factor, begin, end, tensors, bounds, count, words, first
+            )
+
+        if not self.ciphers:
+            self._fed(stream, n, part)
+        else:
+            of, to = (self.level, state, scale, factor), (tensors, bounds, count, None, 0)
+            pairs, several = _pairs(n, self.block_values), 1 if n < _SPLIT else threads
+            in_parts(self.library.sordino_add_normal, of, to, pairs, several, _PAIRS)
+        del held
+
+    def normals_at(
+        self, stream: Stream, scale: float, total: int, start: int, count: int, threads: int = 1
+    ) -> NDArray[np.float32]:
+        """Values start, start + 1, … of the draw of `total` values that `add_normal` adds, and few others.
+
+        Only where it makes the key stream itself. Whole blocks are made where they go; of a block that begins before the
+        values or ends after them, the pairs behind those in it.
+        """
+        block, end = self.block_values, start + count
+        out = np.zeros(count, dtype=np.float32)
+        first, last = -(-start // block) * block, end if end == total else end // block * block
+        if first < last:
+            self._stretch(stream, scale, total, (first // 2, _pairs(last, block)), out, start, threads)
+        for begin, to in ((start, min(first, end)), (max(first, last), end)):
+            if begin < to:
+                base = begin - begin % block
+                made = np.zeros(min(block, total - base), dtype=np.float32)
+                least, most = _behind((len(made) + 1) // 2, begin - base, to - base)
+                self._stretch(stream, scale, total, (base // 2 + least, base // 2 + most), made, base, 1)
+                out[begin - start : to - start] = made[begin - base : to - base]
+        return out
+
+    def _stretch(
+        self,
+        stream: Stream,
+        scale: float,
+        total: int,
+        pairs: tuple[int, int],
+        out: NDArray[np.float32],
+        first: int,
+        threads: int,
+    ) -> None:
+        """Add a draw's values of these pairs to `out`, which holds its values from number `first` on.
+
+        The kernel counts from value 0; it is told where that would lie.
+        """
+        ends = (ctypes.c_uint64 * 1)(total)
+        whole = (ctypes.c_uint64 * 1)(out.ctypes.data - out.itemsize * first)
+        begin, end = pairs
+        of, to = (self.level, stream.state(), scale, 1.0), (whole, ends, 1, None, 0)
+        several = 1 if end - begin < _SPLIT else threads
+        in_parts(self.library.sordino_add_normal, of, to, end, several, _PAIRS, begin=begin)
+
+    def _fed(self, stream: Stream, n: int, part: _Part) -> None:
+        """Block after block, each with the words the stream makes for it."""
+        block = self.block_values
+        pairs, buffer = _pairs(n, block), bytearray(4 * min(block, n + 1))
+        words = np.frombuffer(buffer, dtype=np.uint32)
+        for begin, first in zip(range(0, pairs, block // 2), range(0, n, block), strict=True):
+            end = min(pairs, begin + block // 2)
+            stream.into(memoryview(buffer)[: 8 * (end - begin)])
+            part(begin, end, words.ctypes.data, first)
+
+
+class _Part(Protocol):
+    def __call__(self, begin: int, end: int, words: int | None = None, first: int = 0) -> None: ...
+
+
+def _behind(half: int, begin: int, end: int) -> tuple[int, int]:
+    """The pairs behind values begin … end of a block, whose first `half` values are cosines and the others sines."""
+    if end <= half:
+        return begin, end
+    return (begin - half, end - half) if begin >= half else (0, half)
+
+
+def _pairs(n: int, block: int) -> int:
+    whole, rest = divmod(n, block)
+    return whole * (block // 2) + (rest + 1) // 2

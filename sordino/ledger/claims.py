@@ -1,0 +1,233 @@
+"""The only two types that make a privacy statement: `Guarantee`, which has an ε, and `NoGuarantee`, which has none.
+
+A claim is made from an event by an accountant, and by nothing else. Whatever the accountant cannot bound, and whatever
+the ledger holds that no theorem covers, becomes a `NoGuarantee` with its reason.
+
+Privacy: a `Guarantee` is a statement about the event. docs/claims.md lists what it assumes of the world around it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sordino import events, validate
+from sordino.accounting.accountant import Accountant, Unsupported
+from sordino.accounting.privacy_loss.phases import relation_of
+from sordino.events import Event, NonPrivate, Relation
+from sordino.release.noise_tail import MOST_COORDINATES, unsupported
+
+DATASET_SIZE = "dataset size"
+BY_THE_RATE = "dataset size, by the rate"
+BY_THE_BATCH = "dataset size, by expected_batch"
+SEED = "seed"
+TRAINED_BEFORE = "what these parameters were trained on under another ledger"
+COPIED = "what the initial weights were trained on: another private run of this process made them"
+WRITTEN_BEFORE = "what the parameters were trained on before the run: they had been written to many times"
+OTHERS = "what was done to the same data under"
+REPLAYED = "noise of a saved state, used again"
+"""Followed by why every bit is the same, in the words of whoever used it."""
+
+_WHY = {
+    DATASET_SIZE: "the step was divided by rate × N; give expected_batch to keep N private",
+    BY_THE_RATE: "rate × N is a whole number, so it may have been computed from it; choose a round one",
+    BY_THE_BATCH: "it is rate × N, so it may have been computed from it; choose a round number",
+    TRAINED_BEFORE: "leave `ledger` out to go on with theirs, and the claim will add it up",
+    COPIED: "give both runs one Ledger, and the claim will add it up",
+    WRITTEN_BEFORE: "make steps on public data inside `with private.public(...)`, which names the data",
+    SEED: "the random stream can be repeated by anyone who knows the seed; leave it out for a real release",
+}
+
+_DIGITS = 3
+_SEEN = 1e-6
+"""Of δ: it is printed to six digits, and what the end of the noise adds below that is not seen."""
+_PARTS = 6
+"""Of a run with many phases, how many are printed; all of them are in the event."""
+
+
+def rounded_up(epsilon: float) -> str:
+    """ε with three digits after the point, never below its value."""
+    shift = 10.0**_DIGITS
+    return f"{math.ceil(epsilon * shift) / shift:.{_DIGITS}f}"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(ε, δ)-differential privacy of everything in `event`, for neighbours by `relation`.
+
+    Args:
+        epsilon: never below what the event costs.
+        delta: at this δ.
+        relation: which datasets count as neighbours.
+        accountant: who computed it.
+        event: everything that was done to the data.
+        not_covered: what was read off the data, or declared public, beside it.
+        rests_on: what holds the facts about your code.
+        unit: what neighbours differ by.
+
+    Examples:
+        >>> import sordino as sd
+        >>> ledger = sd.Ledger()
+        >>> ledger.release(sd.events.Gaussian(5.0))
+        >>> claim = ledger.claim(delta=1e-5)
+        >>> isinstance(claim, sd.Guarantee), round(claim.epsilon, 3), claim.neighbours
+        (True, 0.726, 'one record added or removed')
+
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    accountant: str
+    event: Event
+    not_covered: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()
+    """What holds the facts about the user's code; docs/claims.md says which remain the user's word."""
+    unit: str = "record"
+    """What neighbours differ by: all records of one person, say, where lots were drawn by person."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy",
+            f"  neighbours   {self.relation}: {self.neighbours}",
+            f"  accountant   {self.accountant}",
+            f"  event        {describe(self.event)}",
+        ]
+        for name in self.not_covered:
+            why = _WHY.get(name)
+            lines.append(f"  not covered  {name}" + (f": {why}" if why else ""))
+        lines += [f"  rests on     {what}" for what in self.rests_on]
+        return "\n".join(lines)
+
+    @property
+    def neighbours(self) -> str:
+        """How two neighbouring datasets differ, in words."""
+        return self.relation.between(self.unit)
+
+
+@dataclass(frozen=True)
+class NoGuarantee:
+    """There is no privacy statement about the run, and why.
+
+    Args:
+        reason: in words, with the cure. It has no `epsilon`: there is none to read.
+
+    Examples:
+        >>> import sordino as sd
+        >>> ledger = sd.Ledger()
+        >>> ledger.void("the records were printed")
+        >>> print(ledger.claim(delta=1e-5))
+        no privacy guarantee: the records were printed
+
+    """
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no privacy guarantee: {self.reason}"
+
+
+Claim: TypeAlias = Guarantee | NoGuarantee
+"""What `private.claim` returns: look which of the two it is before you read an ε."""
+
+
+def other_ledgers(count: int) -> str:
+    """That other things were done to the same records, which this claim does not add up."""
+    runs = "another ledger" if count == 1 else f"{count} other ledgers"
+    return f"{OTHERS} {runs} in this process; give all of it one Ledger to add it up"
+
+
+def kept_records(attribute: str) -> str:
+    """Returns how a claim names an attribute of the model in which a forward pass kept values of records."""
+    return f"values of records that the model keeps in {attribute!r}: its state dict has none, torch.save(model) does"
+
+
+def claim(
+    event: Event,
+    delta: float,
+    accountant: Accountant,
+    not_covered: tuple[str, ...] = (),
+    rests_on: tuple[str, ...] = (),
+    coordinates: int = MOST_COORDINATES,
+    unit: str = "record",
+) -> Claim:
+    """What can truly be said about an event at this δ, no release of which had more than so many coordinates.
+
+    A `unit` is what every draw was made of, and what every sum was bounded in.
+    """
+    delta = validate.number("delta", delta)
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta={delta!r}: must lie in [0, 1); usual is less than 1 / dataset size")
+    event = events.canonical(event)
+    if isinstance(event, NonPrivate):
+        return NoGuarantee(event.reason)
+    if event == events.Together():
+        return NoGuarantee("nothing was drawn and nothing was released, so there is nothing to make a claim about")
+    if not accountant.is_bound:
+        return NoGuarantee(f"{accountant.name} is an approximation, not a bound")
+    try:
+        relation = relation_of(event)
+        missing = unsupported(event, delta, relation, coordinates)
+        if missing > 0 and missing >= delta:
+            return NoGuarantee(
+                f"δ={delta:g} is below what the noise supports: its values end, and over this event that costs "
+                f"δ={missing:.2g}; ask at a larger δ"
+            )
+        epsilon = accountant.epsilon(event, delta if missing <= _SEEN * delta else delta - missing)
+    except Unsupported as error:
+        return NoGuarantee(f"the {accountant.name} accountant has no theorem for {error}")
+    if not math.isfinite(epsilon):
+        return NoGuarantee(f"no finite ε holds at δ={delta:g}")
+    return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered, rests_on, unit)
+
+
+def table(said: Claim) -> dict[str, Any]:
+    """A claim as JSON can hold it: epsilon, delta, relation, unit, accountant, event, not_covered, rests_on; or reason.
+
+    >>> table(NoGuarantee("nothing was released"))
+    {'reason': 'nothing was released'}
+    """
+    if isinstance(said, NoGuarantee):
+        return {"reason": said.reason}
+    return {
+        "epsilon": said.epsilon,
+        "delta": said.delta,
+        "relation": str(said.relation),
+        "unit": said.unit,
+        "accountant": said.accountant,
+        "event": events.to_json(said.event),
+        "not_covered": list(said.not_covered),
+        "rests_on": list(said.rests_on),
+    }
+
+
+def explain(name: str) -> str | None:
+    """Why something is not covered, where this is known.
+
+    >>> explain(SEED) is None
+    False
+    """
+    return _WHY.get(name)
+
+
+def describe(event: Event) -> str:
+    """An event on one line.
+
+    >>> describe(events.Repeat(events.Poisson(0.01, events.Gaussian(1.1)), 2000))
+    '2000 × Poisson(0.01, Gaussian(1.1))'
+    """
+    if isinstance(event, events.Repeat):
+        return f"{event.count} × {describe(event.event)}"
+    if isinstance(event, events.Together):
+        shown = [describe(part) for part in event.events[:_PARTS]]
+        if len(event.events) > _PARTS:
+            shown.append(f"… {len(event.events) - _PARTS} more")
+        return "(" + " + ".join(shown) + ")"
+    values = []
+    for value in vars(event).values():
+        if isinstance(value, Event):
+            values.append(describe(value))
+        else:
+            values.append(f"{value:.6g}" if isinstance(value, float) else str(value))
+    return f"{type(event).__name__}({', '.join(values)})"

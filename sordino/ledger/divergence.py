@@ -1,0 +1,55 @@
+"""Training that left the finite numbers: the run ends, with all its records.
+
+Privacy: only public values are looked at: the parameters, which are made of releases, and what was released. Losses and
+gradients of single records are private, and one that is not finite is dropped without a word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.distributed.row_shard import local
+from sordino.kernels.matrices import functions
+
+_SMALL = 1 << 20
+"""Numbers up to which one call for all tensors is better than torch's threads."""
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """At which step, counted from 0, and what was not finite after it.
+
+    >>> print(Diverged(17, "parameter '0.weight'"))
+    training diverged at step 17: parameter '0.weight' is not finite
+    """
+
+    step: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"training diverged at step {self.step}: {self.what} is not finite"
+
+
+def finite(tensors: Sequence[Tensor]) -> bool:
+    """Is every number of these finite, as far as this rank has them? One pass: a sum that is finite has finite terms."""
+    compiled, tensors = functions(), [local(tensor) for tensor in tensors]
+    if compiled is not None and compiled.readable(tensors, _SMALL):
+        return compiled.finite(tensors)
+    with torch.no_grad():
+        sums = [tensor.sum() for tensor in tensors]
+        one = bool(sums) and len({(t.device, t.dtype) for t in sums}) == 1  # a device is waited for once
+        return math.isfinite(float(torch.stack(sums).double().sum()) if one else sum(map(float, sums)))
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds something else than finite numbers."""
+    if finite(list(tensors.values())):
+        return None
+    return next(
+        (name for name, tensor in tensors.items() if not local(tensor).isfinite().all()), None
+    )  # sums may overflow

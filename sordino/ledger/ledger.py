@@ -1,0 +1,315 @@
+"""The append-only record of what was done to the data, run-length coded.
+
+A draw is opened before anything is computed from it and charged from that moment: with what was released on it, or,
+if the loop left before releasing, with what would have been. All releases on one draw are composed first and then
+amplified once, by the sampler that made the draw (rule R4).
+
+Several things may be done to one dataset and be charged here together: each writes on a page of its own, with its own open
+draw and its own passes, so that what is released on one thing's draw is never amplified by another's.
+
+Privacy: nothing is ever removed. `void` records that there is no guarantee, and composition with that stays without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from sordino.accounting import PLD, Accountant
+from sordino.events import (
+    BallsInBins,
+    Batch,
+    Event,
+    NonPrivate,
+    Repeat,
+    Shuffle,
+    Together,
+    canonical,
+    compose,
+    from_json,
+    to_json,
+)
+from sordino.ledger import claims, history, lot_counts
+from sordino.ledger.claims import Claim
+from sordino.ledger.lot_counts import LotCounts
+from sordino.ledger.watchers import Watchers
+from sordino.refusal import Refusal
+from sordino.release.noise_tail import MOST_COORDINATES
+
+_RECORD = "record"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An event, `count` times in a row; draws of one `cover`, or pass, touch disjoint records.
+
+    A pass in which each record chose one of `bins` draws for itself is balls in bins; without bins, a shuffle.
+    """
+
+    event: Event
+    count: int
+    cover: str | None = None
+    bins: int | None = None
+
+
+@dataclass
+class _Draw:
+    amplify: Callable[[Event], Event]
+    planned: Callable[[], Event]
+    cover: str | None
+    bins: int | None
+    released: list[Event] = field(default_factory=list)
+
+    def entry(self) -> Entry:
+        events = self.released or [self.planned()]
+        return Entry(canonical(self.amplify(compose(events))), 1, self.cover, self.bins)
+
+
+class Ledger:
+    """What was done to one dataset.
+
+    Privacy:
+        Append-only: what is in it is never taken out. Give one to everything that is done to the same records.
+
+    Examples:
+        >>> from sordino.events import Gaussian
+        >>> ledger = Ledger()
+        >>> ledger.release(Gaussian(5.0))
+        >>> round(ledger.claim(delta=1e-5).epsilon, 3)
+        0.726
+
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._open: dict[str, _Draw] = {}  # by page
+        self._pages = self._coordinates = 0
+        self._disclosed: dict[str, None] = {}
+        self._declared: dict[str, None] = {}
+        self._counts: dict[str, LotCounts] = {}  # by page
+        self._data: list[list[Ledger]] = []  # the ledgers of what the records are made of
+        self._trained: list[list[Ledger]] = []  # the ledgers that its runs' parameters are trained under
+        self.watchers = Watchers()  # the runs that write in it, asked before every claim
+        self._unit = _RECORD
+        self.voided: str | None = None  # the first reason given to `void`
+
+    def __copy__(self) -> Ledger:
+        """Itself: what was done to the data is not done again, nor forgotten, by copying the ledger."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
+        """Itself."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its state: another process has a ledger of its own from here on."""
+        return _loaded, (self.state_dict(),)
+
+    def page(self) -> str:
+        """A new page, for one more thing that will be done to the data."""
+        self._pages += 1
+        return str(self._pages - 1)
+
+    def open(
+        self,
+        amplify: Callable[[Event], Event],
+        planned: Callable[[], Event],
+        cover: str | None = None,
+        bins: int | None = None,
+        page: str = "",
+    ) -> None:
+        """A draw was made; the one before it on this page is closed."""
+        self.close(page)
+        self._open[page] = _Draw(amplify, planned, None if cover is None else f"{page}/{cover}", bins)
+
+    def close(self, page: str = "") -> None:
+        """Nothing more will be released on the page's open draw."""
+        draw = self._open.pop(page, None)
+        if draw is not None:
+            self._append(draw.entry())
+
+    def release(self, event: Event, page: str = "") -> None:
+        """Something was released on the page's open draw; with no draw open there, on the whole data."""
+        if page in self._open:
+            self._open[page].released.append(event)
+        else:
+            self._append(Entry(canonical(event), 1))
+
+    def void(self, reason: str) -> None:
+        """There is no guarantee from here on."""
+        self.voided = self.voided or reason
+        if NonPrivate(reason) not in (entry.event for entry in self._entries):
+            self._append(Entry(NonPrivate(reason), 1))
+
+    def disclose(self, name: str) -> None:
+        """The claim will list this as not covered."""
+        self._disclosed[name] = None
+
+    def declare(self, what: str) -> None:
+        """The user's word for something; the claim will say that it rests on it."""
+        self._declared[what] = None
+
+    def count(self, page: str, counts: LotCounts) -> None:
+        """What became of the lots drawn on a page, so far."""
+        self._counts[page] = counts
+
+    def uses(self, dataset: Any, unit: str = _RECORD, declared: str = "") -> None:
+        """Something is done to these records, in units; other ledgers that they are used under will be named.
+
+        Two units in one ledger have no common guarantee: of what is bounded by record nobody knows what a person moves.
+        `declared` is the user's word for what a unit is.
+        """
+        if unit != self._unit and not self.empty:
+            raise Refusal(
+                f"this ledger is about one {self._unit} more or fewer, and this is drawn and bounded by {unit}: need the "
+                "same unit in all that shares a ledger; give the same `unit`, or keep a Ledger() of its own for it"
+            )
+        self._unit = unit
+        if declared:
+            self.declare(declared)
+        self._data += history.drawn_from(dataset, self)
+
+    def trains(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Enters that a run on these parameters writes in this ledger; others that they are trained under will be named."""
+        held = list(parameters)
+        self.watchers.take_over(held, self.void)
+        known = {id(each) for each in self._trained}
+        self._trained += [each for each in history.trained(held, self) if id(each) not in known]
+
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """What holds the facts about the user's code that the events take for granted."""
+        counts = list(self._counts.values())
+        word = lot_counts.taken_on_your_word(counts, self._unit)
+        return (*lot_counts.said(counts, self._unit), *self._declared, *word)
+
+    def noised(self, coordinates: int) -> None:
+        """Noise is added to so many numbers at once: what its end costs grows with them."""
+        self._coordinates = max(self._coordinates, coordinates)
+
+    @property
+    def coordinates(self) -> int:
+        """The most numbers that noise was added to at once."""
+        return self._coordinates or MOST_COORDINATES
+
+    @property
+    def disclosed(self) -> tuple[str, ...]:
+        """What the claim does not cover, in the order it was said."""
+        others = history.others(self._data, self)
+        elsewhere = [claims.TRAINED_BEFORE] if history.others(self._trained, self) else []
+        return (*self._disclosed, *elsewhere, *([claims.other_ledgers(others)] if others else []))
+
+    @property
+    def length(self) -> int:
+        """What was drawn and released so far, in entries with a guarantee; open draws included."""
+        return sum(e.count for e in self._entries if not isinstance(e.event, NonPrivate)) + len(self._open)
+
+    @property
+    def empty(self) -> bool:
+        """True when nothing was drawn, released or voided."""
+        return not self._entries and not self._open
+
+    def event(self) -> Event:
+        """Everything so far, as one event; open draws included."""
+        passes: dict[str, list[Entry]] = {}
+        parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
+        for entry in self._all():
+            if entry.cover is None:
+                parts.append(Repeat(entry.event, entry.count))
+            elif entry.cover in passes:
+                passes[entry.cover].append(entry)
+            else:
+                passes[entry.cover] = [entry]
+                parts.append(entry.cover)
+        return compose(_pass(passes[part]) if isinstance(part, str) else part for part in parts)
+
+    def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
+        """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason.
+
+        Every run that writes in this ledger is asked first: it looks at its parameters, and tests the end of its lots.
+        """
+        self.watchers.look(self.void)
+        chosen = PLD() if accountant is None else accountant
+        return claims.claim(self.event(), delta, chosen, self.disclosed, self.rests_on, self.coordinates, self._unit)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON; open draws are in it as charged."""
+        rows = [[to_json(entry.event), entry.count, entry.cover, entry.bins] for entry in self._all()]
+        return {
+            "entries": rows,
+            "pages": self._pages,
+            "disclosed": list(self._disclosed),
+            "declared": list(self._declared),
+            "counts": {page: list(counts) for page, counts in self._counts.items()},
+            "coordinates": self._coordinates,
+            "unit": self._unit,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a saved ledger. A ledger that holds something else is never overwritten; one that holds this is left."""
+        loaded = [Entry(from_json(event), *rest) for event, *rest in state["entries"]]
+        if not self.empty and self._all() != loaded:
+            raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
+        if self.empty:
+            self._entries, self._unit = loaded, state.get("unit", _RECORD)
+        self._pages = max(self._pages, state["pages"])
+        self._coordinates = max(self._coordinates, state["coordinates"])
+        self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}
+        self._declared = {**dict.fromkeys(state.get("declared", ())), **self._declared}
+        for page, counts in state.get("counts", {}).items():
+            self._counts.setdefault(page, LotCounts(*counts))
+
+    def _all(self) -> list[Entry]:
+        entries = self._entries
+        for draw in self._open.values():
+            entries = _appended(entries, draw.entry())
+        return entries
+
+    def _append(self, entry: Entry) -> None:
+        self._entries = _appended(self._entries, entry, in_place=True)
+
+
+def _loaded(state: Mapping[str, Any]) -> Ledger:
+    ledger = Ledger()
+    ledger.load_state_dict(state)
+    return ledger
+
+
+def _pass(entries: list[Entry]) -> Event:
+    """What the draws of one pass amount to; a record meets at most one of them."""
+    bins = entries[0].bins
+    if bins is None:
+        return Shuffle(compose(Repeat(_batch(entry.event), entry.count) for entry in entries))
+    # Lots on which different things were released are charged as if each had all of them.
+    return BallsInBins(bins, compose(dict.fromkeys(entry.event for entry in entries)))
+
+
+def _batch(event: Event) -> Event:
+    """Several releases on one batch, kept together: a record that meets one of them meets all."""
+    return Batch(event) if isinstance(event, Together | Repeat) else event
+
+
+def _appended(entries: list[Entry], entry: Entry, *, in_place: bool = False) -> list[Entry]:
+    result = entries if in_place else list(entries)
+    last = result[-1] if result else None
+    if last is not None and (last.event, last.cover, last.bins) == (entry.event, entry.cover, entry.bins):
+        result[-1] = Entry(entry.event, last.count + entry.count, entry.cover, entry.bins)
+    else:
+        result.append(entry)
+    return result
+
+
+def ledger_for(model: nn.Module, given: Ledger | None) -> Ledger:
+    """The ledger a run on this model writes in: the one given, else that of its parameters, else a new one.
+
+    Given another than the one its parameters were trained under, the claim will say that it does not cover their past.
+    """
+    if given is not None and not isinstance(given, Ledger):
+        raise TypeError(f"ledger={given!r}: must be a sordino.Ledger, the one everything done to this data goes into")
+    if given is None:
+        given = history.ledger_of(model.parameters()) or Ledger()
+    given.trains(model.parameters())
+    return given

@@ -1,0 +1,141 @@
+"""Whether parameters changed other than by a step on released gradients.
+
+A write through torch moves a tensor's version; one through `.data` moves its numbers only. So versions and addresses are
+looked at every time, and some numbers of every tensor, at places that are a secret of the process, are compared as well.
+
+This is asked several times at every lot: lists are made by `map`, and numbers read as bytes, because torch's own calls cost
+more than what they would do here.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter, is_
+from typing import Any
+
+from torch import Tensor, nn
+
+from sordino.distributed.row_shard import is_shard, local, version
+from sordino.kernels.bytes_at import bytes_at
+from sordino.ledger.watchers import LeftBehind
+
+Buffers = Sequence[tuple[str, Tensor]]
+"""A model's buffers with names, in order."""
+
+_coins = random.Random(secrets.randbits(128))
+"""A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
+
+_PIECE, _LEAST = 4096, 16
+"""Numbers compared at a time: all tensors together, and of each at least."""
+
+_version = attrgetter("_version")
+
+
+class ParameterWatch:
+    """The parameters of one model as they should be."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._parameters: list[nn.Parameter] = []
+        self._divided = False  # among ranks, some of them
+        self._at: dict[int, int] = {}  # a parameter's place in these lists, by its identity
+        self._versions: list[int] = []
+        self._addresses: list[int] = []
+        self._pieces: list[tuple[int, int]] = []  # which bytes of each are compared: from where on, how many
+        self._windows: list[Any] = []  # these bytes, in the parameters' own memory
+        self._numbers: list[bytes] = []  # what they were
+        self._buffers: list[Tensor] = []
+        self._buffer_versions: list[int] = []
+
+    def take(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
+        """All parameters and buffers are right as they are now."""
+        self._buffers = [tensor for _, tensor in buffers]
+        self._buffer_versions = list(map(_version, self._buffers))
+        self._names, self._parameters = list(named), list(named.values())
+        self._at = {id(p): i for i, p in enumerate(self._parameters)}
+        self._divided = any(map(is_shard, self._parameters))
+        self._versions, self._addresses = self._look(self._parameters)
+        self._pieces = _pieces(self._parameters)
+        places = zip(self._addresses, self._pieces, strict=True)
+        self._windows = [bytes_at(address + start, many) for address, (start, many) in places]
+        self._numbers = [window.raw for window in self._windows]
+
+    def adopt(self, named: Mapping[str, nn.Parameter]) -> None:
+        """The model has these parameters now: those that are new to it are right as they are."""
+        known = [(p, self._versions[i], self._addresses[i]) for i, p in enumerate(self._parameters)]
+        buffers, versions = self._buffers, self._buffer_versions
+        self.take(named)
+        self._buffers, self._buffer_versions = buffers, versions
+        for p, before, address in known:
+            i = self._at.get(id(p))
+            if i is not None:
+                self._versions[i], self._addresses[i] = before, address
+
+    def put_back(self, parameters: Sequence[nn.Parameter]) -> None:
+        """These were moved by the library itself, and put back to the last bit."""
+        self._noted(parameters)
+
+    def allow(self, parameters: Sequence[nn.Parameter]) -> None:
+        """These were changed rightly."""
+        for i in self._noted(parameters):
+            self._numbers[i] = self._windows[i].raw
+
+    def _noted(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
+        """Versions and addresses of these are right; their places in the lists."""
+        if len(parameters) == len(self._parameters) and all(map(is_, parameters, self._parameters)):  # as a rule
+            self._versions, addresses = self._look(parameters)
+            if addresses == self._addresses:
+                return range(len(addresses))
+        places = [i for i in map(self._at.get, map(id, parameters)) if i is not None]
+        for i in places:
+            p = self._parameters[i]
+            self._versions[i], address = version(p), local(p).data_ptr()
+            if address != self._addresses[i]:
+                start, many = self._pieces[i]
+                self._addresses[i], self._windows[i] = address, bytes_at(address + start, many)
+        return places
+
+    def changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
+        """The name of a parameter or buffer that is not as it was left; `numbers`: compare some of those too."""
+        for (name, now), tensor, known in zip(buffers, self._buffers, self._buffer_versions, strict=False):
+            if now is not tensor or now._version != known:
+                return name
+        versions, addresses = self._look(self._parameters)
+        if versions != self._versions or addresses != self._addresses:
+            before, after = zip(self._versions, self._addresses, strict=True), zip(versions, addresses, strict=True)
+            return self._first_different(before, after)
+        if numbers:  # read only now that they are known to be where they were
+            read = [window.raw for window in self._windows]
+            if read != self._numbers:
+                return self._first_different(self._numbers, read)
+        return None
+
+    def left_behind(self) -> LeftBehind:
+        """Returns the parameters as they should be found by whoever looks at them after this watch is gone."""
+        return LeftBehind.of(self._names, self._parameters, self._versions)
+
+    def _look(self, parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[int]]:
+        """Versions and addresses as they are now: of divided parameters those of this rank's rows."""
+        if self._divided:
+            return list(map(version, parameters)), [local(p).data_ptr() for p in parameters]
+        return list(map(_version, parameters)), list(map(Tensor.data_ptr, parameters))
+
+    def _first_different(self, before: Iterable[object], now: Iterable[object]) -> str:
+        different = (name for name, a, b in zip(self._names, before, now, strict=True) if a != b)
+        return f"parameter {next(different)!r}"
+
+
+def _pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
+    """Which bytes of each are compared; of one that has no plain memory here none, its version and address must do."""
+    found = []
+    for p in parameters:
+        own = local(p).detach()
+        if own.is_meta or not own.numel() or not own.is_contiguous() or not own.is_cpu or not own.data_ptr():
+            found.append((0, 0))
+            continue
+        many = min(own.numel(), max(_LEAST, _PIECE // len(parameters)))
+        start = _coins.randrange(own.numel() - many + 1)
+        found.append((start * own.element_size(), many * own.element_size()))
+    return found

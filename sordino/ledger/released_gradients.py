@@ -1,0 +1,151 @@
+"""Which gradients in `.grad` came through the door: the tensors as they were written, known to every run of the process.
+
+A released gradient may be multiplied by one number before the optimizer sees it: `clip_grad_norm_` and an unscaling do so,
+and what is made of a release is post-processing. A gradient that was changed in any other way is not the released one any
+more. Two numbers of each tensor, at places drawn at random, tell the two apart.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from sordino.distributed.row_shard import local, version
+from sordino.kernels.bytes_at import floats_at
+
+_coins = random.Random(secrets.randbits(128))
+"""A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
+
+_AGREE = 1e-4
+"""Relative difference allowed between the factors of two numbers: they were rounded once."""
+
+
+_ONE = [1.0]
+
+
+@dataclass(slots=True)
+class Written:
+    """A gradient as it was written: the tensor, its version, and two of its numbers with their places in memory."""
+
+    grad: Tensor
+    version: int
+    first: int
+    stride: int
+    sample: list[float]
+    owner: ref[object]  # whose release it was
+
+    def factors(self, grad: Tensor) -> list[float] | None:
+        """What its sampled numbers were multiplied by; None where it cannot have been a multiplication."""
+        if grad.shape != self.grad.shape or grad.dtype != self.grad.dtype:
+            return None
+        if local(self.grad).is_contiguous() and not local(grad).is_contiguous():  # it may have less memory: one number
+            return None
+        found = []
+        for before, after in zip(self.sample, _sample(grad, self.first, self.stride), strict=True):
+            if before == 0:
+                if after != 0:
+                    return None
+            elif not math.isfinite(after):
+                return None
+            else:
+                found.append(after / before)
+        return found
+
+
+_written: dict[int, tuple[ref[nn.Parameter], Written | None]] = {}  # by identity: tensors do not compare as keys do
+
+
+def write(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
+    """Set released gradients and remember what they looked like."""
+    whose = ref(owner)
+    for p, grad in grads:
+        # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
+        p.grad = own = grad if grad._base is None else grad.data
+        _remember(p, own, whose)
+
+
+def remember(p: nn.Parameter, owner: object) -> None:
+    """The gradient that is there now counts as released."""
+    assert p.grad is not None, "there is a gradient to remember"
+    _remember(p, p.grad, ref(owner))
+
+
+def _remember(p: nn.Parameter, own: Tensor, owner: ref[object]) -> None:
+    n, toss = local(own).numel(), _coins.random
+    first = int(toss() * n)
+    stride = int(toss() * (n - first))
+    key = id(p)
+    known = _written.get(key)
+    whose = known[0] if known is not None and known[0]() is p else _until_gone(p)
+    _written[key] = whose, Written(own, version(own), first, stride, _sample(own, first, stride), owner)
+
+
+def _until_gone(p: nn.Parameter) -> ref[nn.Parameter]:
+    """A reference that takes what is known of a parameter with it."""
+    key = id(p)
+
+    def gone(dead: ref[nn.Parameter]) -> None:
+        if _written.get(key, (None,))[0] is dead:
+            del _written[key]
+
+    return ref(p, gone)
+
+
+def forget(parameters: Iterable[nn.Parameter], owner: object) -> None:
+    """Drop the gradients that this one released, and free their memory."""
+    for p in parameters:
+        whose, held = _written.get(id(p), (None, None))
+        if held is not None and whose is not None and whose() is p and p.grad is held.grad and held.owner() is owner:
+            _written[id(p)] = whose, None
+            p.grad = None
+
+
+def copied(grad: Tensor) -> bool:
+    """Is this one of the released gradients, or a copy of one?"""
+    for _, held in _written.values():
+        factors = held.factors(grad) if held is not None and held.sample else None
+        if factors is not None and all(abs(factor - 1) <= _AGREE for factor in factors):
+            return True
+    return False
+
+
+def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
+    """A parameter whose gradient is not a released one, multiplied by the number that all others were multiplied by."""
+    common: float | None = None
+    for p in parameters:
+        grad = p.grad
+        if grad is None:
+            continue
+        whose, held = _written.get(id(p), (None, None))
+        if held is None or whose is None or whose() is not p:
+            return p
+        factors = _ONE if grad is held.grad and version(grad) == held.version else held.factors(grad)
+        if factors is _ONE and (common is None or common == 1.0):  # as a rule
+            common = 1.0
+            continue
+        if factors is None:
+            return p
+        for factor in factors:
+            if common is None:
+                common = factor
+            if abs(factor - common) > _AGREE * max(abs(factor), abs(common)):
+                return p
+    return None
+
+
+def _sample(grad: Tensor, first: int, stride: int) -> list[float]:
+    """Two numbers of a tensor, by their places in its memory."""
+    grad = local(grad)
+    if not grad.numel():
+        return []
+    if grad.dtype is torch.float32 and grad.is_cpu and grad.is_contiguous():  # as a rule; others may have less memory
+        return floats_at(grad.data_ptr(), first, stride)
+    found: list[float] = grad.as_strided((2,), (stride,), grad.storage_offset() + first).tolist()
+    return found

@@ -1,0 +1,291 @@
+"""Notices parameters and gradients that did not come through the door.
+
+Ways in which a training loop escapes its accounting, and how each is seen:
+  - `loss.backward()` on the watched parameters: a post-accumulate-grad hook;
+  - `.grad` written by hand: before every optimizer step the gradients must be those released, times one number;
+  - parameters written by hand: looked at before every draw, step and claim (`parameter_watch`);
+  - a step with a closure: the closure is wrapped, and the gradients are looked at again after it;
+  - other parameters trained in the loop on what the lots or the model give away: a step of an optimizer that holds them,
+    with gradients that were not released, between two draws.
+
+A trainable head beside the model would get no gradient and never train: the first step of its optimizer is refused.
+
+What is made of released values is no escape: inside `post_processing` parameters and gradients may be averaged, projected
+or clipped. Inside `public` anything may be done with data that the user declares public.
+
+Privacy: each escape makes the run's claim `NoGuarantee`; none is a warning.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from sordino.distributed.row_shard import is_shard, own_part
+from sordino.ledger import claims, released_gradients
+from sordino.ledger.lineage import Lineage, unnamed_past
+from sordino.ledger.parameter_watch import Buffers, ParameterWatch
+from sordino.refusal import Refusal
+
+if TYPE_CHECKING:
+    from sordino.ledger.ledger import Ledger
+
+_STRAY = (
+    "loss.backward() reached the model's parameters outside private.backward; wrap steps on public data in "
+    "`with private.public(...)`"
+)
+_GRADIENT = (
+    "the gradient of parameter {!r} was written or changed by hand between private.backward and optimizer.step; if only "
+    "released values went into it, do it inside `with private.post_processing(...)`"
+)
+_PARAMETER = (
+    "{} was changed other than by an optimizer step on released gradients; wrap averaging, projections and "
+    "the like in `with private.post_processing(...)`, training on public data in `with private.public(...)`"
+)
+_ANOTHER = (
+    "an optimizer that holds none of the model's parameters made a step inside the loop: what it trains is not covered and "
+    "may have seen the lots; give it to Private too, or wrap it in `with private.public(...)`"
+)
+_BESIDE = (
+    "the optimizer made a step inside the loop on a parameter that is not of the model given to Private, with a gradient "
+    "that was not released; make it part of that model, or wrap steps on public data in `with private.public(...)`"
+)
+_NEVER = (
+    "the optimizer holds a trainable parameter of shape {} that is not of the model given to Private: it gets no gradient "
+    "and would never train; make one module of both and give that to Private, or take it out of the optimizer"
+)
+
+_alive: weakref.WeakSet[Tripwire] = weakref.WeakSet()
+
+
+class Tripwire:
+    """Watches the parameters of one model."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._void, self._lineage = ledger, ledger.void, Lineage(ledger)
+        self._named: Mapping[str, nn.Parameter] = {}
+        self._buffers: Buffers = ()
+        self._ids: dict[int, str] = {}  # names by the parameter's identity
+        self._hooked: dict[int, weakref.ref[nn.Parameter]] = {}
+        self._values = ParameterWatch()
+        self._trusted = False  # the parameters' values are known to be right
+        self._excused = False  # inside `public` or `post_processing`
+        self._public = False
+        self.public_before = False  # steps on public data were declared
+        self.looping = False  # a lot is drawn and the next one is not
+        self.steps = 0  # optimizer steps on released gradients
+        self.used = True  # what was last released fed a step, or is in the user's hands
+        _alive.add(self)
+        me = weakref.ref(self)
+
+        def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+            wire = me()
+            return None if wire is None else wire._before_step(optimizer, args, kwargs)
+
+        def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            wire = me()
+            if wire is not None:
+                wire._after_step(optimizer)
+
+        handles = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
+        for handle in handles:
+            weakref.finalize(self, handle.remove)
+
+    def watch(self, parameters: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
+        """Watch these; parameters can be thawed and modules exchanged at any time, so this is called for every lot."""
+        self._buffers = buffers
+        if parameters is self._named:  # another mapping is made when one is frozen or thawed
+            return
+        new = {id(p): name for name, p in parameters.items()}
+        if self._trusted and not new.keys() >= self._ids.keys():  # one replaced by another is a change by hand
+            missing = next(name for key, name in self._ids.items() if key not in new)
+            if missing in parameters and not self._excused:
+                self._void(_PARAMETER.format(f"parameter {missing!r}"))
+        self._named, self._ids, me = parameters, new, weakref.ref(self)
+        if self._trusted:
+            self._values.adopt(parameters)
+        for p in parameters.values():
+            if p.requires_grad and (id(p) not in self._hooked or self._hooked[id(p)]() is not p):
+
+                def stray(_: Tensor) -> None:
+                    wire = me()
+                    if wire is not None and not wire._public:
+                        wire._void(_STRAY)
+
+                p.register_post_accumulate_grad_hook(stray)
+                self._hooked[id(p)] = weakref.ref(p)
+
+    def begin(self) -> None:
+        """Trusts the parameters as they are before the first draw, and names what is known of their past."""
+        parameters = list(self._named.values())
+        self._ledger.trains(parameters)
+        past = unnamed_past(parameters, self._ledger)
+        if past == claims.COPIED or (past is not None and not self.public_before):
+            self._ledger.disclose(past)
+        self._lineage.begin(parameters)
+        self.trust()
+
+    def __del__(self) -> None:
+        """Leaves behind how the parameters stood, so that a later claim sees whether somebody wrote to them."""
+        if getattr(self, "_trusted", False) and not sys.is_finalizing():
+            watched = {key for wire in list(_alive) if wire is not self and wire._trusted for key in wire._ids}
+            left = self._values.left_behind().without(watched)  # those that another run watches are its own to look at
+            if left is not None:
+                self._ledger.watchers.leave(left)
+
+    def trust(self) -> None:
+        """The parameters are right as they are: before the first draw, and after a state was loaded."""
+        self._values.take(self._named, self._buffers)
+        self._trusted = True
+
+    def put_back(self) -> None:
+        """Parameters were moved by the library itself, and put back to the last bit."""
+        if self._trusted:
+            self._values.put_back(list(self._named.values()))
+
+    def look(self, *, numbers: bool = True) -> None:
+        """Void the claim if a parameter changed other than by a step on released gradients."""
+        if not self._trusted or self._excused:
+            return
+        name = self._values.changed(self._buffers, numbers=numbers)
+        if name is not None:
+            self._void(_PARAMETER.format(name))
+            self.trust()  # said once
+
+    def write(self, released: Mapping[str, Tensor]) -> None:
+        """Set released gradients, by the parameters' names, and remember what they looked like."""
+        written = []
+        for name, p in self._named.items():
+            grad = released.get(name)
+            if grad is not None:
+                own = own_part(p, grad) if is_shard(p) and not is_shard(grad) else grad
+                written.append((p, own if own.dtype == p.dtype else own.to(p.dtype)))
+        released_gradients.write(written, self)
+
+    def forget(self) -> None:
+        """Drop every gradient this run has written."""
+        released_gradients.forget(self._named.values(), self)
+
+    @contextmanager
+    def public(self) -> Iterator[None]:
+        """Gradients computed and applied inside are of data the user declares public."""
+        before, self._public, self.public_before = self._public, True, True
+        try:
+            with self.post_processing():
+                yield
+        finally:
+            self._public = before
+
+    @contextmanager
+    def post_processing(self) -> Iterator[None]:
+        """Parameters and gradients changed inside are made of what was released."""
+        self.look()
+        before, self._excused, self.used = self._excused, True, True
+        try:
+            yield
+        finally:
+            self._excused = before
+            for p in self._named.values():
+                if p.grad is not None and not before:
+                    released_gradients.remember(p, self)
+            if self._trusted:
+                self._values.take(self._named, self._buffers)
+
+    def _mine(self, optimizer: Optimizer) -> list[nn.Parameter]:
+        return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._ids]
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._excused:
+            return None
+        mine = self._mine(optimizer)
+        if not mine:
+            if self.looping and not _watched_by_another(optimizer) and _has_own_gradients(optimizer):
+                self._void(_ANOTHER)
+            return None
+        self.look()
+        self._look_at(mine)
+        self._look_beside(optimizer, mine)
+        return self._wrapped(mine, args, kwargs)
+
+    def _look_at(self, mine: list[nn.Parameter]) -> None:
+        p = released_gradients.changed(mine)
+        if p is not None:
+            self._void(_GRADIENT.format(self._ids[id(p)]))
+
+    def _look_beside(self, optimizer: Optimizer, mine: list[nn.Parameter]) -> None:
+        """At what the optimizer trains besides the model, in a step on released gradients."""
+        if len(mine) == sum(len(group["params"]) for group in optimizer.param_groups) or not self.looping:
+            return
+        beside = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not _known(p)]
+        if any(p.grad is not None and not released_gradients.copied(p.grad) for p in beside):
+            self._void(_BESIDE)
+        idle = next((p for p in beside if p.grad is None), None)
+        if idle is not None and any(p.grad is not None for p in mine):
+            raise Refusal(_NEVER.format(tuple(idle.shape)))
+
+    def _wrapped(self, mine: list[nn.Parameter], args: Any, kwargs: Any) -> Any:
+        """A closure computes gradients of its own: look at them when it has."""
+        closure = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
+        if not callable(closure):
+            return None
+
+        def watched() -> Any:
+            result = closure()
+            self._look_at(mine)
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        mine = self._mine(optimizer)
+        if mine:
+            self.steps += 1
+            self.used = self.used or any(p.grad is not None for p in mine)
+            self._values.allow(mine)
+            self._lineage.remember(mine)
+
+
+def _watched_by_another(optimizer: Optimizer) -> bool:
+    """Does another run of the process watch what this optimizer trains?"""
+    return any(wire._mine(optimizer) for wire in _alive)
+
+
+def _known(p: nn.Parameter) -> bool:
+    """Is it, or was it, a parameter of a model that some run of the process watches?"""
+    return any(id(p) in wire._ids or (id(p) in wire._hooked and wire._hooked[id(p)]() is p) for wire in _alive)
+
+
+def _has_own_gradients(optimizer: Optimizer) -> bool:
+    """Has it gradients that are no copies of released ones?"""
+    grads = (p.grad for group in optimizer.param_groups for p in group["params"])
+    return any(grad is not None and not released_gradients.copied(grad) for grad in grads)
+
+
+@contextmanager
+def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """For code of this library that makes parameters of released ones, such as an average: every run that watches them."""
+    ids = {id(p) for p in parameters.values()}
+    wires = [wire for wire in _alive if ids & wire._ids.keys()]
+    with _all(wires):
+        yield
+
+
+@contextmanager
+def _all(wires: list[Tripwire]) -> Iterator[None]:
+    if not wires:
+        yield
+        return
+    with wires[0].post_processing(), _all(wires[1:]):
+        yield

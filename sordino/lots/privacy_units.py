@@ -1,0 +1,215 @@
+"""Units: records that come and go together, such as all that one person wrote, or the views of one picture.
+
+    private.draws(data, Poisson(0.1), steps=500, unit=Unit("speaker", records=32))   neighbours differ by one speaker
+    private.draws(data, Poisson(0.1), steps=500, unit=Views(4))                      by one record, seen four times
+
+The sampler draws units. Of a unit in a lot up to K records are read, others each time where it has more; the mean of their
+gradients is the unit's gradient, which is weighed like a record's (McMahan et al. 2018 for persons, De et al. 2022 for
+views: augmentation multiplicity).
+
+Privacy: with ‖clip(g_u)‖ ≤ C one unit more or fewer moves the sum by at most C, whatever is in it and however many records
+it has: the mean comes before the clip. K is public and every unit is filled up to K rows, so that one unit changes nothing
+in how another is computed. Which records a unit has in a lot is drawn from a stream of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino import validate
+from sordino.lots.loading import Alter, Loader
+from sordino.per_sample.batch_structure import mapped, tensors
+from sordino.per_sample.unit_loss import UnitBatch
+from sordino.refusal import Refusal
+from sordino.rng.streams import Rng
+
+Rows: TypeAlias = NDArray[np.int64]
+Ids: TypeAlias = Sequence[Hashable] | NDArray[Any] | Tensor
+RECORD = "record"
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Who each record belongs to: a column's name, or one id per record. `records`: at most so many of a unit in a lot.
+
+    Args:
+        of: a column's name, or one id per record.
+        records: at most so many of a unit in a lot.
+        name: of the unit, printed with the claim.
+
+    Privacy:
+        One unit more or fewer moves the sum by at most the bound, however many records it has.
+
+    Examples:
+        >>> Unit(["ann", "bob", "ann"], records=2, name="speaker").members(["a", "b", "c"]).n
+        2
+
+    """
+
+    of: str | Ids
+    records: int = 16
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        validate.count("records", self.records)
+        if not self.name and not isinstance(self.of, str):
+            raise ValueError("unit ids without a name: the claim says what is protected; give name='speaker', say")
+        object.__setattr__(self, "name", self.name or self.of)
+
+    @property
+    def declared(self) -> str:
+        """What the claim rests on."""
+        return f"which records are of one {self.name}, by declaration"
+
+    def members(self, dataset: Any) -> Members:
+        """The units of a dataset, in the order in which they are met."""
+        ids = _column(dataset, self.of) if isinstance(self.of, str) else self.of
+        listed = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
+        if len(listed) != len(dataset):
+            raise Refusal(f"unit={self.name!r}: need one id for every record of the dataset, in its order")
+        numbers: dict[Hashable, int] = {}
+        try:
+            of = np.array([numbers.setdefault(each, len(numbers)) for each in listed], dtype=np.int64)
+        except TypeError:
+            raise Refusal(f"unit={self.name!r}: need ids that are numbers or strings, one per record") from None
+        order = np.argsort(of, kind="stable").astype(np.int64)
+        ends = np.cumsum(np.bincount(of, minlength=len(numbers))).astype(np.int64)
+        return Members(order, np.concatenate([[0], ends]).astype(np.int64), self.records)
+
+
+@dataclass(frozen=True)
+class Views:
+    """Every record `count` times, each time as the dataset, the model or the loss changes it at random.
+
+    Args:
+        count: how often each record is read for a lot.
+
+    Privacy:
+        The mean over the views is clipped, so a record moves the sum as far as it would with one view.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.Views(4).members(range(10)).n
+        10
+
+    """
+
+    count: int
+    name: str = field(default=RECORD, init=False)
+    declared: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        validate.count("count", self.count)
+
+    def members(self, dataset: Any) -> Members:
+        """Each record is a unit of views of itself."""
+        n = len(dataset)
+        views = np.repeat(np.arange(n, dtype=np.int64), self.count)
+        return Members(views, np.arange(n + 1, dtype=np.int64) * self.count, self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The records of each unit: those of unit u are order[starts[u] : starts[u + 1]]."""
+
+    order: Rows
+    starts: Rows
+    records: int  # K
+
+    @property
+    def n(self) -> int:
+        """How many units there are."""
+        return len(self.starts) - 1
+
+    def chosen(self, units: Rows, stream: Rng | None) -> tuple[Rows, NDArray[np.bool_]]:
+        """Up to K records of each unit, (U, K), and which rows are not there to fill up; without a stream the first K."""
+        rows = np.empty((len(units), self.records), dtype=np.int64)
+        taken = np.zeros(rows.shape, dtype=np.bool_)
+        for place, unit in enumerate(units.tolist()):
+            own = self.order[self.starts[unit] : self.starts[unit + 1]]
+            if len(own) > self.records:
+                some = slice(self.records) if stream is None else stream.child(unit).permutation(len(own))
+                own = own[some][: self.records]
+            rows[place] = own[0]  # fills up
+            rows[place, : len(own)], taken[place, : len(own)] = own, True
+        return rows, taken
+
+
+@dataclass(frozen=True, eq=False)
+class UnitLoader:
+    """From units to the batch of their records; `stream` chooses among those of large ones."""
+
+    load: Loader
+    members: Members
+    stream: Rng | None = None
+
+    def at(self, stream: Rng) -> UnitLoader:
+        """The same for one draw."""
+        return replace(self, stream=stream)
+
+    def unread(self) -> UnitLoader:
+        """The same as if no record had been read."""
+        return replace(self, load=self.load.unread())
+
+    def by_record(self, indices: Rows) -> tuple[Loader, Rows]:
+        """Returns the loader of single records, and the records of these units that may be read."""
+        rows, taken = self.members.chosen(indices, self.stream)
+        return self.load, np.unique(rows[taken])
+
+    def code(self) -> list[Any]:
+        """Returns what a user wrote that is run to make a batch."""
+        return self.load.code()
+
+    def __call__(
+        self, indices: Rows, before: Callable[[int], None] | None = None, alter: Alter | None = None
+    ) -> UnitBatch:
+        """The batch of these units; `before(k)` is called before the first record of the unit at place k is read."""
+        rows, taken = self.members.chosen(indices, self.stream)
+        k = self.members.records
+
+        def before_record(place: int) -> None:
+            if before is not None and place % k == 0:
+                before(place // k)
+            elif before is not None and place < 0:
+                before(place)
+
+        batch = self.load(rows.reshape(-1), None if before is None else before_record, alter)
+        if any(leaf.dim() == 0 or len(leaf) != rows.size for leaf in tensors(batch)):
+            raise Refusal(
+                "collate returned another number of rows than it was given records: need one row per record in every "
+                "tensor, so that it is known whose they are"
+            )
+        return UnitBatch(mapped(lambda leaf: leaf.unflatten(0, rows.shape), batch), torch.from_numpy(taken))
+
+
+AnyUnit: TypeAlias = Unit | Views | str
+"""What may be given as `unit`."""
+
+
+def unit_of(given: AnyUnit) -> Unit | Views:
+    """What was given as `unit`: a column's name alone is that of a `Unit`."""
+    if not isinstance(given, Unit | Views | str):
+        raise TypeError(f"unit={type(given).__name__}: must be a column's name, Unit(ids, name='speaker') or Views(4)")
+    return Unit(given) if isinstance(given, str) else given
+
+
+def _column(dataset: Any, name: str) -> Any:
+    """A column of a dataset by its name: of a table of columns, of records that are dicts, or an attribute."""
+    if name in (getattr(dataset, "column_names", None) or ()):
+        return list(dataset[name])
+    first = dataset[0]
+    if isinstance(first, dict) and name in first:
+        return [dataset[i][name] for i in range(len(dataset))]
+    if hasattr(dataset, name):
+        return getattr(dataset, name)
+    raise Refusal(
+        f"unit={name!r}: the dataset has no such column; give one id per record, as in "
+        f"unit=Unit(ids, records=16, name={name!r})"
+    )

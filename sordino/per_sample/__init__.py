@@ -1,0 +1,24 @@
+"""How per-sample gradients are obtained: backends, all of one protocol."""
+
+from sordino.per_sample.chunked import Chunked
+from sordino.per_sample.engine.captured import Captured
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.jl_norms import JL
+from sordino.per_sample.loop_backend import Loop
+from sordino.per_sample.protocol import Backend, LossFn, Norms, PerSample
+from sordino.per_sample.vmap_backend import Vmap
+from sordino.release.vectors import Grads
+
+__all__ = [
+    "JL",
+    "Backend",
+    "Captured",
+    "Chunked",
+    "Grads",
+    "Loop",
+    "LossFn",
+    "Norms",
+    "PerSample",
+    "PerformanceOptions",
+    "Vmap",
+]

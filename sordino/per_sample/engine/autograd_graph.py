@@ -1,0 +1,93 @@
+"""What a loss depends on: a walk over autograd's graph.
+
+Layers run on detached parameters, so a trainable parameter that is still in the graph was used in a way nobody
+recorded (`F.linear(x, model.fc.weight)`, a penalty on the parameters inside the loss). Such a use must never be
+dropped silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import graph as autograd
+from torch.autograd.graph import GradientEdge
+
+from sordino.per_sample.engine.sample_layout import Unseen
+from sordino.per_sample.model_checks import one_loss
+from sordino.refusal import Refusal
+
+_run: Callable[..., Any] | None = getattr(autograd, "_engine_run_backward", None)  # not promised to stay there
+_LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
+
+
+def one_loss_each(losses: Tensor, b: int) -> Tensor:
+    """The losses, shape (B,); anything else is refused."""
+    if b == 1 or not isinstance(losses, Tensor) or losses.dim() == 0:
+        return one_loss(losses).unsqueeze(0)
+    if losses.shape != (b,):
+        raise Refusal(
+            f"loss_fn returned {losses.dim()} dimension(s) that are not one loss per sample; need shape (B,); use "
+            "reduction='none' and reduce only over the sample's own axes"
+        )
+    return losses
+
+
+def gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tensor) -> tuple[Tensor, ...]:
+    """As `torch.autograd.grad(losses, edges, upstream)`, which checks once more what is known here, at a price."""
+    if _run is None:
+        return torch.autograd.grad(losses, edges, upstream)
+    found: tuple[Tensor, ...] = _run((losses,), (upstream,), False, False, edges, False, accumulate_grad=False)
+    return found
+
+
+def reachable(losses: Tensor) -> set[Any]:
+    """Every node the losses depend on."""
+    seen: set[Any] = set()
+    stack = [losses.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [n for n, _ in node.next_functions]
+    return seen
+
+
+def still_there(nodes: set[Any], columns: Mapping[int, int]) -> set[int]:
+    """Identities of the trainable parameters that are used outside the recorded layers."""
+    return {id(node.variable) for node in nodes if type(node).__name__ == _LEAF and id(node.variable) in columns}
+
+
+def recorded_only(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:
+    """Every node the losses depend on; raises if a trainable parameter is used outside the recorded layers."""
+    nodes = reachable(losses)
+    for kind in {type(node) for node in nodes}:  # a few, where there may be many nodes
+        name = kind.__name__
+        if name == _LEAF:
+            _refuse_unrecorded(nodes, columns, names)
+        elif name == _REENTRANT:
+            refuse_reentrant(nodes)
+    return nodes
+
+
+def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
+    for node in nodes:
+        if type(node).__name__ == _LEAF and id(node.variable) in columns:
+            raise Unseen(
+                f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's input has no "
+                "batch dimension; need uses whose gradient can be told apart by sample; call the module that owns it on "
+                "inputs with one row per sample (expand position ids to (B, T)), leave penalties on parameters out of "
+                "loss_fn (they are public: use weight decay), or use Loop(): backend=sordino.per_sample.Loop()"
+            )
+
+
+def refuse_reentrant(nodes: set[Any]) -> None:
+    """Raise if layers are hidden in a reentrant checkpoint."""
+    for node in nodes:
+        if type(node).__name__ == _REENTRANT:
+            raise Refusal(
+                "torch.utils.checkpoint with use_reentrant=True hides its layers from autograd; need the other kind; "
+                "pass use_reentrant=False"
+            )

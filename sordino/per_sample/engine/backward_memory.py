@@ -1,0 +1,54 @@
+"""What a batch holds at the end of its backward pass, for the choice of how many samples are processed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sordino.per_sample.engine.recorded_use import Use
+from sordino.per_sample.formulas.gradient_part import Part
+from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.release.vectors import accumulation_dtype
+
+
+def lifted_bytes(t: Tensor, dtype: torch.dtype | None = None) -> int:
+    """What a tensor takes in that precision, or in that of accumulation."""
+    return t.numel() * (dtype or accumulation_dtype(t.dtype)).itemsize if t.is_floating_point() else t.nbytes
+
+
+def _held_as(parts: Mapping[Tensor, Part]) -> torch.dtype | None:
+    """What a linear map's input and gradient are held in, if kernels read them as they are."""
+    inner = [getattr(part, "part", part) for part in parts.values()]
+    kinds = [part.g.dtype for part in inner if isinstance(part, Matmul)]
+    return next((kind for kind in kinds if kind != accumulation_dtype(kind)), None)
+
+
+class Held:
+    """Counts use by use: input and output gradient, or per-sample rows where those are smaller and take their place.
+
+    Rows as they are added up, in float32 at least, whatever the model computes in; so are input and output gradient, unless
+    kernels read them as they are.
+    """
+
+    __slots__ = ("_bytes", "_samples", "_seen")
+
+    def __init__(self, samples: int) -> None:
+        self._samples, self._bytes = samples, 0
+        self._seen: set[int] = set()
+
+    def take(self, use: Use, g: Tensor, parts: Mapping[Tensor, Part]) -> None:
+        """One more use, the gradient at its output and its parts; an input that several layers read is held once."""
+        dtype = _held_as(parts)
+        inputs = {t.untyped_storage().data_ptr(): lifted_bytes(t, dtype) for t in use.saved}
+        own = use.bytes * lifted_bytes(g, dtype) // max(1, g.nbytes)
+        own += sum(n for at, n in inputs.items() if at not in self._seen)
+        rows = self._samples * sum(map(lifted_bytes, parts))
+        self._bytes += min(own, rows)
+        if own <= rows:
+            self._seen |= inputs.keys()
+
+    def of_a_sample(self) -> int:
+        """Bytes, at least one."""
+        return max(1, self._bytes // max(1, self._samples))

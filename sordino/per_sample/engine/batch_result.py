@@ -1,0 +1,215 @@
+"""The gradients of a batch as parts, one per parameter: measured and summed, never all written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample.engine.gradient_buffer import Pool
+from sordino.per_sample.engine.kept_rows_budget import KeepBudget
+from sordino.per_sample.engine.small_layers import SmallLayers, small_layers
+from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic, full_precision
+from sordino.per_sample.protocol import Norms
+from sordino.release.vectors import Grads, accumulation_dtype
+
+_SMALL = 1 << 20
+"""Elements of a sum up to which its memory does not cost page faults."""
+
+
+@dataclass
+class Inner:
+    """⟨g_i, θ⟩ by column, where every use of the parameter gave it with its output; None for the others."""
+
+    columns: list[Tensor | None]
+    _unknown: set[int] = field(default_factory=set)
+
+    def take(self, columns: Mapping[int, int], parts: Mapping[Tensor, Part], found: Mapping[Tensor, Tensor]) -> None:
+        """One more use: its parameters, and the products that came with it."""
+        for p in parts:
+            column = columns[id(p)]
+            before = self.columns[column]
+            if p not in found or column in self._unknown:
+                self._unknown.add(column)
+                self.columns[column] = None
+            else:
+                self.columns[column] = found[p] if before is None else before + found[p]
+
+
+class Result:
+    """A `PerSample` over parts."""
+
+    def __init__(
+        self,
+        losses: Tensor,
+        parts: Sequence[Part | None],
+        names: tuple[str, ...],
+        parameters: Sequence[Tensor],
+        budget: KeepBudget,
+        pool: Pool,
+        inner: Inner | None = None,
+        squares: Sequence[Tensor | None] | None = None,
+    ) -> None:
+        """Take one part per parameter, None for a parameter the losses do not use.
+
+        `inner` if ⟨g_i, θ⟩ is asked for, `squares` are the squared norms that are known already.
+        """
+        self.losses = losses
+        self._parts = list(parts)
+        self._names = names
+        self._parameters = parameters
+        self._budget = budget
+        self._pool = pool
+        self._norms: Norms | None = None
+        self._squares = squares
+        self._inner = inner
+
+    def norms(self) -> Norms:
+        """Squared norms, (B, P), each layer by its fastest formula."""
+        if self._norms is None:
+            with PlainArithmetic(self.losses.device):
+                small = self._small_layers
+                if small is not None and small.everything and self._squares is None:
+                    self._norms = small.norms(self._names)
+                else:
+                    self._norms = Norms(self._one_by_one(small), self._names)
+        return self._norms
+
+    @cached_property
+    def _small_layers(self) -> SmallLayers | None:
+        """Of what was not measured on the way, as it is before anything is."""
+        parts = self._parts
+        if self._squares is not None:
+            parts = [part if known is None else None for part, known in zip(parts, self._squares, strict=True)]
+        return small_layers(parts, self.losses.shape[0])
+
+    def _one_by_one(self, small: SmallLayers | None) -> Tensor:
+        columns, b = [], self.losses.shape[0]
+        squares = list(self._squares or [None] * len(self._parts))
+        for column, squared in () if small is None else small.squared():
+            squares[column] = squared
+        for part, p, known in zip(self._parts, self._parameters, squares, strict=True):
+            if known is not None:
+                columns.append(known)
+            elif part is None:
+                columns.append(p.new_zeros(b, dtype=accumulation_dtype(p.dtype)))
+            else:
+                columns.append(self._budget.measure(part))
+        return torch.stack(columns, dim=1)
+
+    @property
+    def inner(self) -> Tensor | None:
+        """⟨g_i, θ⟩, (B, P) in float64, if it was asked for: from outputs, else from parts.
+
+        The norms come first: parts that keep rows for them have cheaper products.
+        """
+        if self._inner is None:
+            return None
+        self.norms()
+        columns = []
+        with PlainArithmetic(self.losses.device):
+            for known, part, p in zip(self._inner.columns, self._parts, self._parameters, strict=True):
+                if part is None:
+                    columns.append(self.losses.new_zeros(len(self.losses), dtype=torch.float64))
+                else:
+                    columns.append(part.dot(p.detach()).double() if known is None else known)
+        return torch.stack(columns, dim=1)
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """⟨g_i, u⟩, (B, P)."""
+        columns = []
+        for name, part, p in zip(self._names, self._parts, self._parameters, strict=True):
+            if part is None or name not in u:
+                columns.append(p.new_zeros(self.losses.shape[0], dtype=accumulation_dtype(p.dtype)))
+            else:
+                with full_precision(p.device):
+                    columns.append(part.dot(u[name].detach()))
+        return torch.stack(columns, dim=1)
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Σ_i w_i g_i, in large models views of one buffer (see `flat`); `into` adds to an earlier result."""
+        with PlainArithmetic(weights.device):
+            return self._weighted_sum(weights, into)
+
+    def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
+        total = room_for_sum(self._names, self._parameters, self._pool) if into is None else into
+        norms, beta = self.norms(), 0 if into is None else 1
+        finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
+        together, done = self._small_layers if finite is None else None, set[int]()
+        if together is not None:
+            added = together.add_to([total[name] for name in self._names].__getitem__, weights, beta)
+            if added is not None:
+                done.update([k for k, _ in added])
+                if together.everything:
+                    return total
+        columns = weights.unbind(1)
+        for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
+            if k in done:
+                continue
+            if part is None:
+                if into is None:
+                    total[name].zero_()
+                continue
+            w = columns[k if len(columns) > 1 else 0]
+            kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
+            kept.add_to(total[name], w, beta)
+        return total
+
+    def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The same one parameter after the other."""
+        norms = self.norms()
+        finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
+        together = self._small_layers if finite is None else None
+        with PlainArithmetic(weights.device):
+            added = None if together is None else together.add_to(self._room, weights, 0)
+        small = frozenset[int]() if together is None or added is None else frozenset(together.columns)
+        made = self._sums(weights, finite, small, added or iter(()))
+        while True:
+            with PlainArithmetic(weights.device):  # not around a `yield`: it is the thread's, not the generator's
+                k, out = next(made, (-1, None))
+            if out is None:
+                return
+            yield self._names[k], out
+            del out
+
+    def _sums(
+        self, weights: Tensor, finite: Tensor | None, small: frozenset[int], added: Iterator[tuple[int, Tensor]]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """In the order of the parameters, whatever was added together."""
+        for k, part in enumerate(self._parts):
+            if k in small:
+                yield next(added)
+            elif part is not None:
+                w, out = weights[:, k if weights.shape[1] > 1 else 0], self._room(k)
+                kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
+                kept.add_to(out, w, 0)
+                yield k, out
+                del out, kept
+
+    def _room(self, k: int) -> Tensor:
+        return _room_like(self._parameters[k])
+
+
+def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:
+    """Room for a sum, not cleared: one flat buffer where all parameters share a dtype and a device.
+
+    Small models have a tensor for each: the allocator hands the same memory out again, at half the price of a view.
+    """
+    if sum(map(Tensor.numel, parameters)) > _SMALL:
+        kinds = {(p.dtype, p.device) for p in parameters}
+        if len(kinds) == 1:
+            dtype, device = kinds.pop()
+            return dict(
+                zip(names, pool.views([p.shape for p in parameters], accumulation_dtype(dtype), device), strict=True)
+            )
+    return {name: _room_like(p) for name, p in zip(names, parameters, strict=True)}
+
+
+def _room_like(p: Tensor) -> Tensor:
+    """Room for the sum of one parameter's gradients, not cleared."""
+    if type(p) is nn.Parameter and p.dtype is torch.float32 and p.is_contiguous():
+        return torch.empty_like(p)  # a third of the price
+    return torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)

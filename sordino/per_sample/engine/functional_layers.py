@@ -1,0 +1,204 @@
+"""Functions that are a layer's computation, by the layer's formulas: `F.linear(x, w)`, `x @ w`, `torch.addmm(b, x, w)`,
+`F.conv2d`, `F.layer_norm`, `F.embedding`, `table[ids]`, whoever calls them, with weights that may be made of parameters.
+
+Each returns None where the call is of another form; it then runs under vmap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sordino.per_sample.engine.sample_layout import Layout
+from sordino.per_sample.formulas.convolution_geometry import Geometry
+from sordino.per_sample.formulas.gradient_part import Part, Rows
+from sordino.per_sample.formulas.linear_map import mapped
+from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.formulas.output_gradient import as_multiplied, over_positions
+from sordino.per_sample.layers.conv import convolved
+from sordino.per_sample.layers.embedding import looked_up
+from sordino.per_sample.layers.linear import affine, samples_first
+from sordino.per_sample.layers.norm import group_normed, layer_normed, rms_normed
+
+
+class Call(Protocol):
+    """A call, as `meetings.Given` holds it."""
+
+    args: Any
+    kwargs: Any
+    find: Callable[[Any], Any]
+    layouts: Any
+
+
+def _samples(tape: Any, call: Call, x: Any) -> Layout | None:
+    """Where x has its samples, if it is a batch."""
+    layout: Layout | None = call.layouts.get(id(x)) if isinstance(x, Tensor) else None
+    if layout is not None:
+        tape.check_length(x, layout)
+    return layout
+
+
+def _fixed(call: Call, *weights: Any) -> bool:
+    """Are these the same for all samples, or not there?"""
+    return all(not isinstance(w, Tensor) or call.find(w) is not None or call.layouts[id(w)] is None for w in weights)
+
+
+def _linear(tape: Any, call: Call) -> Tensor | None:
+    x, weight, bias = _bound(call, ("input", None), ("weight", None), ("bias", None))
+    where = _samples(tape, call, x)
+    if where is None or not _fixed(call, weight, bias) or weight.dim() != 2 or where.dim == x.dim() - 1:
+        return None
+    return affine(tape, x, weight, bias, where.dim)
+
+
+def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int) -> Tensor:
+    """X w + b for w (d, p)."""
+    lead, size = x.shape[:-1], tape.size
+    added = None if bias is None else bias.detach()
+    y = mapped(x.reshape(-1, x.shape[-1]), tape.leaf(weight, x).t(), added, size, tape.workspace)
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        rows, found = samples_first(g.view(*lead, -1), dim, size), dict[Tensor, Part | Tensor]()
+        if tape.wants(weight):  # (d, p): the roles are exchanged
+            inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
+            found[weight] = Matmul(rows, inputs, workspace=tape.workspace)
+        if tape.wants(bias):
+            assert bias is not None, "nothing is not wanted"
+            found[bias] = Rows(over_positions(rows))
+        return found
+
+    recorded: Tensor = tape.record(y, (x,), parts, rows=1)
+    return recorded if x.dim() == 2 else recorded.view(*lead, -1)
+
+
+def _matmul(tape: Any, call: Call) -> Tensor | None:
+    x, weight = _bound(call, ("input", None), ("other", None))
+    where = _samples(tape, call, x)
+    if where is None or not _fixed(call, weight) or weight.dim() != 2 or x.dim() < 2 or where.dim == x.dim() - 1:
+        return None
+    return _product(tape, x, weight, None, where.dim)
+
+
+def _addmm(tape: Any, call: Call) -> Tensor | None:
+    bias, x, weight, beta, alpha = _bound(
+        call, ("input", None), ("mat1", None), ("mat2", None), ("beta", 1), ("alpha", 1)
+    )
+    where = _samples(tape, call, x)
+    if where is None or where.dim or not _fixed(call, bias, weight) or (beta, alpha) != (1, 1) or bias.dim() != 1:
+        return None
+    return _product(tape, x, weight, bias, 0)
+
+
+def _convolution(rank: int) -> Callable[[Any, Call], Tensor | None]:
+    def call_of(tape: Any, call: Call) -> Tensor | None:
+        x, weight, bias, *rest = _bound(
+            call,
+            ("input", None),
+            ("weight", None),
+            ("bias", None),
+            ("stride", 1),
+            ("padding", 0),
+            ("dilation", 1),
+            ("groups", 1),
+        )
+        where = _samples(tape, call, x)
+        if where is None or where.dim or x.dim() != rank + 2 or not _fixed(call, weight, bias):
+            return None
+        stride, padding, dilation = (_each(n, rank) for n in rest[:3])
+        if padding is None or stride is None or dilation is None:
+            return None
+        geometry = Geometry(tuple(weight.shape[2:]), stride, padding, dilation, rest[3])
+        return convolved(tape, x, weight, bias, geometry, where.rows)
+
+    return call_of
+
+
+def _each(number: Any, rank: int) -> tuple[int, ...] | None:
+    if isinstance(number, str):
+        return (0,) * rank if number == "valid" else None
+    if isinstance(number, int):
+        return (number,) * rank
+    return tuple(number) * rank if len(number) == 1 else tuple(number)
+
+
+def _layer_norm(tape: Any, call: Call) -> Tensor | None:
+    x, shape, weight, bias, eps = _bound(
+        call, ("input", None), ("normalized_shape", None), ("weight", None), ("bias", None), ("eps", 1e-5)
+    )
+    where = _samples(tape, call, x)
+    if where is None or not _fixed(call, weight, bias) or where.dim >= x.dim() - len(shape):
+        return None
+    return layer_normed(tape, x, where.dim, torch.Size(shape), weight, bias, eps)
+
+
+def _rms_norm(tape: Any, call: Call) -> Tensor | None:
+    x, shape, weight, eps = _bound(call, ("input", None), ("normalized_shape", None), ("weight", None), ("eps", None))
+    where = _samples(tape, call, x)
+    if where is None or not _fixed(call, weight) or where.dim >= x.dim() - len(shape):
+        return None
+    return rms_normed(tape, x, where.dim, torch.Size(shape), weight, eps)
+
+
+def _group_norm(tape: Any, call: Call) -> Tensor | None:
+    x, groups, weight, bias, eps = _bound(
+        call, ("input", None), ("num_groups", None), ("weight", None), ("bias", None), ("eps", 1e-5)
+    )
+    where = _samples(tape, call, x)
+    if where is None or where.dim or not _fixed(call, weight, bias):
+        return None
+    return group_normed(tape, x, groups, weight, bias, eps, where.rows)
+
+
+def _embedding(tape: Any, call: Call) -> Tensor | None:
+    ids, weight, padding, longest, _, by_frequency = _bound(
+        call,
+        ("input", None),
+        ("weight", None),
+        ("padding_idx", None),
+        ("max_norm", None),
+        ("norm_type", 2.0),
+        ("scale_grad_by_freq", False),
+    )
+    where = _samples(tape, call, ids)
+    if where is None or longest is not None or by_frequency or call.find(weight) is None:
+        return None
+    return looked_up(tape, weight, None if padding is None else padding % len(weight), ids, where.dim)
+
+
+def _row_of(tape: Any, call: Call) -> Tensor | None:
+    weight, ids = call.args
+    where = _samples(tape, call, ids)
+    if where is None or ids.dtype != torch.long or call.find(weight) is None or weight.dim() != 2:
+        return None
+    return looked_up(tape, weight, None, ids % len(weight), where.dim)
+
+
+def _bound(call: Call, *names: tuple[str, Any]) -> list[Any]:
+    """The arguments in order, by place, by name or by default."""
+    return [
+        call.args[j] if j < len(call.args) else call.kwargs.get(name, default)
+        for j, (name, default) in enumerate(names)
+    ]
+
+
+FUNCTIONS: dict[Any, Callable[[Any, Any], Tensor | None]] = {
+    F.linear: _linear,
+    torch.matmul: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    torch.mm: _matmul,
+    Tensor.mm: _matmul,
+    torch.addmm: _addmm,
+    F.conv1d: _convolution(1),
+    F.conv2d: _convolution(2),
+    F.conv3d: _convolution(3),
+    F.layer_norm: _layer_norm,
+    F.rms_norm: _rms_norm,
+    F.group_norm: _group_norm,
+    F.embedding: _embedding,
+    Tensor.__getitem__: _row_of,
+}

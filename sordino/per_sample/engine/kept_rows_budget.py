@@ -1,0 +1,45 @@
+"""How much a batch's kept rows may take, all layers together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.engine.recorded_use import Use
+from sordino.per_sample.formulas.gradient_part import Part, measured
+
+_ROWS = 1.25
+"""Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
+_MOST = 1 << 26
+"""Bytes of them: more are fresh memory every time, whose page faults cost what a second product does."""
+
+
+class KeepBudget:
+    """Measures parts, and counts the rows they keep against one allowance for the whole model."""
+
+    __slots__ = ("_held", "options")
+
+    def __init__(self, options: PerformanceOptions, held: int | None = None) -> None:
+        """Take the options, and the bytes of what is held, if the allowance is to follow from them."""
+        self.options, self._held = options, held
+
+    @classmethod
+    def holding(cls, options: PerformanceOptions, uses: Sequence[Use]) -> KeepBudget:
+        """The allowance given, or one in proportion to what the batch takes anyway, and no more than stays warm."""
+        if options.keep_bytes is None:
+            return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in uses]))
+        return cls(options)
+
+    def measure(self, part: Part) -> Tensor:
+        """‖g_i‖², (B,)."""
+        if self._held is not None:
+            self.options, self._held = replace(self.options, keep_bytes=min(_MOST, int(_ROWS * self._held))), None
+        squared = measured(part, self.options)
+        kept = getattr(part, "kept", None)
+        if kept is not None:
+            left = max(0, (self.options.keep_bytes or 0) - kept.nbytes)
+            self.options = replace(self.options, keep_bytes=left)
+        return squared

@@ -1,0 +1,270 @@
+"""What to do with each module of a model, found once and kept for as long as model and loss stay the same.
+
+A plan is made anew when a module or a parameter is added, replaced, frozen or thawed. It holds the trained parameters and
+the modules below the model, so that their identities are not given out again, and no reference to the model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from sordino.per_sample.engine.gradient_buffer import Pool
+from sordino.per_sample.engine.loose_parameters import LooseParameters
+from sordino.per_sample.engine.loss_identity import identity_of
+from sordino.per_sample.engine.sample_layout import Layouts
+from sordino.per_sample.engine.tape import Tape
+from sordino.per_sample.layers.fallback import fallback
+from sordino.per_sample.layers.layer_registry import Rule, rule_for
+from sordino.per_sample.layers.pooling import max_pool, pools_windows
+from sordino.per_sample.layers.sequential import chain, chains
+from sordino.per_sample.model_inventory import Inventory, Mark
+from sordino.per_sample.protocol import LossFn, trainable
+from sordino.refusal import Refusal
+
+_REWRITTEN = ("weight_g", "weight_v", "_orig")
+"""What weight_norm, spectral_norm and pruning by hooks leave in place of a weight."""
+
+
+Lengths = tuple[torch.Size, ...]
+"""The shapes of a batch's tensors, without their samples."""
+
+
+@dataclass
+class Usage:
+    """How often a pass uses each parameter, and whether large layers can be measured during the backward pass."""
+
+    once: frozenset[int] = frozenset()  # columns known to be used once per pass
+    again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
+    early: bool = True  # layers are measured during the backward pass
+
+
+@dataclass
+class Plan:
+    """One model's modules, parameters and what its first batch taught."""
+
+    mark: Mark
+    below: list[nn.Module]  # the model's modules but the model, held so that the mark stays true
+    names: tuple[str, ...]
+    parameters: list[nn.Parameter]  # of those names
+    columns: dict[int, int]  # id of a parameter -> its column
+    trainable: frozenset[int]  # the same ids
+    rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
+    pools: tuple[int, ...]  # positions of layers that pool windows
+    loose: bool  # some parameters belong to no layer
+    has_convolutions: bool
+    followed: bool = False  # the code of layers without a rule is followed operation by operation
+    mapped: frozenset[int] = frozenset()  # positions of those that are run as a whole, one sample at a time
+    layouts: Layouts | None = None
+    by_length: dict[Lengths, Layouts] = field(default_factory=dict)  # where samples are folded into rows
+    trusted: bool = False  # compared with autograd on samples whose gradients were finite
+    channels_last: bool = False
+    two_pass: bool = False  # the model checkpoints activations
+    usage: Usage = field(default_factory=Usage)
+    usages: dict[Lengths, Usage] = field(
+        default_factory=dict
+    )  # by the shapes of a batch, where rounding must follow them
+    sample_bytes: int = 0
+    held_bytes: int = 0  # of it, what is there at the end of a backward pass
+    pool: Pool = field(default_factory=Pool)
+    _ones: Tensor | None = None
+
+    def follow_shapes(self, lengths: Lengths) -> None:
+        """Makes what is known of the model's usage a function of a batch's shapes, whatever batches came before it.
+
+        A layer that is measured during the backward pass rounds otherwise than one that is measured after it. Processes
+        that meet batches in another order must not differ in that. So every kind of batch begins with the belief that
+        each parameter is used once; a pass that finds it wrong is made again, and the next of its kind knows.
+        """
+        found = self.usages.get(lengths)
+        if found is None:
+            found = self.usages[lengths] = Usage(once=frozenset(range(len(self.parameters))))
+        self.usage = found
+
+    def ones(self, losses: Tensor) -> Tensor:
+        """The gradient of the sum at each of the losses: that of the last batch, if it fits and nobody wrote to it."""
+        held = self._ones
+        fits = held is not None and held.shape == losses.shape and held.dtype is losses.dtype
+        if held is None or not fits or held.device != losses.device or held._version:
+            held = self._ones = torch.ones_like(losses, requires_grad=False)
+        return held
+
+
+class Plans:
+    """The plans of one backend, for each model by loss, mode and kind of input: another may use the layers otherwise."""
+
+    _MOST = 16  # ways of using one model that are remembered
+
+    def __init__(self) -> None:
+        self._plans: WeakKeyDictionary[nn.Module, dict[Hashable, Plan]] = WeakKeyDictionary()
+
+    def find(self, inventory: Inventory, loss_fn: LossFn, inputs: list[Tensor]) -> Plan:
+        """The plan for this way of using the model, made anew if the model is not what it was."""
+        model = inventory.model
+        way = identity_of(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
+        plans = self._plans.get(model)
+        plan = None if plans is None else plans.get(way)
+        if plan is None or plan.mark != inventory.mark:
+            plans = self._plans.setdefault(model, {})
+            plan = new_plan(inventory)
+            plans.pop(way, None)
+            plans[way] = plan
+            for old in list(plans)[: -self._MOST]:
+                del plans[old]
+        return plan
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """The most a sample took in any way the model was used, 0 if it was not."""
+        return max((plan.sample_bytes for plan in self._plans.get(model, {}).values()), default=0)
+
+    def held_bytes(self, model: nn.Module) -> int:
+        """What norms and sum want of it, or 0."""
+        return max((plan.held_bytes for plan in self._plans.get(model, {}).values()), default=0)
+
+    def forget(self) -> None:
+        """Look at every model again on its next batch."""
+        self._plans.clear()
+
+
+def new_plan(inventory: Inventory) -> Plan:
+    """A plan in which nothing is known yet of the layers' inputs."""
+    model = inventory.model
+    parameters = trainable(model)
+    rules: list[tuple[int, str, Rule]] = []
+    pools: list[int] = []
+    loose, convolutions, done = False, False, set[int]()
+    for position, (name, module) in enumerate(model.named_modules()):
+        compiled = getattr(module, "_compiled_call_impl", None) is not None  # by module.compile()
+        if compiled or isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
+            raise Refusal(
+                f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can be seen; "
+                "pass the model as it was before torch.compile or torch.jit"
+            )
+        if id(module) in done:
+            continue
+        if pools_windows(module):
+            pools.append(position)
+        if not any(p.requires_grad for p in module.parameters()):
+            continue
+        if chains(module):
+            rules.append((position, name, chain))  # its layers have their own rules too, for passes on which it is none
+            continue
+        own = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
+        found = None if is_parametrized(module) else rule_for(module)
+        if found is not None:
+            if any(key.endswith(_REWRITTEN) for key in own):
+                raise Refusal(
+                    f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that is a "
+                    "parameter; use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions"
+                )
+            rules.append((position, name, found))
+            convolutions = convolutions or isinstance(module, nn.Conv2d)
+            continue
+        below = [m for m in module.modules() if m is not module]
+        alone = is_parametrized(module) or not any(
+            p.requires_grad for m in below for p in m._parameters.values() if p is not None
+        )
+        if own or is_parametrized(module):
+            if alone:
+                rules.append((position, name, fallback))
+                done.update(id(m) for m in below)
+            else:
+                loose = True
+    columns = {id(p): column for column, p in enumerate(parameters.values())}
+    return Plan(
+        inventory.mark,
+        inventory.modules[1:],
+        tuple(parameters),
+        list(parameters.values()),
+        columns,
+        frozenset(columns),
+        tuple(rules),
+        tuple(pools),
+        loose,
+        convolutions,
+    )
+
+
+class Installed:
+    """Inside, a model's layers are run by their rules; they are put back as found whatever happens."""
+
+    __slots__ = ("_before", "_everywhere", "_modules", "_plan", "_tape")
+
+    def __init__(self, plan: Plan, modules: list[nn.Module], tape: Tape) -> None:
+        self._plan, self._modules, self._tape = plan, modules, tape
+        self._before: list[tuple[nn.Module, Any]] = []
+        self._everywhere: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> None:
+        plan, tape = self._plan, self._tape
+        # What follows operations is made where some are followed, and in a pass for shapes, which asks what it saw.
+        follows = plan.loose or plan.followed or tape.shapes_only
+        tape.follower = loose = LooseParameters(tape) if follows else None
+        try:
+            self._install(loose)
+            if loose is not None and plan.loose:
+                self._everywhere = loose.everywhere()
+                self._everywhere.__enter__()
+        except BaseException:
+            self._put_back()
+            raise
+
+    def _install(self, loose: LooseParameters | None) -> None:
+        plan, tape, places = self._plan, self._tape, dict[int, tuple[int, Rule]]()
+        tape.rules = places
+        for position, name, rule in plan.rules:
+            module = self._modules[position]
+            places[id(module)] = position, rule
+            own = module.__dict__
+            self._before.append((module, own.get("forward")))
+            original = module.forward
+            if rule is not fallback or position in plan.mapped:
+                own["forward"] = partial(_forward, tape, position, name, module, rule, original)
+            elif loose is not None and plan.followed:
+                own["forward"] = partial(_followed, tape, loose, position, name, original)
+        for position in plan.pools:
+            module = self._modules[position]
+            if "forward" not in module.__dict__:
+                self._before.append((module, None))
+                module.__dict__["forward"] = partial(max_pool, tape, module, module.forward)
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            if self._everywhere is not None:
+                self._everywhere.__exit__(*error)
+        finally:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        for module, forward in self._before:
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = forward
+
+
+def _forward(
+    tape: Tape, position: int, name: str, module: nn.Module, rule: Rule, original: Rule, *args: Any, **kwargs: Any
+) -> Any:
+    return tape.run(position, name, module, rule, original, args, kwargs)
+
+
+def _followed(
+    tape: Tape, loose: LooseParameters, position: int, name: str, original: Rule, *args: Any, **kwargs: Any
+) -> Any:
+    if tape.idle or tape.index != -1 or not torch.is_grad_enabled():
+        return original(*args, **kwargs)
+    outer, tape.name = tape.name, name
+    try:
+        with loose.following(position):
+            return original(*args, **kwargs)
+    finally:
+        tape.name = outer

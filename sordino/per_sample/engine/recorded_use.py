@@ -1,0 +1,66 @@
+"""One use of trainable parameters in a forward pass: what was kept of it, and what it gives once its gradient is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from sordino.per_sample.formulas.compound_parts import SeveralRows
+from sordino.per_sample.formulas.gradient_part import Part, Rows, lift
+from sordino.per_sample.formulas.parameter_product import ParameterProduct
+from sordino.refusal import Refusal
+
+Parts = Callable[[tuple[Tensor, ...], Tensor], Mapping[Tensor, Part | Tensor]]
+"""From what a rule saved and the gradient at its output to one entry per parameter."""
+
+
+@dataclass(slots=True)
+class Use:
+    """One recorded use."""
+
+    name: str
+    edge: GradientEdge
+    saved: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+    parts: Parts
+    rows: int  # of the gradient, for each sample
+    bytes: int = 0  # of the output
+    inside: bool = False  # its input depends on another recorded layer
+    output: Tensor | None = None
+    version: int = 0
+    product: ParameterProduct | None = None
+
+    def inner(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
+        """⟨g_i, θ⟩ for the parameters of this use, (B,), from its output; empty where the output is not what it was."""
+        if self.product is None or self.output is None or self.output._version != self.version:
+            return {}  # not held, or an in-place operation came after
+        largest, *rest = [p for p in self.product.of if p is not None]
+        if not all(p in parts for p in (largest, *rest)):  # a frozen one contributes to the output too
+            return {}
+        found = {p: parts[p].dot(p.detach()).double() for p in rest}
+        whole = self.product.rows(g, self.output).double()
+        whole = whole if self.rows == 1 else whole.view(-1, self.rows).sum(1)
+        found[largest] = whole - sum(found.values())
+        return found
+
+    def resolve(self, g: Tensor) -> dict[Tensor, Part]:
+        """The parts, once the gradient at the output is known."""
+        for tensor, version in zip(self.saved, self.versions, strict=True):
+            if tensor._version != version:
+                raise Refusal(
+                    f"layer '{self.name}': its input was changed in place after the layer had read it; "
+                    "need the value it computed with; use the out-of-place operation (x = x + y, not x += y)"
+                )
+        return as_parts(self.parts(self.saved, g), self.rows)
+
+
+def as_parts(found: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
+    """Tensors become parts; where a sample has several rows they are added up."""
+    parts: dict[Tensor, Part] = {}
+    for p, part in found.items():
+        plain: Part = Rows(lift(part)) if isinstance(part, Tensor) else part
+        parts[p] = plain if rows == 1 else SeveralRows(plain, rows)
+    return parts

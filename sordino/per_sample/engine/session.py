@@ -1,0 +1,138 @@
+"""One use of the engine: a model and a loss, what is known of them, and the pass that runs them on a batch.
+
+A backend opens a session for every batch. What a session learns stays in its plan, which the backend keeps for this
+model, loss, mode and kind of input; what it measures stays in the workspace, which is the backend's too. Nothing is known
+to the process as a whole: two runs in one process share nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample.batch_structure import losses, size
+from sordino.per_sample.engine.autograd_graph import one_loss_each, recorded_only
+from sordino.per_sample.engine.batch_result import Inner, Result
+from sordino.per_sample.engine.kept_rows_budget import KeepBudget
+from sordino.per_sample.engine.module_plan import Installed, new_plan
+from sordino.per_sample.engine.pruned_backward import UsedDifferently, backward_pass
+from sordino.per_sample.engine.tape import Mode, Tape
+from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
+from sordino.rng.global_generators import TorchState
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.engine_options import PerformanceOptions
+    from sordino.per_sample.engine.module_plan import Plan
+    from sordino.per_sample.engine.sample_layout import Layouts
+    from sordino.per_sample.formulas.workspace import Workspace
+    from sordino.per_sample.protocol import LossFn
+
+
+class Session:
+    """A model, its modules, a loss, their plan, and the options and workspace of the backend."""
+
+    __slots__ = ("loss_fn", "model", "modules", "options", "plan", "workspace")
+
+    def __init__(
+        self, inventory: Inventory, loss_fn: LossFn, plan: Plan, options: PerformanceOptions, workspace: Workspace
+    ) -> None:
+        self.model: nn.Module = inventory.model
+        self.modules = inventory.modules
+        self.loss_fn = loss_fn
+        self.plan = plan
+        self.options = options
+        self.workspace = workspace
+
+    def on(self, model: nn.Module) -> Session:
+        """The same for another model, of which nothing is known yet."""
+        inventory = Inventory(model)
+        return Session(inventory, self.loss_fn, new_plan(inventory), self.options, self.workspace)
+
+    def cuda_devices(self) -> list[int]:
+        """The devices of the model that have generators of their own."""
+        devices = {p.device for p in self.model.parameters()}
+        return sorted({device.index for device in devices if device.type == "cuda" and device.index is not None})
+
+    def generators(self) -> TorchState:
+        """Where torch's generators stand, for a pass that may have to be made again."""
+        return TorchState.now(self.cuda_devices() if self.plan.parameters[0].is_cuda else ())
+
+    def vectors_kept(self) -> AbstractContextManager[None]:
+        """Inside, passes leave the vectors of spectral normalisations as they were: one that is run again is the same."""
+        return left_unmoved(vectors_of(self.modules))
+
+    def losses(self, batch: Any, b: int) -> Tensor:
+        """One loss for each of the b samples of a batch, (B,)."""
+        return one_loss_each(losses(self.loss_fn, self.model, batch), b)
+
+    def recording(self, tape: Tape) -> AbstractContextManager[None]:
+        """Inside, the layers run by their rules, which record every use of a parameter on the tape."""
+        return Installed(self.plan, self.modules, tape)
+
+    def tape(
+        self,
+        b: int,
+        mode: Mode,
+        layouts: Layouts | None = None,
+        *,
+        outputs: bool = False,
+    ) -> Tape:
+        """A tape for one pass over b samples, by the plan's layouts if none are given."""
+        plan = self.plan
+        known = plan.layouts or {} if layouts is None else layouts
+        return Tape(b, mode, plan.trainable, self.workspace, known, plan.channels_last, outputs)
+
+    def nothing(self, losses: Tensor, inner: Inner | None = None) -> Result:
+        """The result where no parameter was used."""
+        plan = self.plan
+        parts, budget = [None] * len(plan.parameters), KeepBudget(self.options)
+        return Result(losses, parts, plan.names, plan.parameters, budget, plan.pool, inner)
+
+    def run(
+        self,
+        batch: Any,
+        scale: Tensor | None = None,
+        *,
+        products: bool = False,
+        b: int | None = None,
+        began: TorchState | None = None,
+    ) -> Result:
+        """Forward and pruned backward pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too.
+
+        `began`: where the generators stand, if that is known.
+        """
+        plan, options = self.plan, self.options
+        b = size(batch) if b is None else b
+        began = began or self.generators()
+        tape = self.tape(b, Mode.KEEP, outputs=products)
+        recorded = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(True)  # `torch.enable_grad`, at a third of the price
+        try:
+            with Installed(plan, self.modules, tape):
+                losses = self.losses(batch, b)
+        finally:
+            torch._C._set_grad_enabled(recorded)
+        inner = Inner([None] * len(plan.parameters)) if products else None
+        if not losses.requires_grad:
+            return self.nothing(losses.detach(), inner)
+        nodes = recorded_only(losses, plan.columns, plan.names)
+        uses = [use for use in tape.uses if use.edge.node in nodes]
+        tape.uses.clear()  # rules hold the tape: without this, inputs would live until the next garbage collection
+        if not uses:
+            return self.nothing(losses.detach(), inner)
+        if not plan.sample_bytes:
+            plan.sample_bytes = max(1, sum(use.bytes + sum(t.nbytes for t in use.saved) for use in uses) // b)
+        upstream = plan.ones(losses) if scale is None else scale.to(losses)
+        try:
+            found = backward_pass(plan, uses, losses, upstream, options, inner)
+        except UsedDifferently:  # the plan knows it now
+            began.put_back()
+            return self.run(batch, scale, products=products, b=b, began=began)
+        squares = found.squares if found.measured else None
+        return Result(
+            losses.detach(), found.parts, plan.names, plan.parameters, found.budget, plan.pool, inner, squares
+        )

@@ -1,0 +1,262 @@
+"""Where a tensor shared by all samples meets a batch: one function call, recorded.
+
+    x + f(θ)                  becomes  x + copies,  copies_i = f(θ);   g_i(θ) = Jfᵀ · (gradient at copies_i)
+    linear(x, f(θ)), conv, …  is a layer whose weight is f(θ);         g_i(θ) = Jfᵀ · (the layer's rows)
+    any other function        runs under vmap, one sample and one copy at a time
+
+What vmap cannot do is left to autograd, and refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from sordino.per_sample.engine.functional_layers import FUNCTIONS
+from sordino.per_sample.engine.recorded_use import as_parts
+from sordino.per_sample.engine.sample_layout import ODD, Layout
+from sordino.per_sample.engine.tape import Tape
+from sordino.per_sample.formulas.compound_parts import joined
+from sordino.per_sample.formulas.gradient_part import Part, lift
+from sordino.per_sample.formulas.pulled_back import PulledBack, pulled
+
+_SIGNS = ("add", "sub", "mul", "truediv")
+_FORMULAS = ("add", "sub", "mul", "div", "true_divide", "multiply", "subtract", "divide", "pow", "where", "lerp")
+_POINTWISE: frozenset[Any] = (
+    frozenset(getattr(owner, name) for owner in (torch, Tensor) for name in (*_FORMULAS, "maximum", "minimum"))
+    | frozenset(getattr(Tensor, f"__{side}{name}__") for name in _SIGNS for side in ("", "r"))
+    | frozenset((Tensor.__pow__, torch.addcmul, torch.addcdiv))
+)
+_WRITING = frozenset(getattr(Tensor, f"__i{name}__") for name in _SIGNS) | frozenset(
+    (Tensor.add_, Tensor.sub_, Tensor.mul_, Tensor.div_)
+)
+_TILING = frozenset((Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to, Tensor.broadcast_to))
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A tensor computed from parameters alone, and those parameters."""
+
+    tensor: Tensor
+    of: tuple[nn.Parameter, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Is it a parameter itself?"""
+        return self.of[0] is self.tensor
+
+    def entries(self, found: Part | Tensor) -> dict[Tensor, Part | Tensor]:
+        """From its own gradients per sample to those of the parameters."""
+        if self.plain:
+            return {self.of[0]: found}
+        if isinstance(found, Tensor):
+            return {p: lift(t) for p, t in pulled(self.tensor, self.of, lift(found)).items()}
+        return {p: PulledBack(found, self.tensor, p) for p in self.of}
+
+
+@dataclass(frozen=True)
+class Given:
+    """A call: its function and arguments, which of them are shared, and where the others have their samples."""
+
+    func: Any
+    args: Any
+    kwargs: Any
+    find: Callable[[Any], Shared | None]
+    layouts: Mapping[int, Layout | None]  # by identity, of the tensors that are not shared
+
+    def run(self) -> Any:
+        """As it is."""
+        return self.func(*self.args, **self.kwargs)
+
+    def run_with(self, change: Callable[[Any], Any]) -> Any:
+        """With some of the arguments changed."""
+        return self.func(*tree_map(change, self.args), **tree_map(change, self.kwargs))
+
+
+def meet(tape: Tape, given: Given, made: Sequence[Layout | None]) -> Any:
+    """The function's value, with the use recorded; as it is where that cannot be."""
+    if ODD in made or ODD in given.layouts.values():
+        return given.run()  # stays in the graph, and is refused
+    func, where = given.func, made[0]
+    if func in _TILING and where is not None:
+        return _tiled(tape, given, where)
+    if where is not None and (func in _POINTWISE or func in _WRITING or func is _ATTENTION):
+        return _pointwise(tape, given, where)
+    if func is Tensor.__setitem__ and where is not None:
+        return _assigned(tape, given, where)
+    layer = FUNCTIONS.get(func)
+    if layer is not None:
+        found = layer(_Recorder(tape, given), given)
+        if found is not None:
+            return found
+    return given.run() if _untouched(func, given.kwargs) else _mapped(tape, given, made)
+
+
+def _tiled(tape: Tape, given: Given, where: Layout) -> Tensor:
+    """`p.expand(B, …)`, `p.repeat(B, 1)`: the copies themselves."""
+    out: Tensor = given.run()
+    source = given.find(given.args[0])
+    if source is None:  # `x.expand_as(p)`
+        return out
+    dim, rows, size = where.dim, where.rows, tape.size
+    before = [1] * (out.dim() - source.tensor.dim()) + list(source.tensor.shape)
+    rest = [(b, a) for j, (b, a) in enumerate(zip(before, out.shape, strict=True)) if j != dim]
+    if before[dim] not in (1, rows) or out.shape[dim] != size * rows or any(b not in (1, a) for b, a in rest):
+        return out
+    tall = source.tensor.detach().requires_grad_().view(before)
+    shape = [*out.shape[:dim], size, rows, *out.shape[dim + 1 :]]
+    copies = tall.unsqueeze(dim).expand(shape).reshape(out.shape)
+    stretched = [j + 1 for j, (b, a) in enumerate(zip(before, out.shape, strict=True)) if b == 1 and a > 1 and j != dim]
+
+    if before[dim] == 1 and rows > 1:
+        stretched.append(dim + 1)
+
+    def summed(g: Tensor) -> Tensor:
+        each = g.unflatten(dim, (size, rows)).movedim(dim, 0)
+        each = each.sum(stretched, keepdim=True) if stretched else each
+        rows_of_each: Tensor = each.reshape(size, *source.tensor.shape)
+        return rows_of_each
+
+    return _record(tape, copies.clone() if copies._is_view() else copies, source, summed)
+
+
+def _pointwise(tape: Tape, given: Given, where: Layout) -> Any:
+    """A copy per sample takes part in place of each shared tensor that is the same along the samples' dimension."""
+    func = given.func
+    if func in _WRITING and given.find(given.args[0]) is not None:
+        return given.run()
+    if func is _ATTENTION and any(given.find(t) is not None for t in given.args[:3]):
+        return _mapped(tape, given, (where,))
+    ranks = max(t.dim() for t in tree_flatten((given.args, given.kwargs))[0] if isinstance(t, Tensor))
+    return given.run_with(_copier(tape, given, where, ranks))
+
+
+def _assigned(tape: Tape, given: Given, where: Layout) -> None:
+    """`x[:, 0] = p`, where each sample gets a copy of its own."""
+    x, index, value = given.args
+    if given.find(x) is not None:
+        given.run()
+    else:
+        given.func(x, index, _copier(tape, given, where, x[index].dim())(value))
+
+
+def _copier(tape: Tape, given: Given, where: Layout, ranks: int) -> Callable[[Any], Any]:
+    """From what is shared to a copy per sample, to take part in tensors of so many dimensions."""
+    dim, rows, size = where.dim, where.rows, tape.size
+
+    def copied(leaf: Any) -> Any:
+        source = given.find(leaf)
+        if source is None:
+            return leaf
+        shape = [1] * (ranks - leaf.dim()) + list(leaf.shape)
+        if shape[dim] != 1:
+            return leaf  # stays in the graph, and is refused
+        tall = source.tensor.detach().requires_grad_().view(shape)
+        shape[dim] = size
+        if rows == 1:
+            copies = tall.expand(shape).clone()
+            return _record(tape, copies, source, lambda g: g.movedim(dim, 0).reshape(size, *leaf.shape))
+        copies = tall.expand(shape).repeat_interleave(rows, dim)
+
+        def summed(g: Tensor) -> Tensor:
+            each: Tensor = g.unflatten(dim, (size, rows)).sum(dim + 1).movedim(dim, 0)
+            return each.reshape(size, *leaf.shape)
+
+        return _record(tape, copies, source, summed)
+
+    return copied
+
+
+def _mapped(tape: Tape, given: Given, made: Sequence[Layout | None]) -> Any:
+    """Any function of shared tensors and a batch: one copy of the shared ones for each sample, under vmap."""
+    size = tape.size
+    if all(layout is None for layout in given.layouts.values()):
+        return given.run()  # stays in the graph, and is refused
+    leaves, spec = tree_flatten((given.args, given.kwargs))
+    places, mine = [], list[Tensor]()
+    for j, leaf in enumerate(leaves):
+        source, layout = given.find(leaf), given.layouts.get(id(leaf))
+        if source is not None:
+            copies = source.tensor.detach().requires_grad_().expand(size, *source.tensor.shape).clone()
+            mine.append(_record(tape, copies, source, lambda g: g))
+        elif layout is not None:  # the dimension stays, with one sample's rows
+            mine.append(leaf.unflatten(layout.dim, (size, layout.rows)).movedim(layout.dim, 0))
+        else:
+            continue
+        places.append(j)
+    structure: list[Any] = []
+
+    def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+        own = list(leaves)
+        for j, tensor in zip(places, tensors, strict=True):
+            own[j] = tensor
+        both: Any = tree_unflatten(own, spec)
+        values, shape = tree_flatten(given.func(*both[0], **both[1]))
+        structure[:] = [shape]
+        return tuple(values)
+
+    try:
+        with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            out = torch.func.vmap(one, in_dims=0, randomness="different")(*mine)
+        joined = [
+            t if layout is None else t.movedim(0, layout.dim).flatten(layout.dim, layout.dim + 1)
+            for t, layout in zip(out, made, strict=True)
+        ]
+        return tree_unflatten(joined, structure[0])
+    except (RuntimeError, ValueError, IndexError, AttributeError, TypeError):
+        return given.run()  # stays in the graph, and is refused
+
+
+def _record(tape: Tape, copies: Tensor, source: Shared, rows: Callable[[Tensor], Tensor]) -> Tensor:
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        return source.entries(lift(rows(g)))  # (B, *shape of the shared tensor)
+
+    found: Tensor = tape.record(copies, (), parts, rows=1)
+    return found
+
+
+class _Recorder:
+    """The tape, for a layer whose weights may be functions of parameters."""
+
+    def __init__(self, tape: Tape, given: Given) -> None:
+        self._tape, self._given = tape, given
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def wants(self, weight: Tensor | None) -> bool:
+        """Everything shared is wanted."""
+        return weight is not None and self._given.find(weight) is not None
+
+    def record(self, y: Tensor, saved: tuple[Tensor, ...], parts: Any, *, rows: int = 1, product: Any = None) -> Tensor:
+        """As the tape does it, with the weights' gradients pulled back to their parameters."""
+
+        def entries(held: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+            found: dict[Tensor, Part | Tensor] = {}
+            for weight, part in parts(held, g).items():
+                source = self._given.find(weight)
+                assert source is not None, "only what is wanted is found"
+                for p, own in source.entries(part).items():
+                    found[p] = joined([each[p] for each in map(as_parts, (found, {p: own})) if p in each])
+            return found
+
+        plain = all(s.plain for t in self._weights() if (s := self._given.find(t)) is not None)
+        return self._tape.record(y, saved, entries, rows=rows, product=product if plain else None)
+
+    def _weights(self) -> list[Any]:
+        return tree_flatten((self._given.args, self._given.kwargs))[0]
+
+
+def _untouched(func: Any, kwargs: Any) -> bool:
+    """Functions that vmap must not see: they write, or ask for no value."""
+    name = getattr(func, "__name__", "")
+    writes = "out" in kwargs or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    return writes or name in ("__get__", "__set__")

@@ -1,0 +1,155 @@
+"""Two passes in place of memory: each layer's (a, g) is used when the backward pass reaches it, and dropped.
+
+The first pass measures, the second sums; between them nothing is kept but the norms, so activation checkpointing
+saves what it is meant to save. Both passes start from the same random state, torch's, numpy's and python's, and compute
+the same tensors, so the norms are those of what is summed. Parameters used more than once wait for their last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
+
+from sordino.per_sample.batch_structure import size
+from sordino.per_sample.engine.autograd_graph import recorded_only
+from sordino.per_sample.engine.batch_result import room_for_sum
+from sordino.per_sample.engine.recorded_use import Use
+from sordino.per_sample.engine.session import Session
+from sordino.per_sample.engine.tape import Mode
+from sordino.per_sample.formulas.compound_parts import Several, joined
+from sordino.per_sample.formulas.gradient_part import NEVER, Part, full_precision, measured, raised
+from sordino.per_sample.protocol import Norms
+from sordino.refusal import Refusal
+from sordino.release.vectors import Grads, accumulation_dtype
+from sordino.rng.global_generators import GlobalState, left_as_they_were
+
+_OUTSIDE = (
+    "a checkpointed part of the model uses parameters outside their layer, and cannot be followed when it runs again; need "
+    "a part whose parameters belong to layers; switch activation checkpointing off and give draws(physical_batch=…) a "
+    "smaller number, or use Loop(): backend=sordino.per_sample.Loop()"
+)
+
+Take = Callable[[int, Part], None]
+"""What to do with a part: its column, and the part."""
+
+
+class TwoPassResult:
+    """A `PerSample` that runs the model again for every question but the first."""
+
+    def __init__(self, session: Session, batch: Any, scale: Tensor | None, products: bool) -> None:
+        """Run the first pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
+        self._session, self._batch, self._scale = session, batch, scale
+        parameters, b = session.plan.parameters, size(batch)
+        self._begun = GlobalState.now(session.cuda_devices())
+        self.inner: Tensor | None = None  # ⟨g_i, θ⟩
+        if products:
+            self.inner = torch.zeros(b, len(parameters), dtype=torch.float64, device=parameters[0].device)
+        self.losses, squared = self._measured(b)
+        self._norms = Norms(squared, session.plan.names)
+
+    def _measured(self, b: int) -> tuple[Tensor, Tensor]:
+        """The losses, and squared norms (B, P)."""
+        plan = self._session.plan
+        options = replace(self._session.options, keep_bytes=NEVER)  # the second pass sums what it computes, no rows
+        columns = [p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) for p in plan.parameters]
+        waiting: dict[int, list[Part]] = {}
+        uses: dict[int, int] = {}
+
+        def measure(column: int, part: Part) -> None:
+            uses[column] = uses.get(column, 0) + 1
+            if self.inner is not None:
+                self.inner[:, column] += part.dot(plan.parameters[column].detach())
+            if column in plan.usage.once:
+                columns[column] = measured(part, options)
+            else:  # the norm of a sum has cross terms: wait for all uses
+                waiting.setdefault(column, []).append(part)
+
+        losses = self._pass(measure)
+        once = frozenset(column for column, n in uses.items() if n == 1)
+        wrong, plan.usage.once = plan.usage.once - once, once
+        if any(uses.get(column, 0) > 1 for column in wrong):  # measured as if used once: measure again
+            uses.clear()
+            waiting.clear()
+            if self.inner is not None:
+                self.inner.zero_()
+            self._again(measure)
+        with torch.no_grad(), full_precision(losses.device):
+            for column, parts in waiting.items():
+                separate = Several(tuple(parts)).uncancelled(options)  # the second pass adds them one by one
+                columns[column] = raised(joined(parts).squared(options), separate)
+        return losses, torch.stack(columns, 1)
+
+    def norms(self) -> Norms:
+        """From the first pass."""
+        return self._norms
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """Another pass."""
+        found, names = torch.zeros_like(self._norms.squared), self._norms.names
+
+        def take(column: int, part: Part) -> None:
+            if names[column] in u:
+                found[:, column] += part.dot(u[names[column]].detach())
+
+        self._again(take)
+        return found
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """The second pass."""
+        plan, total = self._session.plan, into
+        if total is None:
+            total = room_for_sum(plan.names, plan.parameters, plan.pool)
+            torch._foreach_zero_(list(total.values()))
+        room = total
+        finite = self._norms.squared.isfinite().all(dim=1)
+        whole = finite.is_cpu and bool(finite.all())  # a device is not waited for
+
+        def take(column: int, part: Part) -> None:
+            w = weights[:, column if weights.shape[1] > 1 else 0]
+            kept = part if whole else part.without((w == 0) & ~finite)
+            kept.add_to(room[plan.names[column]], w)
+
+        self._again(take)
+        return total
+
+    def _again(self, take: Take) -> None:
+        """A pass that draws what the first drew, and leaves the generators as it found them."""
+        with left_as_they_were(self._session.cuda_devices()):
+            self._begun.put_back()
+            self._pass(take)
+
+    def _pass(self, take: Take) -> Tensor:
+        session, plan = self._session, self._session.plan
+        tape = session.tape(size(self._batch), Mode.HAND_OVER)
+
+        def sink(use: Use, g: Tensor) -> None:
+            tape.idle = True
+            try:
+                with torch.no_grad(), full_precision(g.device):
+                    for p, part in use.resolve(g).items():
+                        take(plan.columns[id(p)], part)
+            finally:
+                tape.idle = False
+
+        tape.sink = sink
+        with session.recording(tape), session.vectors_kept(), torch.enable_grad():
+            losses = session.losses(self._batch, tape.size)
+            tape.closed = True
+            if losses.requires_grad:
+                recorded_only(losses, plan.columns, plan.names)
+                upstream = torch.ones_like(losses) if self._scale is None else self._scale.to(losses)
+                try:  # unused: no recorded layer at all
+                    torch.autograd.grad(losses, [tape.path], upstream, allow_unused=True)
+                except CheckpointError as error:
+                    raise Refusal(_OUTSIDE) from error
+        return losses.detach()
+
+
+def two_passes(session: Session, batch: Any, scale: Tensor | None = None, *, products: bool = False) -> TwoPassResult:
+    """The first pass, and the means for the second."""
+    return TwoPassResult(session, batch, scale, products)

@@ -1,0 +1,180 @@
+"""Where the layers of a model have their samples: found on its first batch.
+
+Sizes lie: with 128 tokens and 128 samples, position ids look like a batch. So the model runs on two and on three
+samples, and the dimension that changed is the one that counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from sordino.per_sample.batch_structure import take
+from sordino.per_sample.engine.autograd_graph import reachable, refuse_reentrant, still_there
+from sordino.per_sample.engine.sample_layout import ODD, Layout, Layouts, Meeting
+from sordino.per_sample.engine.session import Session
+from sordino.per_sample.engine.tape import Mode
+from sordino.per_sample.first_batch.find_shared_tensors import met
+from sordino.per_sample.first_batch.second_order import SecondOrder
+from sordino.per_sample.layers.fallback import fallback
+from sordino.refusal import Refusal
+from sordino.rng.global_generators import GlobalState, left_as_they_were, seed_all
+from sordino.rng.shape_independent import Steady
+
+FEW, MORE = 2, 3
+"""Samples in the two runs that are compared."""
+
+_SEEDS = 8
+"""Seeds tried at most, where random numbers decide which layers are called."""
+
+_OTHERWISE = (
+    "the model calls other layers on two samples than on three; need a forward pass that does not depend on the "
+    "number of samples; loop over something else, or use Loop()"
+)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What two runs, or several pairs of them, said."""
+
+    layouts: dict[Hashable, Sequence[Layout | Meeting | None]]
+    loose: bool  # a parameter is used outside its layer
+    reordered: frozenset[int]  # layers without a rule in which rows may change their order
+
+    def __or__(self, other: _Looked) -> _Looked:
+        layouts = {**other.layouts, **self.layouts}
+        return _Looked(layouts, self.loose or other.loose, self.reordered | other.reordered)
+
+
+def layouts_of(session: Session, more: Any) -> Layouts:
+    """First the layers; then, if parameters are used outside them, those uses, knowing which layers are shared.
+
+    Layers without a rule have their code followed; those in which that leaves a parameter behind, or rows may change
+    their order, are run as a whole instead, one sample at a time.
+    """
+    plan = session.plan
+    needed = plan.loose
+    while True:
+        plan.loose = plan.followed = False
+        first = _compared(session, more, {})
+        shared = any(layout is None for layouts in first.layouts.values() for layout in layouts)
+        without = frozenset(position for position, _, rule in plan.rules if rule is fallback) - plan.mapped
+        if not (needed or first.loose or shared or without):
+            return first.layouts
+        plan.loose = plan.followed = True
+        found = _compared(session, more, first.layouts)
+        stuck = (found.reordered | _left_behind(session, more, found.layouts)) & without
+        if not stuck:
+            plan.loose = any(isinstance(key, tuple) and key[:2] == (-1, "met") for key in found.layouts)
+            return found.layouts
+        plan.mapped |= stuck
+
+
+def _left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]:
+    """Layers without a rule that own a parameter which is still in the graph."""
+    plan = session.plan
+    tape = session.tape(MORE, Mode.HAND_OVER, layouts)
+    with torch.enable_grad(), left_as_they_were(session.cuda_devices()), session.vectors_kept():
+        seed_all(0, session.cuda_devices())
+        with session.recording(tape):
+            nodes = reachable(session.losses(more, MORE))
+    kept = still_there(nodes, plan.columns)
+    tape.forget()  # no backward pass follows, which would
+    return {
+        position
+        for position, _, rule in plan.rules
+        if rule is fallback and any(id(p) in kept for p in session.modules[position].parameters())
+    }
+
+
+def _compared(session: Session, more: Any, known: Layouts) -> _Looked:
+    """What two runs say.
+
+    Where the model draws at random, draws are steady, so that both runs have the same; and several seeds are tried, until
+    every layer was met: a coin may leave some out.
+    """
+    with left_as_they_were(session.cuda_devices()):
+        found = _two_runs(session, more, known, None)
+        if found is not None:
+            return found
+        wanted = {position for position, _, _ in session.plan.rules}
+        for seed in range(_SEEDS):
+            looked = _two_runs(session, more, known, seed)
+            assert looked is not None, "steady draws are compared whatever is drawn"
+            found = looked if found is None else found | looked
+            if wanted <= {key[0] if isinstance(key, tuple) else key for key in found.layouts}:
+                break
+        assert found is not None, "there is a seed"
+        return found
+
+
+def _two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> _Looked | None:
+    """The same with draws that are steady by a seed; without one, None where something was drawn."""
+    plan, devices = session.plan, session.cuda_devices()
+    names = {position: name for position, name, _ in plan.rules}
+    tapes, loose = [], False
+    for n in (FEW, MORE):
+        tape = session.tape(n, Mode.SHAPES, known)
+        seed_all(seed or 0, devices)
+        began = GlobalState.now(devices)
+        steady = nullcontext() if seed is None else Steady(seed)
+        with (
+            torch.enable_grad(),
+            session.recording(tape),
+            session.vectors_kept(),
+            SecondOrder(tape),
+            steady,
+        ):
+            losses = session.losses(take(more, slice(0, n)), n)
+        if seed is None and not began.same(GlobalState.now(devices)):
+            return None
+        nodes = reachable(losses)
+        refuse_reentrant(nodes)
+        loose = loose or bool(still_there(nodes, plan.columns))
+        tapes.append(tape)
+    few, many = tapes
+    if [key for key, _ in few.shapes] != [key for key, _ in many.shapes]:
+        raise Refusal(_OTHERWISE)
+    found: dict[Hashable, list[Layout | Meeting | None]] = {}
+    for (key, less), (_, more_) in zip(few.shapes, many.shapes, strict=True):
+        if key not in known:
+            found.setdefault(key, []).append(_whole_rows(less, more_, names.get(_position(key), "")))
+    meetings = met(few.follower.events, many.follower.events, partial(layout_between, FEW, MORE))
+    if meetings is None:
+        raise Refusal(_OTHERWISE)
+    reordered = meetings[1] | few.follower.reordered | many.follower.reordered
+    for key, meeting in meetings[0]:
+        found.setdefault(key, []).append(meeting)
+    layouts = {key: each[:1] if len(set(each)) == 1 else each for key, each in found.items()}
+    return _Looked({**known, **layouts}, loose, frozenset(reordered))
+
+
+def _position(key: Hashable) -> Any:
+    return key[0] if isinstance(key, tuple) else key
+
+
+def layout_between(few: int, many: int, less: torch.Size, more: torch.Size) -> Layout | None:
+    """Where the shapes of a tensor for few and for many samples differ; None where they do not."""
+    different = [j for j, (a, b) in enumerate(zip(less, more, strict=False)) if a != b]
+    if len(less) == len(more) and not different:
+        return None
+    dim = different[0] if len(different) == 1 and len(less) == len(more) else -1
+    rows = less[dim] // few if dim >= 0 else 0
+    if dim < 0 or not rows or less[dim] != few * rows or more[dim] != many * rows:
+        return ODD
+    return Layout(dim, rows)
+
+
+def _whole_rows(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
+    layout = layout_between(FEW, MORE, few, many)
+    if layout is ODD:
+        raise Refusal(
+            f"layer '{name}': its input does not grow by whole rows with the number of samples; need one dimension that "
+            "counts samples; do not mix samples inside the model"
+        )
+    return layout

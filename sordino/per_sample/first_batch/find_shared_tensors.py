@@ -1,0 +1,67 @@
+"""Which results of operations on parameters are shared by all samples, and which have samples: two runs read together.
+
+In a run for shapes whatever follows from a parameter may be shared, so all of it is written down. Here the two lists, of
+few and of many samples, are walked side by side: an operation none of whose tensors is shared is no matter; of any other
+the shapes say which of its results has samples, and only results without them are shared from there on. What is left, in
+order, is what a real pass meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from itertools import zip_longest
+
+import torch
+
+from sordino.per_sample.engine.loose_parameters import PARAMETER, Event
+from sordino.per_sample.engine.sample_layout import Layout, Meeting
+
+Between = Callable[[torch.Size, torch.Size], Layout | None]
+
+
+class _Run:
+    """The events of one run, and which tensors are known to be shared."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.events = events
+        self.shared = {PARAMETER}
+        self.reordered: set[int] = set()
+
+    def that_matter(self) -> Iterator[Event]:
+        """Those on something shared; what is, is found on the way."""
+        for event in self.events:
+            if event.reorders and event.takes[0][0] not in self.shared:
+                self.reordered.add(event.leaf)
+            if any(number in self.shared for number, _ in event.takes):
+                yield event
+
+    def others(self, event: Event) -> list[torch.Size]:
+        """The shapes of what an event takes besides."""
+        return [shape for number, shape in event.takes if number not in self.shared]
+
+
+def met(
+    few: list[Event], many: list[Event], between: Between
+) -> tuple[list[tuple[Hashable, Meeting]], set[int]] | None:
+    """By layer and number within a call of it, and in which layers rows may change their order.
+
+    None where the runs do not do the same.
+    """
+    first, second = _Run(few), _Run(many)
+    numbers: dict[int, int] = {}
+    found: list[tuple[Hashable, Meeting]] = []
+    for a, b in zip_longest(first.that_matter(), second.that_matter()):
+        if a is None or b is None or (a.name, a.leaf, len(a.makes)) != (b.name, b.leaf, len(b.makes)):
+            return None
+        taken = first.others(a), second.others(b)
+        if len(taken[0]) != len(taken[1]):
+            return None
+        given = tuple(between(less, more) for less, more in zip(*taken, strict=True))
+        made = tuple(between(less, more) for (_, less), (_, more) in zip(a.makes, b.makes, strict=True))
+        for layout, (here, _), (there, _) in zip(made, a.makes, b.makes, strict=True):
+            if layout is None:
+                first.shared.add(here)
+                second.shared.add(there)
+        number = numbers[a.entry] = numbers.get(a.entry, -1) + 1
+        found.append(((a.leaf, "met", number), Meeting(a.name, given, made)))
+    return found, first.reordered | second.reordered

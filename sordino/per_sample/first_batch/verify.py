@@ -1,0 +1,205 @@
+"""Whether the engine's answers are autograd's: asked on a model's first batch.
+
+Three samples, their losses scaled by 1, 2 and 3 so that even equal samples differ, are measured both ways. Where nothing
+is drawn at random, autograd sees each sample as a batch of its own. A random pass over one sample draws other numbers than
+one over three, so there autograd has the same three samples with the same seed, and each loss is differentiated on that
+one graph.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample.batch_structure import mapped, take
+from sordino.per_sample.engine.session import Session
+from sordino.per_sample.engine.tape import Checkpointed
+from sordino.per_sample.engine.two_pass import two_passes
+from sordino.per_sample.first_batch.find_layouts import MORE, layouts_of
+from sordino.per_sample.first_batch.without_dropout import without_dropout
+from sordino.per_sample.formulas.gradient_part import as_computed
+from sordino.per_sample.protocol import PerSample, trainable
+from sordino.per_sample.row_arithmetic import squared_norms
+from sordino.refusal import Refusal
+from sordino.release.vectors import accumulation_dtype
+from sordino.rng.global_generators import GlobalState, seed_all
+from sordino.rng.named_draws import Drawn, drawn_by
+
+_AGREE = 2e-3
+"""Relative difference allowed in float32: rounding is far below, a wrong formula far above."""
+_AGREE_LOW = 0.2
+"""The same where layers compute in half precision, whose rounding autograd and the engine place differently."""
+_CONDITIONED = 0.3
+"""Relative difference up to which rounding in an ill-conditioned model is a likely reason."""
+_SEEDS = (0, 1, 2)
+"""Of passes that draw at random."""
+
+_NOTHING = 1e-15
+"""Norms of gradients that are exactly 0 are a little more, because squares that vanish are counted."""
+
+
+def verify(session: Session, more: Any) -> None:
+    """Compares norms and a sum of three samples with autograd's, in training mode without dropout, else in evaluation mode.
+
+    The plan becomes trusted when the comparison has ended well, and not before: a model that was refused once must be
+    compared again. If no sample had a finite gradient nothing was compared, and the next batch will be.
+
+    Raises:
+        Refusal: the two differ by more than rounding explains.
+
+    """
+    worst: tuple[float, str] = (0.0, "")
+    session.plan.trusted, compared = False, False
+    for last in (session.plan.channels_last, False):
+        session.plan.channels_last = last  # a tensor is filled with random numbers in the order of its memory
+        for everything in (False, True):
+            with without_dropout(session.modules, everything=everything), as_computed():
+                worst, drawn, compared = _worst(session, more)
+            if worst[0] <= _tolerance(session.model):
+                session.plan.trusted = compared
+                return
+        if not (last and drawn):
+            break
+    apart = _in_double(session, more)
+    if apart is not None and apart <= _AGREE:
+        session.plan.trusted = compared
+        return
+    if apart is None and worst[0] <= _CONDITIONED:
+        raise Refusal(
+            f"parameter '{worst[1]}': the engine's per-sample gradients and autograd's differ by {worst[0]:.0%}, which may "
+            "be rounding: the model would be ill-conditioned, and it cannot be run in float64 to tell; need gradients that "
+            "float32 can hold; normalise activations, train it with model.double(), or use Loop(): "
+            "backend=sordino.per_sample.Loop()"
+        )
+    raise Refusal(
+        f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model; need "
+        "losses that depend on their own sample only, and layers whose rules are right; look for operations that mix "
+        "samples or fold them into another dimension, and for hand-written rules; Loop() computes it slowly: "
+        "backend=sordino.per_sample.Loop()"
+    )
+
+
+def _worst(session: Session, more: Any) -> tuple[tuple[float, str], bool, bool]:
+    """Returns the largest disagreement, whether the passes are random, and whether any sample could be compared.
+
+    Random passes are compared with several seeds, because coins may leave layers out. Masks of dropout leave no layer out,
+    so one seed is enough where nothing else is drawn.
+    """
+    worst, drawn, compared = _disagreement(session, more, _SEEDS[0])
+    if not drawn or _draws_only_masks(session, more):
+        return worst, drawn, compared
+    for seed in _SEEDS[1:]:
+        another, _, also = _disagreement(session, more, seed)
+        worst, compared = max(worst, another), compared or also
+    return worst, drawn, compared
+
+
+def _draws_only_masks(session: Session, more: Any) -> bool:
+    """Returns whether masks of dropout are all that a pass draws."""
+    with session.vectors_kept():
+        return drawn_by(lambda: session.losses(more, MORE), session.cuda_devices()) is Drawn.MASKS
+
+
+def _in_double(session: Session, more: Any) -> float | None:
+    """The disagreement in float64, on a copy; None where the model or its loss cannot be computed so.
+
+    What a trained classifier is sure of has a gradient p − y that is little but rounding, and autograd on one sample
+    rounds otherwise than on three; so does an ill-conditioned model. A wrong formula is as wrong in float64; rounding is
+    not.
+    """
+    if any(p.dtype == torch.float64 for p in session.model.parameters()):
+        return float("inf")
+    try:
+        twin = copy.deepcopy(session.model).double()
+        wide = mapped(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
+        other = session.on(twin)
+        with without_dropout(other.modules, everything=True), as_computed():
+            other.plan.layouts = layouts_of(other, wide)
+            return _worst(other, wide)[0][0]
+    except Exception:  # the model's or the loss's own, of any kind: they were not made for float64
+        return None
+
+
+def _tolerance(model: nn.Module) -> float:
+    low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    low = low or any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
+    return _AGREE_LOW if low else _AGREE
+
+
+def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool, bool]:
+    """Returns the largest relative difference over parameters and its place; whether anything was drawn at random; and
+    whether any sample's gradient was finite, so that something was compared.
+    """
+    plan, model = session.plan, session.model
+    parameters = trainable(model)
+    some = next(iter(parameters.values()))
+    scale = torch.arange(1.0, 1 + MORE, device=some.device)
+    with session.vectors_kept():
+        grads, drawn = _measured(session, more, scale, seed)
+        norms = grads.norms().squared.double().sqrt()  # (3, P)
+    true, weights = torch.zeros_like(norms), torch.tensor([[1.0], [-0.5], [2.0]], device=some.device)
+    sums = {name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach() for name, p in parameters.items()}
+    compared = False
+    plainly = _on_one_graph if drawn else _one_by_one
+    for i, plain in enumerate(plainly(session, more, scale, seed)):  # one gradient in memory at a time
+        for column, name in enumerate(parameters):
+            if name in plain:
+                true[i, column] = squared_norms(plain[name][None])[0].sqrt()
+        if not bool((true[i].isfinite() & norms[i].isfinite()).all()):
+            true[i], norms[i], weights[i] = 0, 0, 0
+            continue
+        compared = True
+        for name, g in plain.items():
+            sums[name].add_(g, alpha=float(weights[i]))
+    ours = grads.weighted_sum(weights)
+    overall = true.square().sum(1, keepdim=True).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    floor = _tolerance(model) * 0.1 * overall + true
+    worst = (((norms - true).abs() - _NOTHING).clamp(min=0) / floor).max(0).values
+    for column, name in enumerate(parameters):
+        difference = squared_norms((sums[name] - ours[name])[None]).sqrt()[0]
+        worst[column] = torch.maximum(worst[column], difference / floor[:, column].sum())
+    where = int(worst.argmax())
+    return (float(worst[where]), plan.names[where]), drawn, compared
+
+
+def _measured(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
+    """The engine's answer, and whether its pass drew at random."""
+    devices = session.cuda_devices()
+    seed_all(seed, devices)
+    began = GlobalState.now(devices)
+    try:
+        grads: PerSample = session.run(more, scale)
+    except Checkpointed:
+        session.plan.two_pass = True
+        seed_all(seed, devices)
+        grads = two_passes(session, more, scale)
+    return grads, not began.same(GlobalState.now(devices))
+
+
+def _one_by_one(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
+    """Autograd's gradients by name, each sample as a batch of its own."""
+    for i in range(MORE):
+        with torch.enable_grad(), session.vectors_kept():
+            loss = session.losses(take(more, slice(i, i + 1)), 1)
+            yield _plain(session, loss, scale[i : i + 1])
+
+
+def _on_one_graph(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
+    """The same of all samples in one pass by this seed."""
+    seed_all(seed, session.cuda_devices())
+    with torch.enable_grad(), session.vectors_kept():
+        losses = session.losses(more, MORE)
+    for i in range(MORE):
+        yield _plain(session, losses[i : i + 1], scale[i : i + 1])
+
+
+def _plain(session: Session, loss: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    if not loss.requires_grad:
+        return {}
+    parameters = trainable(session.model)
+    found = torch.autograd.grad(loss, list(parameters.values()), scale.to(loss), allow_unused=True, retain_graph=True)
+    return {name: g.detach().to_dense() for name, g in zip(parameters, found, strict=True) if g is not None}

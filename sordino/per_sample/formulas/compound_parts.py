@@ -1,0 +1,263 @@
+"""Parts made of parts: several uses of one parameter, blocks of a larger one, several rows of a sample.
+
+A layer called twice, or two layers sharing a weight, are joined here by the parameter's identity before the norm is
+taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.formulas.gradient_part import Part, Rows, per_pass, square_sum, terms_of
+
+Joiner = Callable[[Sequence[Part]], Part | None]
+_JOINERS: list[Joiner] = []
+
+
+def joiner(function: Joiner) -> Joiner:
+    """Register a way to join several uses of one parameter; it returns None for parts it does not know."""
+    _JOINERS.append(function)
+    return function
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """One part for all uses of a parameter."""
+    if len(parts) == 1:
+        return parts[0]
+    for function in _JOINERS:
+        result = function(parts)
+        if result is not None:
+            return result
+    return Several(tuple(parts))
+
+
+@dataclass(frozen=True)
+class Several:
+    """Uses of different kinds: the norm of their sum from rows, a few samples at a time."""
+
+    parts: tuple[Part, ...]
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """‖Σ rows‖² in passes that fit the scratch memory."""
+        first = self.parts[0].rows(slice(0, 1))
+        step = per_pass(first.numel() * len(self.parts), options, first.element_size())
+        found, start = [], 0
+        while True:
+            rows = self.rows(slice(start, start + step))
+            if start and not rows.shape[0]:
+                break
+            found.append(square_sum(rows))
+            start += step
+        return torch.cat(found)
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """The lengths of all uses, added."""
+        return torch.stack([terms_of(part, options).sqrt() for part in self.parts]).sum(0).square_()
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Linear: a sum over the uses."""
+        return torch.stack([part.dot(u) for part in self.parts]).sum(0)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Linear: a sum over the uses."""
+        for part in self.parts:
+            part.add_to(out, weights, beta)
+            beta = 1
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """The rows of all uses, added."""
+        total = self.parts[0].rows(where)
+        for part in self.parts[1:]:
+            total = total + part.rows(where)
+        return total
+
+    def without(self, gone: Tensor) -> Several:
+        """Each use masked."""
+        return Several(tuple(part.without(gone) for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the rows [start, stop) of a larger parameter, such as one projection of an attention's three."""
+
+    part: Part
+    start: int
+    stop: int
+    shape: torch.Size
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """The other rows are zero."""
+        return self.part.squared(options)
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """The other rows are zero."""
+        return self.part.uncancelled(options)
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Only the block counts."""
+        return self.part.dot(u[self.start : self.stop])
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Only the block changes."""
+        if not beta:
+            out.zero_()
+        self.part.add_to(out[self.start : self.stop], weights)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """The block within zeros."""
+        inner = self.part.rows(where)
+        whole = inner.new_zeros((inner.shape[0], *self.shape))
+        whole[:, self.start : self.stop] = inner
+        return whole
+
+    def without(self, gone: Tensor) -> Block:
+        """Masked."""
+        return Block(self.part.without(gone), self.start, self.stop, self.shape)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of some taps of a convolution's weight, the others of which read nothing but padding."""
+
+    part: Part
+    taps: tuple[slice, ...]
+    shape: torch.Size
+
+    @property
+    def kept(self) -> Tensor | None:
+        """Rows that the part keeps for the sum."""
+        return getattr(self.part, "kept", None)
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """The other taps are zero."""
+        return self.part.squared(options)
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """The other taps are zero."""
+        return self.part.uncancelled(options)
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Only these taps count."""
+        return self.part.dot(u[self.taps].contiguous())
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Only these taps change."""
+        mine = out[self.taps]
+        total = torch.empty(mine.shape, dtype=out.dtype, device=out.device)
+        self.part.add_to(total, weights, 0)
+        if beta:
+            mine.add_(total)
+        else:
+            out.zero_()
+            mine.copy_(total)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """The taps within zeros."""
+        inner = self.part.rows(where)
+        whole = inner.new_zeros((inner.shape[0], *self.shape))
+        whole[(slice(None), *self.taps)] = inner
+        return whole
+
+    def without(self, gone: Tensor) -> Window:
+        """Masked."""
+        return Window(self.part.without(gone), self.taps, self.shape)
+
+
+@dataclass(frozen=True)
+class Disjoint:
+    """Blocks that do not overlap: their norms add."""
+
+    blocks: tuple[Block, ...]
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """Pythagoras."""
+        return torch.stack([block.squared(options) for block in self.blocks]).sum(0)
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """Blocks do not meet."""
+        return torch.stack([terms_of(block, options) for block in self.blocks]).sum(0)
+
+    def dot(self, u: Tensor) -> Tensor:
+        """A sum."""
+        return torch.stack([block.dot(u) for block in self.blocks]).sum(0)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Block by block."""
+        if not beta:
+            out.zero_()
+        for block in self.blocks:
+            block.add_to(out, weights)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """Added, being disjoint."""
+        return torch.stack([block.rows(where) for block in self.blocks]).sum(0)
+
+    def without(self, gone: Tensor) -> Disjoint:
+        """Masked."""
+        return Disjoint(tuple(block.without(gone) for block in self.blocks))
+
+
+@dataclass(frozen=True)
+class SeveralRows:
+    """k consecutive rows of a layer's input belong to one sample: frames of a clip, or tokens folded into the batch."""
+
+    part: Part  # over B·k rows
+    k: int
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """From gradients, since the rows of a sample add up before the norm."""
+        return Several((self,)).squared(options)
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """The lengths of all frames, added."""
+        return terms_of(self.part, options).sqrt().view(-1, self.k).sum(1).square_()
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Linear in the rows."""
+        return self.part.dot(u).view(-1, self.k).sum(1)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Every row has its sample's weight."""
+        self.part.add_to(out, weights.repeat_interleave(self.k), beta)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """The rows of a sample, added."""
+        if isinstance(where, slice):
+            inner = slice((where.start or 0) * self.k, None if where.stop is None else where.stop * self.k)
+            rows = self.part.rows(inner)
+        else:
+            rows = self.part.rows((where[:, None] * self.k + torch.arange(self.k, device=where.device)).flatten())
+        return rows.reshape(rows.shape[0] // self.k, self.k, *rows.shape[1:]).sum(1)
+
+    def without(self, gone: Tensor) -> SeveralRows:
+        """Masked, all rows of a sample."""
+        return SeveralRows(self.part.without(gone.repeat_interleave(self.k)), self.k)
+
+
+@joiner
+def _rows(parts: Sequence[Part]) -> Part | None:
+    if all(isinstance(part, Rows) for part in parts):
+        return Rows(torch.stack([part.rows(slice(None)) for part in parts]).sum(0))
+    return None
+
+
+@joiner
+def _disjoint(parts: Sequence[Part]) -> Part | None:
+    blocks = [part for part in parts if isinstance(part, Block)]
+    if len(blocks) < len(parts):
+        return None
+    spans: dict[tuple[int, int], list[Block]] = {}
+    for block in blocks:
+        spans.setdefault((block.start, block.stop), []).append(block)
+    ordered = sorted(spans)
+    if any(before[1] > after[0] for before, after in pairwise(ordered)):
+        return None
+    return Disjoint(
+        tuple(Block(joined([b.part for b in group]), *span, group[0].shape) for span, group in spans.items())
+    )

@@ -1,0 +1,98 @@
+"""The forward pass of a convolution and the gradient at its input, by the compiled kernel where that is faster than torch.
+
+    y[t, p] = b[p] + Σ_kc a[t + k, c] w[p, c, k]    and at the input the same product of the output gradient, once for
+                                                    every remainder of a pixel's place by the stride
+
+It is for few input channels and for strides, where the framework's kernels leave half of the processor idle. Of the others
+torch's own multiply as fast as the processor can, and `winograd` does 3×3 ones with fewer multiplications. For float32
+on the CPU with channels last, without groups and dilation. Which is fastest is found by timing, forward and backward each
+for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from sordino.kernels import winograd
+from sordino.kernels.correlation import Correlations, correlations, takes
+from sordino.kernels.processor import full_width
+from sordino.per_sample.formulas import choice_by_shape
+from sordino.per_sample.formulas.convolution_geometry import Geometry
+from sordino.per_sample.formulas.workspace import Workspace
+
+Ways: TypeAlias = dict[str, Callable[[], Tensor]]
+"""Codes of equal result, by name."""
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, workspace: Workspace) -> Tensor:
+    """As torch.conv2d for x and weight with channels last, by whichever code is faster for their shapes."""
+    kernel = correlations() if takes(x, weight, geometry) else None
+    if kernel is None or torch.is_autocast_enabled("cpu") or x.is_inference():
+        return _plain(x, weight, bias, geometry)
+    y: Tensor = _Convolve.apply(x, weight, bias, geometry, kernel, workspace)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        kernel: Correlations,
+        workspace: Workspace,
+    ) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.size, ctx.geometry, ctx.kernel, ctx.workspace = x.shape, geometry, kernel, workspace
+        given = x, weight, bias, geometry
+        ways: Ways = {"torch": partial(_plain, *given), "compiled": partial(kernel.forward, *given)}
+        fewer = _with_fewer_multiplications(geometry)
+        if fewer is not None:
+            ways["winograd"] = partial(fewer.forward, *given, workspace.scratch)
+        return _by_the_faster("forward", x, weight, geometry, ways, workspace)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
+        found, (weight,) = None, ctx.saved_tensors
+        if ctx.needs_input_grad[0]:
+            given = ctx.size, g, weight, ctx.geometry
+            ways: Ways = {"torch": partial(_plain_input, *given), "compiled": partial(ctx.kernel.backward, *given)}
+            fewer = _with_fewer_multiplications(ctx.geometry)
+            if fewer is not None:
+                ways["winograd"] = partial(fewer.backward, *given, ctx.workspace.scratch)
+            found = _by_the_faster("input", g, weight, ctx.geometry, ways, ctx.workspace)
+        return found, None, None, None, None, None
+
+
+def _with_fewer_multiplications(geometry: Geometry) -> winograd.Passes | None:
+    return winograd.passes() if winograd.fits(geometry) else None
+
+
+def _by_the_faster(
+    which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: Ways, workspace: Workspace
+) -> Tensor:
+    key = (which, geometry, x.shape[1:], x.stride()[1:], weight.shape, torch.get_num_threads())
+    choice = workspace.stopwatch.known(key)
+    if choice is None:
+        wide = full_width(torch.backends.cpu.get_cpu_capability())
+        first = choice_by_shape.whole_pass(which, geometry, weight.shape, x.shape, ways, wide=wide)
+        choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways})
+    return ways.get(choice, ways["torch"])()  # a checkpoint may name what is not here
+
+
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    return torch.conv2d(x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+
+
+def _plain_input(size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    like = g.new_empty(1).expand(size)  # only its shape is read
+    options = (geometry.stride, geometry.padding, geometry.dilation, False, (0, 0), geometry.groups)
+    found: Tensor = torch.ops.aten.convolution_backward(g, like, weight, None, *options, (True, False, False))[0]
+    return found

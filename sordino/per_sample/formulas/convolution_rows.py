@@ -1,0 +1,125 @@
+"""Formulas for the weight gradients of a convolution, sample by sample, in torch; `convolution_weight` chooses one.
+
+With patches P (d·K, T) of a sample and g (p, T) its output gradient, the weight's gradient is g Pᵀ, as for a linear map
+with T positions.
+
+    unfold:   g Pᵀ from patches                          positions innermost
+    last:     the same                                   channels innermost, a few samples at a time
+    shift:    K products of contiguous slices            without patches
+    native:   the framework's own kernel per sample
+    taps:     Σ_pos g · a_k per tap                      depthwise
+    gram:     Σ (PᵀP) ∘ (gᵀg)                            the norm only
+    shifted:  PᵀP = Σ_k shifted (aᵀa)                    the same without patches
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from sordino.per_sample.formulas.convolution_geometry import Geometry
+from sordino.per_sample.formulas.workspace import Workspace
+
+ORDER = {"shift": "kpc", "last": "pkc", "compiled": "pkc"}
+"""How rows are laid out, k the taps; as (p, C/groups, *kernel) where nothing is said."""
+_WARM = 1 << 19
+"""Elements of patches made at once: they should still be in the cache when they are multiplied."""
+
+
+def gram(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> tuple[Tensor, Tensor]:
+    """Squared norms, and the diagonal terms they are sums of, by "gram" or "shifted"."""
+    a = geometry.fitted(a, g.shape[2:])
+    if choice == "gram":
+        patches = geometry.unfolded(a)  # (b, groups, d, T)
+        grads = g.reshape(g.shape[0], geometry.groups, g.shape[1] // geometry.groups, patches.shape[3])
+        product = (patches.transpose(2, 3) @ patches).mul_(grads.transpose(2, 3) @ grads)  # (b, groups, T, T)
+    else:
+        pixels, grads, offsets = geometry.grid(a, g)  # (b, N, C), (b, L, p)
+        products, length = torch.bmm(pixels, pixels.transpose(1, 2)), grads.shape[1]
+        met = products[:, :length, :length].clone()
+        for offset in offsets[1:]:
+            met += products[:, offset : offset + length, offset : offset + length]
+        product = torch.bmm(grads, grads.transpose(1, 2)).mul_(met).unsqueeze(1)
+    return product.sum(3).flatten(1).sum(1), product.diagonal(dim1=2, dim2=3).flatten(1).sum(1)
+
+
+def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choice: str, workspace: Workspace) -> Tensor:
+    """Per-sample gradients, in the order that `ORDER` has for the choice."""
+    if choice == "native":
+        each = [weight_gradient(a[i : i + 1], g[i : i + 1], shape, geometry) for i in range(len(g))]
+        return torch.stack(each) if each else a.new_zeros((0, *shape))
+    if choice == "last":
+        return _last(a, g, geometry, workspace)
+    if choice == "unfold":
+        return _unfold(a, g, shape, geometry, workspace)
+    a = geometry.fitted(a, g.shape[2:])
+    if choice == "taps":
+        by_tap = [(g * part).flatten(2).sum(2) for part in geometry.slices(a, g.shape[2:])]
+        return torch.stack(by_tap, 2).view(g.shape[0], *shape)
+    pixels, grads, offsets = geometry.grid(a, g)  # "shift"
+    rows_by_tap = pixels.new_empty((g.shape[0], len(offsets), g.shape[1], a.shape[1]))  # (b, K, p, C)
+    transposed, length = grads.transpose(1, 2), grads.shape[1]
+    for k, offset in enumerate(offsets):
+        torch.bmm(transposed, pixels[:, offset : offset + length], out=rows_by_tap[:, k])
+    return rows_by_tap
+
+
+def _unfold(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, workspace: Workspace) -> Tensor:
+    """Patches of a few samples at a time, positions innermost; rows (b, p, C/groups, *kernel)."""
+    t, (b, p) = prod(g.shape[2:]), g.shape[:2]
+    groups, wide = geometry.groups, prod(shape[1:])
+    found = workspace.room((b, groups, p // groups, wide), a)
+    step = max(1, _WARM // max(1, t * wide * groups))
+    for i in range(0, b, step):
+        patches = geometry.unfolded(geometry.fitted(a[i : i + step], g.shape[2:]).contiguous())  # (s, groups, d, T)
+        few = g[i : i + step]
+        few = few.flatten(2).unsqueeze(1) if groups == 1 else few.reshape(few.shape[0], groups, p // groups, t)
+        torch.matmul(few, patches.transpose(2, 3), out=found[i : i + step])
+    return found.view(b, *shape)
+
+
+def _last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:
+    """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""
+    t, (b, p) = prod(g.shape[2:]), g.shape[:2]
+    wide = a.shape[1] * geometry.taps
+    found = workspace.room((b, p, wide), a)
+    step = max(1, _WARM // (t * wide))
+    buffer = workspace.scratch((min(step, b) * t * wide,), a)
+    for i in range(0, b, step):
+        few = geometry.fitted(a[i : i + step], g.shape[2:])
+        patches = geometry.unfolded_last(few, buffer)  # (s, T, K·C)
+        torch.bmm(g[i : i + step].flatten(2), patches, out=found[i : i + step])
+    return found.view(b, p, geometry.taps, a.shape[1])
+
+
+def weight_gradient(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
+    """The framework's own: Σ_i G_i."""
+    rank = len(geometry.kernel)
+    if _outputs(a, geometry) != g.shape[2:]:  # a transposed convolution's output padding leaves unread pixels
+        a = geometry.fitted(a, g.shape[2:])
+        padding = (0,) * rank
+    else:
+        padding = geometry.padding
+    weight = a.new_empty(1).expand(shape)  # only its shape is read
+    _, grad, _ = torch.ops.aten.convolution_backward(
+        g,
+        a,
+        weight,
+        None,
+        geometry.stride,
+        padding,
+        geometry.dilation,
+        False,
+        (0,) * rank,
+        geometry.groups,
+        (False, True, False),
+    )
+    found: Tensor = grad
+    return found
+
+
+def _outputs(a: Tensor, geometry: Geometry) -> torch.Size:
+    sizes = zip(a.shape[2:], geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    return torch.Size((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)

@@ -1,0 +1,290 @@
+"""The weight of Conv1d/2d/3d and their transposes, with every option.
+
+The norm of a sample's gradient comes from the formula that was fastest for this shape: rows, which may be kept for the sum
+(`convolution_rows`, or the compiled kernel at the price of the framework's summed gradient), or a Gram product where there
+are few positions and many channels. The weighted sum, where no rows are kept, is a weight gradient of c·g.
+
+A transposed convolution is the same with input and output gradient exchanged. Padding that is not zeros happens before, as
+an operation of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import torch
+from torch import Tensor
+
+from sordino.kernels import convolution, depthwise, winograd_rows
+from sordino.kernels.sample_gradients import SampleGradients
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.first_batch.formula_timing import samples
+from sordino.per_sample.formulas import choice_by_shape
+from sordino.per_sample.formulas.convolution_geometry import Geometry
+from sordino.per_sample.formulas.convolution_rows import ORDER, gram, rows, weight_gradient
+from sordino.per_sample.formulas.gradient_part import (
+    Rows,
+    add_outer,
+    add_rows,
+    blank,
+    may_keep,
+    per_pass,
+    pieces,
+    rough_square_sum,
+    square_sum,
+)
+from sordino.per_sample.formulas.matrix_product import diagonal_guard, gram_rounding, vanishing
+from sordino.per_sample.formulas.workspace import Workspace
+from sordino.per_sample.row_arithmetic import VANISHED
+
+_FEW_POSITIONS = 64
+"""Up to here the patches of a whole batch are small enough to be made at once."""
+_GRAMS = ("gram", "shifted")
+_KERNELS = ("winograd", "compiled", "depthwise")
+
+
+class Convolution:
+    """The weight of a convolution."""
+
+    __slots__ = ("a", "g", "geometry", "kept", "order", "shape", "terms", "workspace")
+
+    def __init__(self, a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace | None = None) -> None:
+        """Take a (B, C, *S), not padded, and g (B, p, *S')."""
+        self.a = a
+        self.g = g
+        self.geometry = geometry
+        self.workspace = Workspace() if workspace is None else workspace
+        self.shape = (g.shape[1], a.shape[1] // geometry.groups, *geometry.kernel)  # the weight's
+        self.kept: Tensor | None = None  # (B, …) rows in the order of `order`
+        self.terms: Tensor | None = None  # (B,), once it is known
+        self.order = ""  # "" for rows as (p, C/groups, *kernel), else their layout: "kpc" or "pkc" with k the taps
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """By whichever formula was fastest for this shape."""
+        if self.kept is not None:
+            return square_sum(self.kept)
+        b, out = self.a.shape[0], self.g.shape[2:]
+        if not b:
+            return self.a.new_zeros(0)
+        size = prod(self.shape)
+        sample = self.a[:1].numel() + self.g[:1].numel()
+        keep = may_keep(size, sample, b, options, self.a.element_size())
+        choice = self._choice(options, keep)
+        if choice in _KERNELS:
+            return self._compiled(keep, choice)
+        if choice in _GRAMS:
+            n = prod(out) if choice == "gram" else self._grid_pixels()
+            patches = 0 if choice == "shifted" else self.a.shape[1] * self.geometry.taps * prod(out)
+            step = per_pass(3 * n * n * self.geometry.groups + patches, options, self.a.element_size())
+            products = [
+                gram(self.a[i : i + step], self.g[i : i + step], self.geometry, choice) for i in range(0, b, step)
+            ]
+            squared = torch.cat([s for s, _ in products])
+            again = diagonal_guard(squared, torch.cat([d for _, d in products]))
+            self.terms = self._close_terms()
+            squared = squared + self.terms * gram_rounding(squared.dtype)
+            for index in pieces(again, per_pass(size, options)):
+                squared[index] = square_sum(self.rows(index))
+            return squared
+        step = b if choice != "shift" else per_pass(2 * sample + size, options, self.a.element_size())
+        if not keep:
+            step = min(step, per_pass(size, options, self.a.element_size()))
+            return torch.cat([square_sum(self._rows(slice(i, i + step), choice)) for i in range(0, b, step)])
+        found = [self._rows(slice(i, i + step), choice) for i in range(0, b, step)]
+        self.order = ORDER.get(choice, "")
+        self.kept = found[0] if len(found) == 1 else torch.cat(found)
+        self.a = self.g = self.kept[:, :0]  # freed: the rows say it all
+        return square_sum(self.kept)
+
+    def _compiled(self, keep: bool, choice: str) -> Tensor:
+        """Norms and rows in one pass; rows that are not kept are never written out."""
+        kernel = self._kernels()[choice]
+        taps, channels = self.geometry.taps, self.shape[1]
+        kept = self.workspace.room((len(self.a), self.shape[0], taps, channels), self.a) if keep else None
+        squared = kernel.rows(self.a, self.g, self.geometry, kept).add_(prod(self.shape) * VANISHED)
+        if kept is not None:
+            self.kept, self.order = kept, "pkc"
+            self.a = self.g = kept[:, :0]
+        return squared
+
+    def _kernels(self) -> dict[str, SampleGradients]:
+        """Those that were compiled and take this layer."""
+        if depthwise.takes(self.a, self.g, self.geometry) and (own := depthwise.gradients()) is not None:
+            return {"depthwise": own}
+        found = {
+            "winograd": winograd_rows.gradients() if winograd_rows.takes(self.a, self.g, self.geometry) else None,
+            "compiled": convolution.gradients() if convolution.takes(self.a, self.g, self.geometry) else None,
+        }
+        return {name: kernel for name, kernel in found.items() if kernel is not None}
+
+    def _grid_pixels(self) -> int:
+        out, geometry = self.g.shape[2:], self.geometry
+        return prod(n + d * (k - 1) for n, d, k in zip(out, geometry.dilation, geometry.kernel, strict=True))
+
+    def _choice(self, options: PerformanceOptions, keep: bool) -> str:
+        geometry, t = self.geometry, prod(self.g.shape[2:])
+        p, d = self.shape[0], prod(self.shape[1:])
+        kernels = self._kernels()
+        if geometry.groups == self.a.shape[1] == p:
+            return "depthwise" if "depthwise" in kernels else "taps"
+        if not options.measure:
+            return choice_by_shape.norms(geometry, self.a, self.g, keep=keep, kernels=kernels)
+        shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
+        key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
+        choice = self.workspace.stopwatch.known(key)
+        if choice is None and self.workspace.stopwatch.stopped:
+            return choice_by_shape.norms(geometry, self.a, self.g, keep=keep, kernels=kernels)
+        if choice is None:
+            few = slice(0, samples(max(prod(self.shape), d * t)))
+            sub = Convolution(self.a[few], self.g[few], geometry, self.workspace)
+            w = torch.ones(sub.a.shape[0], device=self.a.device, dtype=self.a.dtype)
+            total = self.a.new_empty(self.shape)
+            self._sum_choice(torch.ones(self.a.shape[0], device=self.a.device, dtype=self.a.dtype))
+            grams = t * t <= 4 * p * d  # larger ones have never won
+            names = ["unfold", "native", *(["last"] if geometry.groups == 1 else [])]
+            names += ["shift"] if geometry.shiftable else []
+            names = list(kernels) or names  # where there are kernels, the others have never been faster
+            if grams and sub.a.shape[0] * p * d * self.a.element_size() > (options.keep_bytes or 0):
+                names = []  # rows this large are not even tried
+            names += ["gram"] if grams else []
+            names += ["shifted"] if geometry.shiftable and t * t <= 4 * p * d else []
+
+            def candidate(name: str) -> Callable[[], None]:
+                def run() -> None:
+                    if name in _GRAMS:
+                        gram(sub.a, sub.g, geometry, name)
+                        sub.add_to(total, w, 0)
+                    elif name in _KERNELS:
+                        one = Convolution(sub.a, sub.g, geometry, self.workspace)
+                        one._compiled(keep, name)
+                        one.add_to(total, w, 0)
+                    else:
+                        found = sub._rows(slice(None), name)
+                        square_sum(found)
+                        if keep:
+                            found.flatten(1).t() @ w
+                        else:
+                            sub.add_to(total, w, 0)
+
+                return run
+
+            choice = self.workspace.stopwatch.fastest(key, self.a.device, {name: candidate(name) for name in names})
+        if choice in _KERNELS and choice not in kernels:  # a checkpoint from a machine that had it
+            return next(iter(kernels), "unfold")
+        return choice
+
+    def _rows(self, where: slice | Tensor, choice: str) -> Tensor:
+        return rows(self.a[where], self.g[where], self.shape, self.geometry, choice, self.workspace)
+
+    def _native(self, weights: Tensor) -> Tensor:
+        scaled = self.g * weights.view(-1, *[1] * (self.g.dim() - 1))
+        return weight_gradient(self.a, scaled, self.shape, self.geometry)
+
+    def _straight(self, tap_first: Tensor) -> Tensor:
+        """Rows in the weight's own order."""
+        if not self.order:
+            return tap_first
+        turned = tap_first.movedim(-3 if self.order == "kpc" else -2, -1)
+        return turned.reshape(*tap_first.shape[:-3], *self.shape)
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """(Σ_pos ‖patch‖‖g‖)² after a Gram sum, whose rounding it bounds; else K‖a‖²‖g‖², as a pixel is in K patches."""
+        return None if self.kept is not None else self._terms()
+
+    def _close_terms(self) -> Tensor:
+        """Position by position, by group; what a patch holds is what its pixels hold, added up over the taps."""
+        geometry, out = self.geometry, self.g.shape[2:]
+        pixels = geometry.fitted(self._squares(self.a), out)  # (B, groups, …)
+        patches = torch.stack(list(geometry.slices(pixels, out))).sum(0)
+        return patches.mul_(self._squares(self.g)).sum(1).sqrt_().flatten(1).sum(1).square_()
+
+    def _squares(self, x: Tensor) -> Tensor:
+        """‖x‖² of every group and position of (B, C, *S), (B, groups, *S), no less than a little for each element."""
+        groups = self.geometry.groups
+        grouped = x.unsqueeze(1) if groups == 1 else x.unflatten(1, (groups, -1))
+        found: Tensor = torch.linalg.vector_norm(grouped, dim=2)
+        return found.square_().add_(grouped.shape[2] * vanishing(x.dtype))
+
+    def _terms(self) -> Tensor:
+        if self.terms is None:
+            floor = vanishing(self.a.dtype)
+            self.terms = rough_square_sum(self.a, floor).mul_(self.geometry.taps) * rough_square_sum(self.g, floor)
+        return self.terms
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Σ_pos g · (the convolution with U in place of the weight)."""
+        if self.kept is not None:
+            return Rows(self._straight(self.kept).contiguous()).dot(u)
+        geometry = self.geometry
+        a = geometry.fitted(self.a, self.g.shape[2:])
+        rank = len(geometry.kernel)
+        convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
+        zero = (0,) * rank
+        y = convolve(a, u.to(a.dtype), None, geometry.stride, zero, geometry.dilation, geometry.groups)
+        return (y * self.g).flatten(1).sum(1)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """The framework's weight gradient of c·g, ours, or the kept rows."""
+        w = weights.to(out.dtype)
+        if self.kept is not None:
+            rows = self.kept.flatten(1)
+            add_rows(total := rows.new_empty(rows.shape[1]), rows, w, 0)
+            total = self._straight(total.view(self.kept.shape[1:]))
+        else:
+            choice = self._sum_choice(w)
+            if choice == "product":
+                scaled = (self.g * w.view(-1, *[1] * (self.g.dim() - 1))).flatten(2)  # (B, p, T)
+                add_outer(out.view(out.shape[0], -1), scaled.transpose(1, 2).flatten(0, 1), self._patches(), beta)
+                return
+            total = self._sum(w, choice)
+        if beta:
+            out.add_(total)
+        else:
+            out.copy_(total)
+
+    def _sum(self, w: Tensor, choice: str) -> Tensor:
+        kernel = self._kernels().get(choice)
+        if kernel is None:
+            return self._native(w)
+        total = kernel.sum(self.a, self.g, self.geometry, w)  # (p, K, C)
+        return total.mT.reshape(self.shape)
+
+    def _patches(self) -> Tensor:
+        """All patches as rows of one matrix, (B·T, d)."""
+        patches = self.geometry.unfolded(self.geometry.fitted(self.a, self.g.shape[2:]))[:, 0]  # (B, d, T)
+        return patches.transpose(1, 2).flatten(0, 1)
+
+    def _sum_choice(self, w: Tensor) -> str:
+        """With few positions one product with the patches may beat both kernels, up to tenfold at one position."""
+        b, t = self.g.shape[0], prod(self.g.shape[2:])
+        shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
+        key = ("sum", self.geometry, *shapes, self.a.dtype, self.a.device)
+        choice = self.workspace.stopwatch.known(key) if b else "native"
+        if choice is None:
+
+            def product() -> None:
+                self.g.flatten(2).transpose(1, 2).flatten(0, 1).t() @ self._patches()
+
+            ways: dict[str, Callable[[], object]] = {"native": lambda: self._native(w)}
+            if self.geometry.groups == 1 and t <= _FEW_POSITIONS:
+                ways["product"] = product
+            for name in self._kernels():
+                ways[name] = partial(self._sum, w, name)
+            first = choice_by_shape.total(self.a.shape, self.g.shape, ways)  # the one taken where nothing is measured
+            choice = self.workspace.stopwatch.fastest(key, self.a.device, {first: ways[first], **ways})
+        return choice
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """Per-sample gradients."""
+        if self.kept is not None:
+            return self._straight(self.kept[where])
+        return self._rows(where, "unfold")
+
+    def without(self, gone: Tensor) -> Convolution:
+        """Masked in both factors."""
+        masked = Convolution(blank(self.a, gone), blank(self.g, gone), self.geometry, self.workspace)
+        masked.shape = self.shape
+        masked.kept, masked.order = (None if self.kept is None else blank(self.kept, gone)), self.order
+        return masked

@@ -1,0 +1,71 @@
+"""The forward pass of a linear map and the gradient at its input, by the compiled product where it beats torch's.
+
+    y = x Wᵀ + b    and at the input    g W
+
+For float32 on the CPU with dense rows, outside autocast. Which is faster is found by timing, forward and backward each
+for itself; where nothing is measured the compiled one is taken on processors whose vectors are as wide as its own (also
+Zen 4, which runs wider ones in halves).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sordino.kernels.affine import Affines, affines
+from sordino.kernels.processor import full_width
+from sordino.per_sample.formulas import choice_by_shape
+from sordino.per_sample.formulas.gradient_part import autocasting
+from sordino.per_sample.formulas.workspace import Workspace
+
+_SMALL = 1 << 26
+"""Multiplications; in fewer there is less to gain than a function of one's own in autograd's graph costs."""
+
+
+def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
+    """As torch.nn.functional.linear for x (rows, d) of `size` samples, by whichever code is faster for their shapes."""
+    kernel = affines() if x.numel() * len(weight) >= _SMALL else None
+    if kernel is None or not kernel.takes(x, weight.t()) or autocasting(x.device) or x.is_inference():
+        return torch.nn.functional.linear(x, weight, bias)
+    y: Tensor = _Mapped.apply(x, weight, bias, len(x) // max(1, size), kernel, workspace)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Mapped(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
+    ) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.each, ctx.kernel, ctx.workspace = each, kernel, workspace
+        return _by_the_faster("mapped", x, weight.t(), bias, each, kernel, workspace)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None, None, None
+        (weight,) = ctx.saved_tensors
+        found = _by_the_faster("mapped back", g, weight, None, ctx.each, ctx.kernel, ctx.workspace)
+        return found, None, None, None, None, None
+
+
+def _by_the_faster(
+    which: str, x: Tensor, m: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
+) -> Tensor:
+    if not kernel.takes(x, m):
+        return _plain(x, m, bias)
+    threads = torch.get_num_threads()
+    key = (which, each, *m.shape, threads)
+    choice = workspace.stopwatch.known(key)
+    if choice is None:
+        ways = {"torch": lambda: _plain(x, m, bias), "compiled": lambda: kernel(x, m, bias, threads)}
+        instructions = torch.backends.cpu.get_cpu_capability()
+        first = choice_by_shape.product(instructions, wide=full_width(instructions))
+        choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways})
+    return kernel(x, m, bias, threads) if choice == "compiled" else _plain(x, m, bias)
+
+
+def _plain(x: Tensor, m: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.mm(x, m) if bias is None else torch.addmm(bias, x, m)

@@ -1,0 +1,154 @@
+"""y_t = E[id_t]: Embedding, EmbeddingBag, and an embedding tied to the output head.
+
+Sample i's gradient has the row Σ_{t: id_t = v} g_t at v, and zero at padding_idx:
+
+    ‖g_i‖² = Σ_v ‖Σ_{t: id_t = v} g_t‖²      by sorting the (sample, id) pairs; no T², no one-hot
+
+Tied with a head y_s = E a_s whose gradient is Q (S, V), the weight's gradient is the sum of both, and
+
+    ‖e + h‖² = ‖e‖² + ‖h‖² + 2 Σ_ts (e_t · a_s) Q[s, id_t]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.formulas.compound_parts import Several, joiner
+from sordino.per_sample.formulas.gradient_part import NEVER, Part, blank, lift, pieces, square_sum
+from sordino.per_sample.formulas.matrix_product import Matmul, diagonal_guard, gram_rounding
+
+
+def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The different values, ascending, and the place of each value among them."""
+    found, place = torch.unique(values, return_inverse=True)
+    return found, place
+
+
+def distinct_in_place(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with as many places as values, of which the last are 0 and nobody's: their number is not asked for.
+
+    How many there are is a number on the device, for which the host would have to wait.
+    """
+    ordered, order = values.sort()
+    place = torch.zeros_like(values)
+    place[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
+    found = torch.zeros_like(values).scatter_(0, place, ordered)
+    return found, torch.empty_like(place).scatter_(0, order, place)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The table of an embedding."""
+
+    ids: Tensor  # (B, T)
+    g: Tensor  # (B, T, d), zero where the id is padding
+    count: int  # V
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """Segment sums over equal (sample, id) pairs."""
+        b = self.ids.shape[0]
+        pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count
+        found, segment = (distinct if pairs.is_cpu else distinct_in_place)(pairs.flatten())
+        sums = self.g.new_zeros((found.numel(), self.g.shape[2])).index_add_(0, segment, self.g.flatten(0, 1))
+        owner = found.div(self.count, rounding_mode="floor")
+        return self.g.new_zeros(b).index_add_(0, owner, square_sum(sums))
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """The lengths of all positions' gradients, added."""
+        return square_sum(self.g.flatten(0, 1)).sqrt_().view(self.ids.shape).sum(1).square_()
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Σ_t g_t · U[id_t]."""
+        return (self.g * u.to(self.g.dtype)[self.ids]).flatten(1).sum(1)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Scattered addition."""
+        if not beta:
+            out.zero_()
+        scaled = self.g * weights.to(self.g.dtype)[:, None, None]
+        out.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1).to(out.dtype))
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """The table's gradient per sample, mostly zeros."""
+        ids, g = self.ids[where], self.g[where]
+        b, _, d = g.shape
+        offset = torch.arange(b, device=ids.device)[:, None] * self.count
+        table = g.new_zeros((b * self.count, d)).index_add_(0, (ids + offset).flatten(), g.flatten(0, 1))
+        return table.view(b, self.count, d)
+
+    def without(self, gone: Tensor) -> Lookup:
+        """Masked."""
+        return Lookup(self.ids, blank(self.g, gone), self.count)
+
+
+@dataclass
+class Tied:
+    """An embedding and a head on one table."""
+
+    embedding: Lookup
+    head: Matmul
+    _terms: Tensor | None = field(default=None, init=False)
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """Both norms and the cross term, a sample at a time in memory; from rows where they cancel."""
+        a = self.head.a if self.head.a.dim() == 3 else self.head.a.unsqueeze(1)  # (B, S, d)
+        q = self.head.g if self.head.g.dim() == 3 else self.head.g.unsqueeze(1)  # (B, S, V)
+        inner = torch.bmm(self.embedding.g, lift(a).transpose(1, 2))  # (B, T, S)
+        at = q.gather(2, self.embedding.ids[:, None, :].expand(-1, q.shape[1], -1))  # (B, S, T)
+        alone = replace(options, keep_bytes=NEVER)  # the sum wants input and gradient: rows would be made for nothing
+        head = Matmul(a, q, workspace=self.head.workspace)
+        separate = self.embedding.squared(options) + head.squared(alone)
+        self.head.terms = self.head.terms if head.terms is None else head.terms  # of the same tensors
+        squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
+        again = diagonal_guard(squared, separate)
+        squared += gram_rounding(squared.dtype) * self.uncancelled(options)
+        for index in pieces(again, 1):
+            squared[index] = square_sum(self.rows(index))
+        return squared
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+        """The lengths of both, added."""
+        if self._terms is None:
+            head = self.head.uncancelled(options)
+            head = Matmul(self.head.a, self.head.g).squared(options) if head is None else head
+            self._terms = (self.embedding.uncancelled(options).sqrt() + head.sqrt()).square_()
+        return self._terms
+
+    def dot(self, u: Tensor) -> Tensor:
+        """A sum."""
+        return self.embedding.dot(u) + self.head.dot(u)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """A sum."""
+        self.embedding.add_to(out, weights, beta)
+        self.head.add_to(out, weights)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """A sum."""
+        return self.embedding.rows(where) + self.head.rows(where)
+
+    def without(self, gone: Tensor) -> Tied:
+        """Both masked."""
+        return Tied(self.embedding.without(gone), self.head.without(gone))
+
+
+def _lookups(parts: Sequence[Lookup]) -> Lookup:
+    return Lookup(torch.cat([p.ids for p in parts], 1), torch.cat([p.g for p in parts], 1), parts[0].count)
+
+
+@joiner
+def _tables(parts: Sequence[Part]) -> Part | None:
+    tables = [part for part in parts if isinstance(part, Lookup)]
+    heads = [part for part in parts if isinstance(part, Matmul)]
+    if not tables or len(tables) + len(heads) < len(parts):
+        return None
+    if not heads:
+        return _lookups(tables)
+    if len(heads) == 1 and heads[0].kept is None:
+        return Tied(_lookups(tables), heads[0])
+    return Several(tuple(parts))

@@ -1,0 +1,205 @@
+"""y_t = W a_t + b for any number T of positions: Linear, and what attention and recurrent layers are made of.
+
+With a: input (B, T, d) and g: gradient at the output (B, T, p), sample i's gradient is Σ_t g_it a_itᵀ.
+
+    T = 1:  ‖g_i‖²·‖a_i‖²
+    Gram:   Σ_ts (a_t·a_s)(g_t·g_s)          no (p, d) matrix per sample; torch's products, or a compiled kernel
+    rows:   ‖gᵀa‖²                           kept, they serve the sum as well
+    sum:    one product (c·g)ᵀ a             (Lee & Kifer 2021; Bu et al. 2023, book-keeping)
+
+Privacy: a Gram sum cancels where token gradients do, and then reads low. Samples whose squared norm is a small part
+of its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's; the others
+are raised by a few roundings of (Σ_t ‖a_t‖‖g_t‖)², which is more than a Gram sum loses. The lengths are taken position by
+position: where a weight is used on inputs of unlike sizes, ‖a‖²‖g‖² is thousands of times more, and which formula was
+fastest would decide how far a sample is clipped.
+
+Where a and g are bfloat16, kernels multiply them as they are, and take values below tiny = 2⁻¹²⁶ for zero, which torch's
+products do not. What that hides, of a value or of a product, is less than tiny for each; every length of terms is at least
+√(n·tiny/4eps) for n elements (`vanishing`), and what a norm is raised by of those lengths is more than was hidden,
+whoever sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.formulas.compound_parts import joiner
+from sordino.per_sample.formulas.gradient_part import (
+    Part,
+    Squares,
+    add_rows,
+    blank,
+    lift,
+    may_keep,
+    per_pass,
+    pieces,
+    rough_lengths,
+    rough_square_sum,
+    square_sum,
+)
+from sordino.per_sample.formulas.output_gradient import Output, add_product, gram_of, gram_with, rows_of
+from sordino.per_sample.formulas.workspace import Workspace
+from sordino.release.vectors import accumulation_dtype
+
+_CANCELLED = 0.05
+"""Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
+
+
+_ROUNDINGS = 4
+
+
+def gram_rounding(dtype: torch.dtype) -> float:
+    """Times (Σ_t ‖a_t‖‖g_t‖)²: what a Gram sum may read low by."""
+    return _ROUNDINGS * torch.finfo(dtype).eps
+
+
+def vanishing(dtype: torch.dtype) -> float:
+    """For each element, so much that what a Gram sum loses of products too small is within its rounding too."""
+    return torch.finfo(dtype).tiny / gram_rounding(dtype)
+
+
+def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
+    """Which samples' Gram sums have cancelled, as an index."""
+    return (squared < _CANCELLED * diagonal).nonzero().flatten()
+
+
+class Matmul:
+    """The weight of a linear map."""
+
+    __slots__ = ("a", "g", "kept", "number", "output", "squares", "start", "terms", "workspace")
+
+    def __init__(
+        self,
+        a: Tensor,
+        g: Tensor,
+        output: Output | None = None,
+        squares: Squares | None = None,
+        start: int = 0,
+        workspace: Workspace | None = None,
+    ) -> None:
+        """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both, and then `squares` may give ‖g‖².
+
+        `output` is given where other weights share g, and `start` is the column of what they read where a begins.
+        """
+        if a.dim() == 3 and a.shape[1] == 1:
+            a, g = a[:, 0], g[:, 0]
+        self.a = a
+        self.g = g
+        self.workspace = workspace if output is None else output.workspace
+        self.output = None if a.dim() == 2 else output or Output(g, None, workspace)
+        self.number = 0 if self.output is None else self.output.joins(a)
+        self.squares = squares
+        self.start = start
+        self.terms: Tensor | None = None  # (B,), once it is known
+        self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """By whichever formula was fastest for this shape."""
+        if self.kept is not None:
+            return square_sum(self.kept)
+        if self.a.dim() == 2:
+            return square_sum(self.a) * (square_sum(self.g) if self.squares is None else self.squares())
+        b, t, d = self.a.shape
+        p = self.g.shape[2]
+        dtype = accumulation_dtype(self.a.dtype)
+        if not b or not t:
+            return self.a.new_zeros(b, dtype=dtype)
+        own = t * (p + d) * self.a.element_size() // dtype.itemsize  # as many elements of rows
+        keep = may_keep(p * d, own, b, options, dtype.itemsize)
+        assert self.output is not None, "there are positions"
+        choice = self.output.formula(options, keep)
+        if choice == "compiled":
+            squared, diagonal, self.terms = self.output.compiled(self.number, vanishing(dtype))
+            return self._guarded(squared, diagonal, options)
+        if choice == "gram":
+            return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
+        if keep:
+            self.kept, squared = rows_of(self.a, self.g, self.output.workspace)
+            self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
+            self.output = None
+            return squared
+        step = per_pass(p * d, options, dtype.itemsize)
+        both = zip(pieces(self.a, step), pieces(self.g, step), strict=True)
+        return torch.cat([rows_of(a, g, self.output.workspace)[1] for a, g in both])
+
+    def _gram(self, output: Output, step: int, options: PerformanceOptions) -> Tensor:
+        b, t, _ = self.a.shape
+        if len(output.inputs) > 1 and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
+            shared = pieces(output.product(), step)
+            found = [gram_with(a, gram) for a, gram in zip(pieces(self.a, step), shared, strict=True)]
+        else:  # passes small enough for the cache
+            found = [gram_of(a, g) for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)]
+        return self._guarded(torch.cat([s for s, _ in found]), torch.cat([d for _, d in found]), options)
+
+    def _guarded(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
+        again = diagonal_guard(squared, diagonal)
+        squared = squared + self._terms().mul(gram_rounding(squared.dtype))
+        step = per_pass(self.a.shape[2] * self.g.shape[2], options, squared.element_size())
+        for index in pieces(again, step):
+            squared[index] = square_sum(self.rows(index))
+        return squared
+
+    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+        """(Σ_t ‖a_t‖‖g_t‖)², or ‖a‖²‖g‖², no less by Cauchy and Schwarz, where positions are not next to each other."""
+        return None if self.kept is not None or self.a.dim() == 2 else self._terms()
+
+    def _terms(self) -> Tensor:
+        if self.terms is None:
+            a, g = lift(self.a), lift(self.g)
+            floor = vanishing(a.dtype)
+            if a.stride(2) == g.stride(2) == 1:
+                self.terms = (rough_lengths(a, floor) * rough_lengths(g, floor)).sum(1).square_()
+            else:  # six times the price
+                self.terms = rough_square_sum(a, floor) * rough_square_sum(g, floor)
+        return self.terms
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Σ_t g_t · (U a_t): the layer's own forward product, with U in place of the weight."""
+        if self.kept is not None:
+            return (self.kept.flatten(1) * u.flatten().to(self.kept.dtype)).sum(1)
+        a = lift(self.a)
+        return (torch.nn.functional.linear(a, u.to(a.dtype)) * self.g).flatten(1).sum(1)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """One product over all samples and positions."""
+        w = weights.to(out.dtype)
+        if self.kept is not None:
+            add_rows(out.view(-1), self.kept.flatten(1), w, beta)
+            return
+        total = None if self.output is None else self.output.summed(w)
+        if total is None:
+            add_product(self.a, self.g, w, out, beta)
+        else:
+            mine = total[:, self.start : self.start + self.a.shape[2]]
+            out.copy_(mine) if not beta else out.add_(mine)
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """gᵀa per sample."""
+        if self.kept is not None:
+            return self.kept[where]
+        a, g = lift(self.a[where]), lift(self.g[where])
+        return g.unsqueeze(2) * a.unsqueeze(1) if a.dim() == 2 else torch.bmm(g.transpose(1, 2), a)
+
+    def without(self, gone: Tensor) -> Matmul:
+        """Masked in both factors."""
+        masked = Matmul(blank(self.a, gone), blank(self.g, gone), workspace=self.workspace)
+        masked.kept = None if self.kept is None else blank(self.kept, gone)
+        return masked
+
+
+def _positions(tensor: Tensor) -> Tensor:
+    return tensor.unsqueeze(1) if tensor.dim() == 2 else tensor
+
+
+@joiner
+def _along_positions(parts: Sequence[Part]) -> Part | None:
+    """A layer used twice is a layer with more positions."""
+    same = [part for part in parts if isinstance(part, Matmul)]
+    if len(same) < len(parts):
+        return None
+    a, g = (torch.cat([_positions(each) for each in uses], 1) for uses in zip(*[(p.a, p.g) for p in same], strict=True))
+    return Matmul(a, g, workspace=same[0].workspace)

@@ -1,0 +1,49 @@
+"""⟨g_i, θ⟩ from a layer's output: a layer linear in its parameters has Σ_p ⟨∂ℓ_i/∂p, p⟩ = ⟨δ_i, y_i⟩ (Euler).
+
+δ is the gradient at the output y. Both are there after the backward pass, so the inner product with the parameters, which
+a penalty inside the clip needs, costs one pass over them in place of a product as large as the layer's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.per_sample.formulas.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class ParameterProduct:
+    """An output that is linear in the parameters `of`, together.
+
+    The others' own products are computed and subtracted, which leaves that of the first: so it should be the largest.
+    """
+
+    of: tuple[Tensor | None, ...]
+    rows: Callable[[Tensor, Tensor], Tensor]  # (δ, y) to Σ δ·y of each row of the layer's input
+
+    def pays(self, outputs: int) -> bool:
+        """Is holding so many outputs per sample cheaper than one product with the rows the layer would keep instead?"""
+        largest = self.of[0]
+        return largest is not None and outputs <= largest.numel()
+
+
+_WARM = 1 << 16
+"""Elements multiplied at once: the product should still be in the cache when it is added up."""
+
+
+def each(workspace: Workspace, g: Tensor, y: Tensor) -> Tensor:
+    """Σ δ·y over all but the first dimension, whatever the memory format, a few rows at a time."""
+    rest, n = tuple(range(1, g.dim())), g[:1].numel()
+    dense = g.is_contiguous() or (g.dim() == 4 and g.is_contiguous(memory_format=torch.channels_last))
+    if g.stride() != y.stride() or not dense or not n:
+        return (g * y).sum(rest)
+    step, found = max(1, _WARM // n), g.new_empty(g.shape[0])
+    for i in range(0, g.shape[0], step):
+        few = g[i : i + step]
+        room = workspace.scratch((few.numel(),), few).as_strided(few.shape, few.stride())
+        found[i : i + step] = torch.mul(few, y[i : i + step], out=room).sum(rest)
+    return found

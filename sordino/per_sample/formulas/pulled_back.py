@@ -1,0 +1,114 @@
+"""A weight that is a function of parameters, w = f(θ): standardised filters, scaled matrices, tables interpolated.
+
+Sample i's gradient with respect to θ is Jfᵀ times its gradient with respect to w, which the layer's own formula gives.
+The rows that are measured are those that are summed, so nothing is hidden by Jf.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.formulas.gradient_part import (
+    Part,
+    add_rows,
+    blank,
+    lift,
+    may_keep,
+    per_pass,
+    square_sum,
+    two_dimensional,
+)
+
+
+def pulled(value: Tensor, of: Sequence[Tensor], rows: Tensor) -> dict[Tensor, Tensor]:
+    """Jfᵀ of each row (b, *shape of the value) with respect to each parameter that it depends on, (b, *shape)."""
+    if not len(rows):
+        return {p: lift(p.new_zeros((0, *p.shape))) for p in of}
+    upstream = rows.to(value.dtype)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            found = torch.autograd.grad(
+                value, of, upstream, is_grads_batched=True, retain_graph=True, allow_unused=True
+            )
+    except RuntimeError:  # an operation that cannot be differentiated for many at once
+        each = [torch.autograd.grad(value, of, g, retain_graph=True, allow_unused=True) for g in upstream]
+        columns: list[tuple[Tensor | None, ...]] = list(zip(*each, strict=True))
+        found = tuple(
+            torch.stack([t if t is not None else torch.zeros_like(p) for t in ts])
+            for p, ts in zip(of, columns, strict=True)
+        )
+    return {p: lift(t.detach()) for p, t in zip(of, found, strict=True) if t is not None}
+
+
+class PulledBack:
+    """The gradients of one parameter, from a part that is about a function of it."""
+
+    __slots__ = ("kept", "of", "part", "value")
+
+    def __init__(self, part: Part, value: Tensor, of: Tensor) -> None:
+        """Take the part of `value`, which was computed from `of`."""
+        self.part = part
+        self.value = value
+        self.of = of
+        self.kept: Tensor | None = None
+
+    def squared(self, options: PerformanceOptions) -> Tensor:
+        """From rows, a few samples at a time; they are kept for the sum where there is room."""
+        if self.kept is not None:
+            return square_sum(self.kept)
+        n, size = self.value.numel() + self.of.numel(), self.value.element_size()
+        step, start = per_pass(2 * n, options, size), 0
+        found, kept = [], list[Tensor]()
+        while True:
+            rows = self.rows(slice(start, start + step))
+            if start and not len(rows):
+                break
+            found.append(square_sum(rows))
+            start += step
+            if may_keep(n, 0, start, options, size):
+                kept.append(rows)
+        squared = torch.cat(found)
+        if sum(map(len, kept)) == len(squared):
+            self.kept = torch.cat(kept)
+        return squared
+
+    def uncancelled(self, options: PerformanceOptions) -> None:
+        """Rows are what is added."""
+        return
+
+    def dot(self, u: Tensor) -> Tensor:
+        """Rows times a vector."""
+        flat = two_dimensional(self._all())
+        return (flat * u.flatten().to(flat.dtype)).sum(1)
+
+    def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """The same rows, in passes of a few samples where they were not kept."""
+        step = len(weights) if self.kept is not None else per_pass(2 * self.value.numel(), PerformanceOptions())
+        for start in range(0, max(1, len(weights)), max(1, step)):
+            rows = two_dimensional(self.rows(slice(start, start + step)))
+            add_rows(out.view(-1), rows, weights[start : start + step].to(rows.dtype), beta)
+            beta = 1
+
+    def rows(self, where: slice | Tensor) -> Tensor:
+        """Jfᵀ of the value's rows."""
+        if self.kept is not None:
+            return self.kept[where]
+        inner = self.part.rows(where)
+        with torch.enable_grad():
+            found = pulled(self.value, (self.of,), inner)
+        return found[self.of] if found else lift(self.of.new_zeros((len(inner), *self.of.shape)))
+
+    def _all(self) -> Tensor:
+        return self.rows(slice(None))
+
+    def without(self, gone: Tensor) -> PulledBack:
+        """Masked."""
+        masked = PulledBack(self.part.without(gone), self.value, self.of)
+        masked.kept = None if self.kept is None else blank(self.kept, gone)
+        return masked

@@ -1,0 +1,229 @@
+"""Norms estimated from random directions (DP-SGD-JL, Bu et al. 2021): no gradient of a single record is ever computed.
+
+    M_i² = (1/r) Σ_j ⟨g_i, v_j⟩²,   v_j ~ N(0, I)          r forward-mode derivatives of the losses
+    Σ w_i g_i = ∇ Σ w_i ℓ_i                                one backward pass
+
+It costs r passes where `Captured` costs about one, so it is for models that nothing else takes, and for comparison.
+Only the norm of the whole gradient is estimated: weighers with a bound per layer are refused.
+
+Privacy: M_i²/‖g_i‖² is χ²_r/r, so after the clip a record contributes up to C·ρ with ρ = √(r/χ²_r), which no number
+bounds. The directions are drawn anew for every pass over a lot, independently of the data, and are treated as known to
+all; then the release is a mixture of Gaussians over ρ, and that is its event. All batches of a pass share them
+(`for_pass`): with directions of its own for each, one record more would move others to other directions, and their
+weights with them. Below 20 directions the tail of ρ alone is too much.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from sordino import validate
+from sordino.per_sample import model_checks
+from sordino.per_sample.batch_structure import losses as losses_of
+from sordino.per_sample.batch_structure import size, take
+from sordino.per_sample.chunked import nothing
+from sordino.per_sample.engine.autograd_graph import one_loss_each
+from sordino.per_sample.engine.loss_identity import identity_of
+from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.protocol import LossFn, Norms, PerSample, trainable
+from sordino.per_sample.row_arithmetic import zeros
+from sordino.per_sample.seeded_forward import Seeded
+from sordino.per_sample.vmap_backend import Loss
+from sordino.refusal import Refusal
+from sordino.release.sensitivity import FromProjections
+from sordino.release.vectors import Grads, accumulation_dtype
+
+LEAST = 20
+WHOLE = ("all parameters",)
+NO_NORMS = Norms(torch.zeros(0, 1), WHOLE)
+_AGREE = 1e-3
+"""Relative difference allowed between the losses' derivative along a direction and their gradient's part in it."""
+
+
+@dataclass(frozen=True)
+class JL:
+    """Estimate norms from `projections` random directions.
+
+    >>> grads = JL(50).per_sample(nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), (torch.ones(4, 3),))
+    >>> grads.norms().squared.shape
+    torch.Size([4, 1])
+    """
+
+    projections: int
+    directions: int | None = field(default=None, repr=False)
+    """Their seed; None: anew for every batch, as is right where a batch is a whole pass."""
+    _verified: WeakKeyDictionary[nn.Module, set[Hashable]] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+    """Of each model, the losses and modes whose derivative was found to be their gradient, by this object."""
+
+    def __post_init__(self) -> None:
+        if validate.count("projections", self.projections) < LEAST:
+            raise ValueError(
+                f"projections={self.projections}: must be >= {LEAST}; with fewer, a norm is so often read short "
+                "that no useful guarantee is left"
+            )
+
+    @property
+    def estimate(self) -> FromProjections:
+        """What the norms are."""
+        return FromProjections(self.projections)
+
+    def for_pass(self, inventory: Inventory) -> JL:
+        """Returns a backend with directions for one pass; what was verified is known to both."""
+        made = replace(self, directions=_seed())
+        object.__setattr__(made, "_verified", self._verified)
+        return made
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
+        """One derivative of all losses along each direction."""
+        model_checks.statistics(model)
+        parameters = trainable(model)
+        if not size(batch):
+            return nothing(parameters, self.estimate)
+        theta = {f"model.{name}": p.detach() for name, p in parameters.items()}
+        seed = _seed()  # of the forward passes, which must all drop the same
+        directions = torch.Generator().manual_seed(_seed() if self.directions is None else self.directions)
+        wrapped, b, silent = Loss(model, loss_fn), size(batch), _padding(model, parameters)
+        device = next(iter(theta.values())).device
+
+        def losses(values: dict[str, Tensor]) -> Tensor:
+            return one_loss_each(functional_call(wrapped, values, (batch,)), b)
+
+        def along(direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+            tangent = {name: direction[name].to(p.dtype) for name, p in theta.items()}
+            for name, row in silent:
+                tangent[name] = tangent[name].index_fill(0, torch.tensor(row, device=tangent[name].device), 0)
+            try:
+                with Seeded(seed, device), warnings.catch_warnings():  # torch's own, about how it loads its formulas
+                    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
+                    found: tuple[Tensor, Tensor] = jvp(losses, (theta,), (tangent,))  # type: ignore[assignment]
+            except (RuntimeError, NotImplementedError) as error:
+                with Seeded(seed, device), torch.no_grad():
+                    losses_of(loss_fn, model, batch)  # fails too if forward mode is not to blame
+                raise Refusal(
+                    f"this model has no forward-mode derivative ({error}), which JL needs; use the default backend"
+                ) from error
+            return found
+
+        dtype = accumulation_dtype(next(iter(theta.values())).dtype)
+        squared, value = torch.zeros(b, dtype=torch.float64), torch.zeros(b)
+        for j in range(self.projections):
+            direction = {
+                name: torch.randn(p.shape, generator=directions, dtype=dtype).to(p.device) for name, p in theta.items()
+            }
+            value, slope = along(direction)
+            squared = squared.to(slope.device) + slope.double().square()
+            if not j:
+                self._verify_once(_Estimated(value, NO_NORMS, along, model, loss_fn, batch, seed), direction, slope)
+        norms = Norms((squared / self.projections).to(dtype)[:, None], WHOLE, self.estimate)
+        return _Estimated(value.detach(), norms, along, model, loss_fn, batch, seed)
+
+    def _verify_once(self, grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> None:
+        """Verifies a model with one loss, in one mode, at its first batch; another loss or mode is verified anew."""
+        model = grads._model
+        way = identity_of(grads._loss_fn), tuple(module.training for module in model.modules())
+        if way not in self._verified.get(model, ()) and _verify(grads, direction, slope):
+            self._verified.setdefault(model, set()).add(way)
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """Activations only; a guess from the parameters, as nothing is kept per sample."""
+        return max(1 << 14, sum(p.numel() for p in trainable(model).values()) // 4)
+
+
+@dataclass(frozen=True)
+class _Estimated:
+    """A `PerSample` whose gradients exist only summed."""
+
+    losses: Tensor
+    _norms: Norms
+    _along: Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
+    _model: nn.Module
+    _loss_fn: LossFn
+    _batch: Any
+    _seed: int
+
+    def norms(self) -> Norms:
+        """The estimates, (B, 1)."""
+        return self._norms
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """One derivative per tensor."""
+        names = [(name, p) for name, p in trainable(self._model).items()]
+        columns = []
+        for name, p in names:
+            direction = {f"model.{other}": torch.zeros_like(q) for other, q in names}
+            if name in u:
+                direction[f"model.{name}"] = u[name]
+            columns.append(self._along(direction)[1].to(accumulation_dtype(p.dtype)))
+        return torch.stack(columns, dim=1)
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """∇ Σ w_i ℓ_i; a sample of weight 0 whose loss is not finite is replaced by another on the way."""
+        if weights.shape[1] != 1:
+            raise Refusal("JL estimates the norm of the whole gradient: need one weight per sample; use a flat weigher")
+        w = weights[:, 0]
+        summed = self._gradient(self._batch, w)
+        if not all(bool(torch.isfinite(g).all()) for g in summed.values()):  # 0 · nan is nan
+            kept = w != 0
+            first = int(kept.nonzero()[0]) if bool(kept.any()) else -1
+            stand_in = torch.where(kept, torch.arange(len(w), device=w.device), first)
+            summed = self._gradient(take(self._batch, stand_in), w) if first >= 0 else zeros(trainable(self._model))
+        if into is None:
+            return summed
+        for name, g in summed.items():
+            into[name].add_(g)
+        return into
+
+    def _gradient(self, batch: Any, w: Tensor) -> Grads:
+        parameters = trainable(self._model)
+        with torch.enable_grad(), Seeded(self._seed, next(iter(parameters.values())).device):
+            losses = one_loss_each(losses_of(self._loss_fn, self._model, batch), len(w))
+        found = torch.autograd.grad(losses, list(parameters.values()), w.to(losses), allow_unused=True)
+        return {
+            name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach()
+            if g is None
+            else g.to_dense().to(accumulation_dtype(p.dtype))
+            for (name, p), g in zip(parameters.items(), found, strict=True)
+        }
+
+
+def _padding(model: nn.Module, parameters: Mapping[str, Tensor]) -> list[tuple[str, int]]:
+    """Rows of tables that have a derivative and no gradient: those of padding_idx."""
+    names = {id(p): f"model.{name}" for name, p in parameters.items()}
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None]
+    return [(names[id(m.weight)], m.padding_idx) for m in tables if id(m.weight) in names and m.padding_idx is not None]
+
+
+def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> bool:
+    """Compares the losses' derivative along a direction, which is measured, with that of the backward pass, which is
+    summed.
+
+    Returns whether the two could be compared: where a derivative is not finite nothing is known.
+
+    Raises:
+        Refusal: the two differ by more than rounding.
+
+    """
+    summed = grads.weighted_sum(torch.ones_like(slope)[:, None])
+    there = sum(float((g.double() * direction[f"model.{name}"].double()).sum()) for name, g in summed.items())
+    here, size = float(slope.double().sum()), float(slope.double().abs().sum())
+    if size < float("inf") and abs(there - here) > _AGREE * size:
+        raise Refusal(
+            "the derivative of this model's losses along a direction is not the gradient its backward pass gives; need "
+            "both to be the same, as the one is measured and the other summed; "
+            "look for hand-written backward passes, or use the default backend"
+        )
+    return size < float("inf")
+
+
+def _seed() -> int:
+    return int(torch.randint(2**62, ()))

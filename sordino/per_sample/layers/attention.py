@@ -1,0 +1,120 @@
+"""nn.MultiheadAttention, spelled out in linear maps; everything between them is ordinary autograd.
+
+The three input projections are row blocks of one weight when query, key and value have equal width.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample.formulas.compound_parts import Block
+from sordino.per_sample.formulas.gradient_part import Rows, lift
+from sordino.per_sample.layers.layer_registry import rule
+from sordino.per_sample.layers.linear import affine
+from sordino.refusal import Refusal
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.tape import Tape
+
+
+def _additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """Boolean masks say where not to look; others are added."""
+    if mask is None or mask.dtype != torch.bool:
+        return None if mask is None else mask.to(like.dtype)
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
+
+
+def _projections(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, v: Tensor, dim: int) -> list[Tensor]:
+    bias, e = m.in_proj_bias, m.embed_dim
+    if m.in_proj_weight is None:
+        weights = (m.q_proj_weight, m.k_proj_weight, m.v_proj_weight)
+        found = []
+        for i, (x, weight) in enumerate(zip((q, k, v), weights, strict=True)):
+            y = affine(tape, x, weight, None, dim)
+            if bias is not None:
+                y = y + _bias_rows(tape, bias, (i * e, (i + 1) * e), y, dim)
+            found.append(y)
+        return found
+    if q is k and k is v:
+        return list(affine(tape, q, m.in_proj_weight, bias, dim).chunk(3, dim=-1))
+    return [affine(tape, x, m.in_proj_weight, bias, dim, block=(i * e, (i + 1) * e)) for i, x in enumerate((q, k, v))]
+
+
+def _bias_rows(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, dim: int) -> Tensor:
+    """One copy of a stretch of a parameter per sample, shaped to be added to `like`."""
+    shape = [1] * like.dim()
+    shape[dim], shape[-1] = tape.size, block[1] - block[0]
+    copies = tape.leaf(bias)[slice(*block)].view(*[1] * (like.dim() - 1), -1).expand(shape)
+    return tape.record(
+        copies.contiguous(),
+        (),
+        lambda _, g: {bias: Block(Rows(lift(g).reshape(tape.size, -1)), *block, bias.shape)},
+        rows=1,
+    )
+
+
+def _appended(tape: Tape, p: Tensor, x: Tensor) -> Tensor:
+    """A learned key or value (1, 1, E) after each sample's own, x (B, S, E)."""
+    copies = tape.leaf(p).expand(x.shape[0], 1, -1).contiguous()
+    copies = tape.record(copies, (), lambda _, g: {p: g.reshape(-1, 1, 1, g.shape[-1])}, rows=1)
+    return torch.cat([x, copies], 1)
+
+
+@rule(nn.MultiheadAttention)
+def attention(
+    tape: Tape,
+    module: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Softmax(QKᵀ/√d) V over heads."""
+    dim = 0 if module.batch_first else 1
+    tape.batch_dim(query, only=dim, several=False)
+    if query.dim() != 3:
+        raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, T, E) or (T, B, E); unsqueeze the input")
+    heads, size, lengths = module.num_heads, tape.size, 1 - dim
+    if key.shape[dim] != size or value.shape[dim] != size:
+        raise Refusal(f"layer '{tape.name}': key and value need one row per sample; expand them")
+    q, k, v = _projections(tape, module, query, key, value, dim)
+    if dim:
+        q, k, v = (t.transpose(0, 1) for t in (q, k, v))  # (B, T, E)
+    if module.bias_k is not None and module.bias_v is not None:
+        k, v = _appended(tape, module.bias_k, k), _appended(tape, module.bias_v, v)
+    if module.add_zero_attn:
+        k, v = (torch.cat([t, t.new_zeros(size, 1, t.shape[2])], 1) for t in (k, v))
+    q, k, v = (t.reshape(size, t.shape[1], heads, -1).transpose(1, 2) for t in (q, k, v))  # (B, heads, T, E/heads)
+    added = k.shape[2] - key.shape[lengths]
+
+    mask = _additive(attn_mask, q)
+    if mask is not None:
+        mask = mask.view(size, heads, *mask.shape[1:]) if mask.dim() == 3 else mask
+        mask = nn.functional.pad(mask, (0, added))
+    padded = _additive(key_padding_mask, q)
+    if padded is not None:
+        padded = nn.functional.pad(padded, (0, added)).view(size, 1, 1, -1)
+        mask = padded if mask is None else mask + padded
+    dropout = module.dropout if module.training else 0.0
+    weights: Tensor | None = None
+    if need_weights:
+        scores = q @ k.transpose(2, 3) / sqrt(q.shape[3])
+        weights = (scores if mask is None else scores + mask).softmax(-1)
+        weights = nn.functional.dropout(weights, dropout) if dropout else weights
+        y = weights @ v
+        weights = weights.mean(1) if average_attn_weights else weights
+    else:
+        y = nn.functional.scaled_dot_product_attention(q, k, v, mask, dropout)
+    y = y.transpose(1, 2).flatten(2)  # (B, T, E)
+    if dim:
+        y = y.transpose(0, 1)
+    out = module.out_proj
+    return affine(tape, y, out.weight, out.bias, dim), weights

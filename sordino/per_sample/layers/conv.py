@@ -1,0 +1,131 @@
+"""nn.Conv1d/2d/3d and nn.ConvTranspose1d/2d/3d: their forward passes, with every padding and memory format."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample.formulas.compound_parts import Window
+from sordino.per_sample.formulas.convolution_geometry import Geometry, live
+from sordino.per_sample.formulas.convolution_pass import convolve
+from sordino.per_sample.formulas.convolution_weight import Convolution
+from sordino.per_sample.formulas.gradient_part import Part, lift
+from sordino.per_sample.formulas.parameter_product import ParameterProduct, each
+from sordino.per_sample.layers.layer_registry import rule
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.tape import Tape
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """With one channel both formats look alike and the choice is silently lost: a copy has the strides that say it."""
+    if x.shape[1] == 1 and x.stride(1) != 1:
+        return x.clone(memory_format=torch.channels_last)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
+    """Forward as torch does it; padding other than zeros first, as its own operation."""
+    tape.batch_dim(input, only=0)
+    x, weight, bias, rank = input, module.weight, module.bias, len(module.kernel_size)
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        x = nn.functional.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
+        padding = (0,) * rank
+    elif padding == "valid":
+        padding = (0,) * rank
+    elif isinstance(padding, str):  # "same", possibly uneven
+        x = nn.functional.pad(x, module._reversed_padding_repeated_twice)
+        padding = (0,) * rank
+    geometry = Geometry(
+        tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
+    )
+    return convolved(tape, x, weight, bias, geometry)
+
+
+def convolved(
+    tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, rows: int | None = None
+) -> Tensor:
+    """`F.conv1d`, `F.conv2d` or `F.conv3d`, recorded; `rows` of x belong to one sample, by default as its layout says."""
+    rank = len(geometry.stride)
+    w, taps = tape.leaf(weight, x), None
+    few = live(geometry, tuple(x.shape[2:]))
+    if few is not None:
+        taps, geometry = few
+        w = w[taps]
+    b = None if bias is None else bias.detach()
+    if tape.channels_last and rank == 2 and not tape.shapes_only:
+        x = _channels_last(x)
+        w = _channels_last(w.detach()).requires_grad_(w.requires_grad)
+        y = convolve(x, w, b, geometry, tape.workspace)
+    else:
+        plain = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
+        y = plain(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        found: dict[Tensor, Part | Tensor] = {}
+        g32 = lift(g)
+        if tape.wants(weight):
+            own = Convolution(lift(saved[0], g), g32, geometry, tape.workspace)
+            found[weight] = own if taps is None else Window(own, taps, weight.shape)
+        if bias is not None and tape.wants(bias):
+            found[bias] = g32.flatten(2).sum(2)
+        return found
+
+    product = ParameterProduct((weight, bias), partial(each, tape.workspace))
+    return tape.record(y, (x,), parts, rows=rows, product=product)
+
+
+@rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def transposed(
+    tape: Tape,
+    module: nn.ConvTranspose2d,
+    input: Tensor,
+    output_size: list[int] | None = None,
+) -> Tensor:
+    """A convolution with input and output gradient exchanged."""
+    tape.batch_dim(input, only=0)
+    rank = len(module.kernel_size)
+    weight, bias = module.weight, module.bias
+    padding: Any = module.padding  # a transposed convolution knows no other than numbers
+    extra = module._output_padding(
+        input,
+        output_size,
+        list(module.stride),
+        list(padding),
+        list(module.kernel_size),
+        rank,
+        list(module.dilation),
+    )
+    geometry = Geometry(
+        tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
+    )
+    convolve = (nn.functional.conv_transpose1d, nn.functional.conv_transpose2d, nn.functional.conv_transpose3d)[
+        rank - 1
+    ]
+    b = None if bias is None else bias.detach()
+    y = convolve(
+        input,
+        tape.leaf(weight, input),
+        b,
+        geometry.stride,
+        geometry.padding,
+        tuple(extra),
+        module.groups,
+        geometry.dilation,
+    )
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        found: dict[Tensor, Part | Tensor] = {}
+        g32 = lift(g)
+        if tape.wants(weight):
+            found[weight] = Convolution(g32, lift(saved[0], g), geometry, tape.workspace)
+        if bias is not None and tape.wants(bias):
+            found[bias] = g32.flatten(2).sum(2)
+        return found
+
+    return tape.record(y, (input,), parts, product=ParameterProduct((weight, bias), partial(each, tape.workspace)))

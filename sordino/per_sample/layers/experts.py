@@ -1,0 +1,69 @@
+"""The experts of a mixture, as transformers has them: stacked weights, and for every token the experts it goes to.
+
+Rows sorted by expert are no longer where their samples are, so the code of such a layer cannot be followed. This rule does
+the sorting itself, stably, and so knows whose each row is (`formulas/grouped_product.py`). It stands for classes whose
+`forward` transformers dispatches by `experts_implementation`, of which there are more than a hundred; those with biases,
+transposed weights or a norm of their own are run one sample at a time, as other leaves are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sordino.per_sample.formulas.gradient_part import Part, lift
+from sordino.per_sample.formulas.grouped_product import Grouped, Routes
+from sordino.per_sample.layers.layer_registry import family
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.tape import Tape
+
+_DISPATCHED = "transformers.integrations.moe"
+_SAME = ("eager", "grouped_mm", "batched_mm")
+"""Implementations that compute one thing."""
+
+
+def dispatched(module: nn.Module) -> bool:
+    """Is this a layer of experts whose forward pass we know?"""
+    forward = getattr(type(module), "forward", None)
+    if getattr(forward, "__globals__", {}).get("__name__") != _DISPATCHED:
+        return False
+    own: Any = module
+    plain = not (own.has_bias or own.is_transposed or own.has_post_expert_norm or own._is_expert_parallel)
+    stacked = {"down_proj", "gate_up_proj" if own.has_gate else "up_proj"}
+    known = getattr(own.config, "_experts_implementation", None) in _SAME
+    return plain and known and set(own._parameters) == stacked
+
+
+@family(dispatched)
+def experts(tape: Tape, module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """Sort, two maps for each expert with its activation between them, weigh, put back."""
+    tape.batch_dim(hidden_states, only=0)
+    own: Any = module
+    many, size, tokens = top_k_index.shape[-1], tape.size, len(hidden_states)
+    first = own.gate_up_proj if own.has_gate else own.up_proj
+    expert, order = top_k_index.reshape(-1).sort(stable=True)
+    token = order.div(many, rounding_mode="floor")
+    owners = token.div(max(1, tokens // size), rounding_mode="floor")
+    counts = torch.bincount(expert * size + owners, minlength=len(first) * size).view(len(first), size)
+    routes = Routes(counts.tolist(), owners)
+    y = _mapped(tape, hidden_states[token], first, routes)
+    y = own._apply_gate(y) if own.has_gate else own.act_fn(y)
+    y = _mapped(tape, y, own.down_proj, routes) * top_k_weights.reshape(-1)[order].unsqueeze(1)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=order.device)
+    return y[back].view(tokens, many, -1).sum(1).to(hidden_states.dtype)
+
+
+def _mapped(tape: Tape, x: Tensor, weight: Tensor, routes: Routes) -> Tensor:
+    """W_e x of every row, recorded."""
+    w = tape.leaf(weight, x)
+    y = torch.cat([F.linear(x[rows], w[e]) for e, rows in enumerate(routes.by_matrix)])
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        return {weight: Grouped(lift(saved[0], g), lift(g), routes)}
+
+    return tape.record(y, (x,), parts, rows=1) if tape.wants(weight) else y

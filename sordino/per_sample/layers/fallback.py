@@ -1,0 +1,234 @@
+"""A leaf whose code cannot be followed operation by operation: its vector-Jacobian product, one sample at a time under
+`torch.func.vmap`, and where torch cannot do that, as in code that looks at values (the experts of a mixture), in a loop.
+
+The leaf's own code runs on one sample's rows, so whatever it computes is right by construction; the price is a gradient
+per sample in memory and whatever vmap or the loop costs. A leaf that draws random numbers would draw others when it is run
+again, so it is run with the same ones, and that graph differentiated once for each sample.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from sordino.distributed.layer_by_layer import at_hand
+from sordino.per_sample.formulas.gradient_part import Part, lift
+from sordino.refusal import Refusal
+from sordino.rng.global_generators import GlobalState, left_as_they_were
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.sample_layout import Layout
+    from sordino.per_sample.engine.tape import Tape
+
+_CHUNK = 16  # samples per vmap
+
+
+def slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
+    """Where each trainable parameter of a module sits."""
+    found = {}
+    for prefix, owner in module.named_modules():
+        for key, p in owner._parameters.items():
+            if p is not None and p.requires_grad:
+                found[f"{prefix}.{key}" if prefix else key] = (owner, key, p)
+    return found
+
+
+@contextmanager
+def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """The module with other tensors in its parameters' places, for as long as the context lasts."""
+    places = {name: place for name, place in slots(module).items() if name in tensors}
+    try:
+        for name, (owner, key, _) in places.items():
+            owner._parameters[key] = tensors[name]  # type: ignore[assignment]
+        yield
+    finally:
+        for owner, key, p in places.values():
+            owner._parameters[key] = p
+
+
+def _same_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Contexts in which autocast is what it is now: the leaf must be differentiated as it computed."""
+    kind = device.type
+    now = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+    return lambda: torch.autocast(kind, *now, cache_enabled=False)  # a cast that is remembered would leave the vmap
+
+
+def spectral_vectors(module: nn.Module) -> list[nn.Module]:
+    """The spectral normalisations whose vectors a forward pass moves on."""
+    return [m for m in module.modules() if isinstance(m, _SpectralNorm) and m.training]
+
+
+@contextmanager
+def vectors_held(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iterator[None]:
+    """Spectral normalisations with the vectors that the forward pass ended with, which they do not move on."""
+    before = [dict(m._buffers) for m, _ in held]
+    try:
+        for m, vectors in held:
+            m._buffers.update(vectors)
+            m.training = False
+        yield
+    finally:
+        for (m, _), buffers in zip(held, before, strict=True):
+            m._buffers.update(buffers)
+            m.training = True
+
+
+@dataclass(frozen=True)
+class _Random:
+    """A leaf that drew random numbers: all that is needed to run it again with the same ones."""
+
+    module: nn.Module
+    original: Callable[..., Any]
+    wanted: dict[str, nn.Parameter]
+    began: GlobalState
+    spec: Any
+    inputs: list[Any]
+    layouts: dict[int, Layout | None]  # by the place of a tensor among the inputs: where it has its samples
+
+    def run(self, only: int | None = None) -> tuple[list[Any], list[Tensor]]:
+        """Outputs and the leaf's parameters on a graph of their own; `only`: every sample is this one."""
+        own = {name: p.detach().requires_grad_() for name, p in self.wanted.items()}
+        given = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in self.inputs]
+        for j, at in self.layouts.items():
+            if only is not None and at is not None:
+                each = given[j].unflatten(at.dim, (-1, at.rows))
+                given[j] = each.narrow(at.dim, only, 1).expand_as(each).flatten(at.dim, at.dim + 1)
+        both: Any = tree_unflatten(given, self.spec)
+        # Tensors are kept as they are, in a checkpoint too.
+        plainly = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+        with left_as_they_were(), swapped(self.module, own), plainly, torch.enable_grad():
+            self.began.put_back()
+            return tree_flatten(self.original(*both[0], **both[1]))[0], list(own.values())
+
+    def parts(self, number: int, at: Layout, saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """The gradient of each sample's rows of an output, one after the other on one graph."""
+        with at_hand(self.wanted.values()):
+            return self._parts(number, at, g)
+
+    def _parts(self, number: int, at: Layout, g: Tensor) -> dict[Tensor, Part | Tensor]:
+        outputs, own = self.run()
+        rows = []
+        for i in range(g.shape[at.dim] // at.rows):
+            mine = torch.zeros_like(g)
+            span = at.dim, i * at.rows, at.rows
+            mine.narrow(*span).copy_(g.narrow(*span))
+            found = torch.autograd.grad(outputs[number], own, mine, retain_graph=True, allow_unused=True)
+            if not all(t is None or bool(t.isfinite().all()) for t in found):  # 0 · nan of another: it has no other now
+                others, theirs = self.run(only=i)
+                found = torch.autograd.grad(others[number], theirs, mine, allow_unused=True)
+            rows.append([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])
+        return {
+            p: lift(torch.stack(each)) for p, each in zip(self.wanted.values(), zip(*rows, strict=True), strict=True)
+        }
+
+
+def _samples(tensors: Sequence[Tensor], layouts: Sequence[Layout | None], size: int) -> list[Tensor]:
+    """Each tensor with its samples first, and one sample's rows where they were; those without samples as they are."""
+    return [
+        t if at is None else t.unflatten(at.dim, (size, at.rows)).movedim(at.dim, 0)
+        for t, at in zip(tensors, layouts, strict=True)
+    ]
+
+
+def _each(
+    gradient: Callable[..., dict[str, Tensor]], shared: Sequence[bool], given: Sequence[Tensor], size: int
+) -> dict[str, Tensor]:
+    """The gradients of all samples, under vmap, or one after the other."""
+    dims = tuple(None if alone else 0 for alone in shared)
+    try:
+        with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            every = torch.func.vmap(gradient, in_dims=dims, randomness="error", chunk_size=_CHUNK)
+            found: dict[str, Tensor] = every(*given)
+            return found
+    except RuntimeError:  # code that looks at values, or an operation that vmap does not know
+        rows = [gradient(*[t if alone else t[i] for t, alone in zip(given, shared, strict=True)]) for i in range(size)]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run the leaf's own forward, and its per-sample gradients from runs on one sample each."""
+    original, size = tape.original, tape.size
+    wanted = {name: p for name, (_, _, p) in slots(module).items() if tape.wants(p)}
+    inputs, spec = tree_flatten((args, kwargs))
+    where = [j for j, leaf in enumerate(inputs) if isinstance(leaf, Tensor)]
+    layouts = [tape.argument_layout(("in", j), inputs[j]) for j in where]
+    free = not any(inputs[j].requires_grad for j in where)
+    began = GlobalState.now()
+    vectors = spectral_vectors(module)
+    with swapped(module, {name: tape.leaf(p, None if free else inputs[where[0]]) for name, p in wanted.items()}):
+        output = original(*args, **kwargs)
+    drew: _Random | None = None
+    if not (tape.shapes_only or began.same(GlobalState.now())):
+        drew = _Random(module, original, wanted, began, spec, inputs, dict(zip(where, layouts, strict=True)))
+    held = [(m, {key: b.clone() for key, b in m._buffers.items() if b is not None}) for m in vectors]
+    outputs, outspec = tree_flatten(output)
+    name, kind = tape.name, type(module).__name__
+    if not all(isinstance(y, Tensor) for y in outputs):
+        raise Refusal(
+            f"layer '{name}': {kind} returns something that is not a tensor; need tensors; write a rule for it "
+            "(sordino.per_sample.layers.rule)"
+        )
+    recorded = []
+    for number, y in enumerate(outputs):
+        at = tape.argument_layout(("out", number), y)
+        if at is None and y.is_floating_point() and y.requires_grad:
+            raise Refusal(
+                f"layer '{name}': {kind} returns a tensor without a batch dimension; need one row per sample; expand it"
+            )
+        if not y.is_floating_point() or at is None:
+            recorded.append(y)
+            continue
+        precision = _same_precision(y.device)
+        y = y.clone() if y._is_view() or any(y is leaf for leaf in inputs) else y
+        if drew is not None:
+            recorded.append(tape.record(y, tuple(inputs[j] for j in where), partial(drew.parts, number, at), rows=1))
+            continue
+
+        def parts(
+            saved: tuple[Tensor, ...],
+            g: Tensor,
+            number: int = number,
+            at: Layout = at,
+            precision: Callable[[], AbstractContextManager[Any]] = precision,
+        ) -> dict[Tensor, Part | Tensor]:
+            def gradient(one: Tensor, *own: Tensor) -> dict[str, Tensor]:
+                leaves = list(inputs)
+                for j, tensor in zip(where, own, strict=True):
+                    leaves[j] = tensor
+                both: Any = tree_unflatten(leaves, spec)
+                given, named = both[0], both[1]
+
+                def run(values: dict[str, Tensor]) -> Tensor:
+                    with swapped(module, values), vectors_held(held), precision():
+                        out: Tensor = tree_flatten(original(*given, **named))[0][number]
+                    return out
+
+                pull: Any = torch.func.vjp(run, {n: p.detach() for n, p in wanted.items()})[1]
+                found: dict[str, Tensor] = pull(one)[0]
+                return found
+
+            given = _samples((g, *saved), (at, *layouts), size)
+            shared = [layout is None for layout in (at, *layouts)]
+            try:
+                with at_hand(module.parameters()):
+                    rows = _each(gradient, shared, given, size)
+            except RuntimeError as error:
+                raise Refusal(
+                    f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need "
+                    "per-sample gradients of its parameters; write a rule for it (sordino.per_sample.layers.rule), move "
+                    "its own parameters into a small module, or use Loop()"
+                ) from error
+            return {wanted[n]: lift(t) for n, t in rows.items()}
+
+        recorded.append(tape.record(y, tuple(inputs[j] for j in where), parts, rows=1))
+    return tree_unflatten(recorded, outspec)

@@ -1,0 +1,87 @@
+"""nn.Linear with any number of middle dimensions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from sordino.per_sample.formulas.compound_parts import Block
+from sordino.per_sample.formulas.gradient_part import Part, Rows, Squares, lift
+from sordino.per_sample.formulas.linear_map import mapped
+from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.formulas.output_gradient import as_multiplied, over_positions
+from sordino.per_sample.formulas.parameter_product import ParameterProduct
+from sordino.per_sample.layers.layer_registry import rule
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.tape import Tape
+
+
+def samples_first(x: Tensor, dim: int, size: int) -> Tensor:
+    """(…, B, …, d) to (B, T, d); k rows per sample become positions."""
+    if dim:
+        x = x.movedim(dim, 0)
+    return x.reshape(size, -1, x.shape[-1])
+
+
+def _one_position(tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None) -> dict[Tensor, Part | Tensor]:
+    """The parts of y_i = W a_i + b: both norms contain ‖g_i‖²."""
+    squares = Squares(g)
+    found: dict[Tensor, Part | Tensor] = {}
+    if tape.wants(weight):
+        found[weight] = Matmul(a, g, None, squares, workspace=tape.workspace)
+    if bias is not None and tape.wants(bias):
+        found[bias] = Rows(g, squares)
+    return found
+
+
+def affine(
+    tape: Tape,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dim: int,
+    block: tuple[int, int] | None = None,
+) -> Tensor:
+    """Y = x Wᵀ + b, recorded; `block` takes some rows of both."""
+    w = tape.leaf(weight, x)
+    b = None if bias is None else tape.leaf(bias, x)
+    if block is not None:
+        w = w[slice(*block)]
+        b = None if b is None else b[slice(*block)]
+    # On the CPU a Linear on more than two dimensions returns a view, and in-place operations bypass a view's node in the
+    # graph. So the recorded value is the two-dimensional product, which every later in-place operation goes through.
+    lead, size = x.shape[:-1], tape.size
+    y = mapped(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), w, b, size, tape.workspace)
+    plain = x.dim() == 2 and lead[0] == size and block is None  # one position each: nothing to arrange
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        if plain:
+            return _one_position(tape, lift(saved[0], g), lift(g), weight, bias)
+        rows = samples_first(g.view(*lead, -1), dim, size)  # (B, T, p)
+        found: dict[Tensor, Part] = {}
+        if tape.wants(weight):
+            inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
+            found[weight] = Matmul(inputs, rows, workspace=tape.workspace)
+        if bias is not None and tape.wants(bias):
+            found[bias] = Rows(over_positions(rows))
+        if block is None:
+            return dict(found)
+        return {p: Block(part, *block, p.shape) for p, part in found.items()}
+
+    product = None
+    if tape.outputs:
+
+        def rows(g: Tensor, y: Tensor) -> Tensor:
+            return samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
+
+        product = ParameterProduct((weight, bias), rows)
+    y = tape.record(y, (x,), parts, rows=1, product=product)
+    return y if x.dim() == 2 else y.view(*lead, -1)
+
+
+@rule(nn.Linear)
+def linear(tape: Tape, module: nn.Linear, input: Tensor) -> Tensor:
+    """A matrix product."""
+    return affine(tape, input, module.weight, module.bias, tape.batch_dim(input))

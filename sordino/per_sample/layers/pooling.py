@@ -1,0 +1,73 @@
+"""nn.MaxPool2d with channels last, by the compiled kernel: the same maxima and gradients to the last bit, for less.
+
+It has no parameter, so nothing is recorded: only the price differs. A small network with pooling spends more time there
+than in its products, by torch's code. `F.max_pool2d` called in a forward of one's own stays torch's: it cannot be seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.kernels.abi import Window
+from sordino.kernels.pool import Pools, pools, takes
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.tape import Tape
+    from sordino.per_sample.layers.layer_registry import Rule
+
+
+def pools_windows(module: nn.Module) -> bool:
+    """Whether a module is such a layer."""
+    return type(module) is nn.MaxPool2d and "forward" not in module.__dict__
+
+
+def max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
+    """The layer, by its own code where anything is unusual."""
+    kernel = pools()
+    plain = not (module.return_indices or module.ceil_mode) and module.dilation in (1, (1, 1))
+    if kernel is None or not plain or tape.idle or tape.shapes_only or type(x) is not Tensor:
+        return original(x)
+    if tape.follower is not None:  # operations are followed, and this one would not be seen
+        return original(x)
+    if not x.requires_grad or not torch.is_grad_enabled() or x.is_inference():
+        return original(x)
+    window = Window(_pair(module.kernel_size), _pair(module.stride), _pair(module.padding))
+    if not takes(x, window):
+        return original(x)
+    return _MaxPool.apply(x, window, kernel)  # type: ignore[no-untyped-call]
+
+
+def _pair(given: Any) -> tuple[int, ...]:
+    return (given, given) if isinstance(given, int) else tuple(given)
+
+
+class _MaxPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: Window, kernel: Pools) -> Tensor:
+        y, taps = kernel.forward(x, window)
+        ctx.save_for_backward(taps)
+        ctx.size, ctx.window, ctx.kernel = x.shape, window, kernel
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        (taps,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # by create_graph: what follows must be differentiable too
+            return _by_torch(ctx.size, g, taps, ctx.window), None, None
+        return ctx.kernel.backward(ctx.size, g, taps, ctx.window), None, None
+
+
+def _by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: Window) -> Tensor:
+    """The same by torch's own operation, which wants places in the image."""
+    (_, across), rows, columns = window.kernel, *g.shape[2:]
+    tap = taps.long()
+    top = torch.arange(rows).mul(window.stride[0]).sub(window.padding[0]).view(-1, 1)
+    left = torch.arange(columns).mul(window.stride[1]).sub(window.padding[1])
+    places = (top + tap // across) * size[3] + left + tap % across
+    options = (*window[:3], window.dilation, False)
+    image = torch.zeros_like(g.new_empty(1).expand(size), memory_format=torch.channels_last)  # only its shape is read
+    found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(g, image, *options, places)
+    return found

@@ -1,0 +1,217 @@
+"""nn.LSTM, nn.GRU, nn.RNN and their cells: layers, directions and dropout as torch has them.
+
+The input's product is one linear map over all T. An LSTM without projection runs through `LSTMLayer`, or through the
+compiled layer where there is one; the others step through time with the hidden state's product recorded at every step,
+and the T uses are joined along positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from sordino.kernels.lstm import Recurrence, Weights, recurrence, usable
+from sordino.per_sample.formulas.gradient_part import Part, Rows, lift
+from sordino.per_sample.formulas.lstm_layer import CompiledLSTMLayer, Held, LSTMLayer, Port
+from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.formulas.output_gradient import Output
+from sordino.per_sample.layers.layer_registry import rule
+from sordino.per_sample.layers.linear import affine, samples_first
+from sordino.refusal import Refusal
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.tape import Tape
+
+State = tuple[Tensor, ...]
+Step = Callable[[Tensor, Tensor, State], State]  # (input's product, hidden's product, state) -> state
+
+
+def _lstm_step(x: Tensor, h: Tensor, state: State) -> State:
+    i, f, z, o = (x + h).chunk(4, 1)
+    c = f.sigmoid() * state[1] + i.sigmoid() * z.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
+    xr, xz, xn = x.chunk(3, 1)
+    hr, hz, hn = h.chunk(3, 1)
+    z = (xz + hz).sigmoid()
+    n = (xn + (xr + hr).sigmoid() * hn).tanh()
+    return (n + z * (state[0] - n),)
+
+
+def _tanh_step(x: Tensor, h: Tensor, state: State) -> State:
+    return ((x + h).tanh(),)
+
+
+def _relu_step(x: Tensor, h: Tensor, state: State) -> State:
+    return ((x + h).relu(),)
+
+
+def _step(module: nn.RNNBase | nn.RNNCellBase) -> Step:
+    if isinstance(module, nn.LSTM | nn.LSTMCell):
+        return _lstm_step
+    if isinstance(module, nn.GRU | nn.GRUCell):
+        return _gru_step
+    return _relu_step if module.nonlinearity == "relu" else _tanh_step
+
+
+def _parts(
+    tape: Tape, weights: list[Any], g: Tensor, x: Tensor, h: Tensor, read: Tensor | None, sums: Tensor | None
+) -> dict[Tensor, Part | Tensor]:
+    """All four parameters from the gates' gradient, everything (B, T, …); `read` holds x and h side by side."""
+    w_ih, w_hh, *biases = weights
+    found: dict[Tensor, Part | Tensor] = {}
+    output = Output(g, read, tape.workspace)
+    if tape.wants(w_ih):
+        found[w_ih] = Matmul(x, g, output)
+    if tape.wants(w_hh):
+        found[w_hh] = Matmul(h, g, output, start=x.shape[2])
+    if any(tape.wants(p) for p in biases):
+        total = Rows(g.sum(1) if sums is None else sums)
+        found |= {p: total for p in biases if tape.wants(p)}
+    return found
+
+
+def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
+    """One direction of an LSTM layer, x (T, B, d), by torch."""
+    w_ih, w_hh, *biases = weights
+    size, (steps, b, d) = tape.size, x.shape
+    bias = (biases[0].detach() + biases[1].detach()) if biases else None
+    gates = nn.functional.linear(x.reshape(-1, d), tape.leaf(w_ih, x), bias)  # (T·B, 4H)
+    held: list[Tensor] = []
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        rows = samples_first(lift(g).view(steps, b, -1), 1, size)  # (B, T, 4H)
+        inputs, hidden = (samples_first(lift(t, g), 1, size) for t in (saved[0], held[0]))
+        return _parts(tape, weights, rows, inputs, hidden, None, None)
+
+    gates = tape.record(gates, (x,), parts, rows=1)
+    h0, c0 = (s.to(gates.dtype) for s in state)
+    hidden = w_hh.detach().to(gates.dtype)
+    out, last = LSTMLayer.apply(gates.view(steps, b, -1), h0, c0, hidden)  # type: ignore[no-untyped-call]
+    held.append(torch.cat([h0.detach()[None], out.detach()[:-1]]))  # the hidden state each step read
+    return out, (out[-1], last)
+
+
+def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
+    """The same by the compiled layer."""
+    w_ih, w_hh, *biases = (p.detach().contiguous() for p in weights)
+    (steps, b, d), wide = x.shape, len(w_ih)
+    bias = biases[0] + biases[1] if biases else w_ih.new_zeros(wide)
+    held = Held()
+
+    def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        assert held.read is not None, "the layer's backward pass came by"
+        read, rows = held.read.transpose(0, 1), g.view(steps, b, wide).transpose(0, 1)  # (B, T, d + H), (B, T, 4H)
+        return _parts(tape, weights, rows, read[:, :, :d], read[:, :, d:], read, held.sums)
+
+    path = x if x.requires_grad else tape.leaf(weights[0])
+    port: Tensor = Port.apply(path, steps * b, wide)  # type: ignore[no-untyped-call]
+    port = tape.record(port, (x,), parts, rows=1)
+    out, last = CompiledLSTMLayer.apply(x, port, *state, kernel, Weights(w_ih, w_hh, bias), held, tape.workspace)  # type: ignore[no-untyped-call]
+    return out, (out[-1], last)
+
+
+def _stepped(
+    tape: Tape, module: nn.RNNBase, x: Tensor, state: State, weights: list[Any], there: Tensor | None = None
+) -> tuple[Tensor, State]:
+    """One direction of any other layer, x (T, B, d); where a sequence is not there (T, B), its state stays."""
+    w_ih, w_hh, *rest = weights
+    projection = rest.pop() if module.proj_size else None
+    b_ih, b_hh = rest or (None, None)
+    inputs, step, out = affine(tape, x, w_ih, b_ih, 1), _step(module), []
+    for t in range(x.shape[0]):
+        before = state
+        state = step(inputs[t], affine(tape, state[0], w_hh, b_hh, 0), state)
+        if projection is not None:
+            state = (affine(tape, state[0], projection, None, 0), *state[1:])
+        if there is not None:
+            now = there[t].unsqueeze(1)
+            state = tuple(torch.where(now, new, old) for new, old in zip(state, before, strict=True))
+        out.append(state[0])
+    return torch.stack(out), state
+
+
+@rule(nn.LSTM, nn.GRU, nn.RNN)
+def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Any, Any]:
+    """All layers and directions."""
+    if isinstance(input, PackedSequence):
+        return _packed(tape, module, input, hx)
+    if input.dim() != 3:
+        raise Refusal(
+            f"layer '{tape.name}': {type(module).__name__} on an unbatched sequence; need a tensor "
+            "(B, T, d), or (T, B, d) with batch_first=False; unsqueeze the input"
+        )
+    dim = 0 if module.batch_first else 1
+    tape.batch_dim(input, only=dim, several=False)
+    x, ends = _layers(tape, module, input.transpose(0, 1) if module.batch_first else input, hx, None)
+    return x.transpose(0, 1) if module.batch_first else x, ends
+
+
+def _packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+    """Sequences of their own lengths: padded, and a state that stays where its sequence is over or has not begun."""
+    x, lengths = pad_packed_sequence(packed)  # (T, B, d), in the order of the records
+    tape.batch_dim(x[0], only=0, several=False)  # the longest of fewer records may be shorter
+    there = torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device)
+    out, ends = _layers(tape, module, x, hx, there)
+    order = packed.sorted_indices
+    if order is not None:
+        out, lengths = out.index_select(1, order), lengths[order.cpu()]
+    data = pack_padded_sequence(out, lengths)[0]
+    return PackedSequence(data, packed.batch_sizes, order, packed.unsorted_indices), ends
+
+
+def _layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | None) -> tuple[Tensor, Any]:
+    """From x (T, B, d) to the outputs and the last states."""
+    directions, is_lstm = 1 + module.bidirectional, isinstance(module, nn.LSTM)
+    given = None if hx is None else (tuple(hx) if is_lstm else (hx,))
+    sizes = (module.proj_size or module.hidden_size, module.hidden_size)[: 1 + is_lstm]
+    last: list[State] = []
+    for layer in range(module.num_layers):
+        outputs = []
+        for direction in range(directions):
+            which = layer * directions + direction
+            state = (
+                tuple(x.new_zeros(x.shape[1], n) for n in sizes) if given is None else tuple(s[which] for s in given)
+            )
+            weights = list(module.all_weights[which])
+            turned = x.flip(0) if direction else x
+            if there is not None:
+                out, end = _stepped(tape, module, turned, state, weights, there.flip(0) if direction else there)
+            elif is_lstm and not module.proj_size:
+                kernel = recurrence() if usable(x, *state, *weights) and x.numel() else None
+                if kernel is None:
+                    out, end = _fused(tape, turned, state, weights)
+                else:
+                    out, end = _compiled(tape, kernel, turned, state, weights)
+            else:
+                out, end = _stepped(tape, module, turned, state, weights)
+            outputs.append(out.flip(0) if direction else out)
+            last.append(end)
+        x = torch.cat(outputs, 2) if directions > 1 else outputs[0]
+        if module.dropout and module.training and layer < module.num_layers - 1:
+            x = nn.functional.dropout(x, module.dropout)
+    ends = tuple(torch.stack(s) for s in zip(*last, strict=True))
+    return x, ends if is_lstm else ends[0]
+
+
+@rule(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
+def cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> Any:
+    """One step."""
+    tape.batch_dim(input, only=0, several=False)
+    if input.dim() != 2:
+        raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, d); unsqueeze the input")
+    is_lstm = isinstance(module, nn.LSTMCell)
+    if hx is None:
+        state = (input.new_zeros(input.shape[0], module.hidden_size),) * (1 + is_lstm)
+    else:
+        state = tuple(hx) if is_lstm else (hx,)
+    x = affine(tape, input, module.weight_ih, module.bias_ih, 0)
+    h = affine(tape, state[0], module.weight_hh, module.bias_hh, 0)
+    end = _step(module)(x, h, state)
+    return end if is_lstm else end[0]

@@ -1,0 +1,175 @@
+"""A Sequential of small Linear layers with ReLU, Tanh or Sigmoid between them, run and differentiated as one layer.
+
+    h_0 = x    h_k = φ(W_k h_{k-1} + b_k)    y = W_n h_{n-1} + b_n
+    g_n = ∂/∂y    g_k = (g_{k+1} W_{k+1}) · φ'(h_k)    and the gradient of W_k for sample i is g_k,i h_{k-1,i}ᵀ
+
+In a small network autograd's graph, and the tape's entry for each layer, take longer than the products. Here one entry
+stands for all of them, and the pass back is the few products above. Both are what autograd would call.
+
+It is tried on every pass, and where anything is unusual (a hook, a forward of one's own, another layer, another layout, a
+layer used twice) the layers run one by one by their own rules. What lies between the layers never leaves here, so nobody
+can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+from sordino.distributed.layer_by_layer import coming_and_going
+from sordino.per_sample.formulas.gradient_part import Part, Rows, Squares
+from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.layers.linear import linear
+from sordino.refusal import Refusal
+
+if TYPE_CHECKING:
+    from sordino.per_sample.engine.tape import Tape
+
+_SMALL = 1 << 20
+"""Elements of a weight up to which a call costs more than its work."""
+
+
+def _bare(operation: Any) -> Any:
+    """What an operator calls, without the call around it."""
+    return getattr(operation, "_op", operation)
+
+
+_threshold_backward = _bare(torch.ops.aten.threshold_backward.default)
+_tanh_backward = _bare(torch.ops.aten.tanh_backward.default)
+_sigmoid_backward = _bare(torch.ops.aten.sigmoid_backward.default)
+
+_Between = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
+"""φ, in place, and g · φ' by the value of φ."""
+_NOTHING: _Between = (lambda h: h, lambda g, h: g)
+_BETWEEN: dict[type[nn.Module], _Between] = {
+    nn.ReLU: (torch.relu_, lambda g, h: _threshold_backward(g, h, 0)),
+    nn.Tanh: (torch.tanh_, _tanh_backward),
+    nn.Sigmoid: (torch.sigmoid_, _sigmoid_backward),
+}
+
+
+def chains(module: nn.Module) -> bool:
+    """Whether a module may be a chain: whether it is one is asked on every pass."""
+    return type(module) is nn.Sequential and sum(type(m) is nn.Linear for m in module) > 1
+
+
+class _Link:
+    """One Linear layer, and what follows it."""
+
+    __slots__ = ("between", "bias", "version", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias, self.version = weight, bias, weight._version
+        self.between = _NOTHING
+
+
+def _links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
+    """The layers, and whether a Flatten is before them; None where something is unusual."""
+    links: list[_Link] = []
+    flat, seen = False, set[int]()
+    for child in module._modules.values():
+        kind = type(child)
+        if child is None or child._forward_hooks or child._forward_pre_hooks:
+            return None
+        if child._backward_hooks or child._backward_pre_hooks:
+            return None
+        if kind is nn.Linear:
+            weight, bias = child._parameters["weight"], child._parameters["bias"]
+            if weight is None or weight.numel() > _SMALL or not tape.one_row_each(child, linear):
+                return None
+            link = _Link(weight, bias)
+            links.append(link)
+            seen.add(id(weight))
+            seen.add(id(link if bias is None else bias))
+        elif "forward" in child.__dict__:
+            return None
+        elif kind in _BETWEEN:
+            if not links or links[-1].between is not _NOTHING:
+                return None
+            links[-1].between = _BETWEEN[kind]
+        elif kind is not nn.Flatten or links or flat or child.start_dim != 1 or child.end_dim != -1:
+            return None
+        else:
+            flat = True
+    if len(links) < 2 or links[-1].between is not _NOTHING or len(seen) < 2 * len(links):  # a parameter used twice
+        return None
+    return links, flat
+
+
+def _usual(tape: Tape, x: Any) -> bool:
+    return (
+        type(x) is Tensor
+        and tape.keeps
+        and not x.requires_grad
+        and not coming_and_going()  # weights are read again on the way back, outside autograd
+        and not torch._C._is_any_autocast_enabled()
+        and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
+        and not (hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
+    )
+
+
+def _alike(x: Tensor, links: list[_Link]) -> bool:
+    """One type and one device for all; in half precision the layers' own rules know where to round."""
+    if x.dtype is not torch.float32 and x.dtype is not torch.float64:
+        return False
+    return all([link.weight.dtype is x.dtype and link.weight.is_cpu is x.is_cpu for link in links])  # noqa: C419
+
+
+def _one_by_one(tape: Tape, x: Any) -> Tensor:
+    outer, tape.index = tape.index, -1  # what comes between the layers is in no rule
+    try:
+        y: Tensor = tape.original(x)
+    finally:
+        tape.index = outer
+    return y
+
+
+def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
+    """All layers as one entry of the tape, or one by one."""
+    found = _links(tape, module) if _usual(tape, x) else None
+    if found is None:
+        return _one_by_one(tape, x)
+    links, flat = found
+    last = links[-1]
+    h = x.flatten(1) if flat else x
+    if h.dim() != 2 or h.shape[0] != tape.size or not _alike(h, links):
+        return _one_by_one(tape, x)
+    inputs, held = [h], 0
+    torch._C._set_grad_enabled(False)
+    try:
+        for link in links[:-1]:
+            h = link.between[0](torch._C._nn.linear(h, link.weight, link.bias))
+            inputs.append(h)
+            held += h.nbytes
+    finally:
+        torch._C._set_grad_enabled(True)
+    y = torch._C._nn.linear(h, tape.leaf(last.weight), None if last.bias is None else last.bias.detach())
+    return tape.record(y, tuple(inputs), partial(_parts, tape, tape.name, links), rows=1, more=held)
+
+
+def _parts(
+    tape: Tape, name: str, links: list[_Link], inputs: tuple[Tensor, ...], g: Tensor
+) -> dict[Tensor, Part | Tensor]:
+    """Back through the layers."""
+    found: dict[Tensor, Part | Tensor] = {}
+    wanted = tape.trainable
+    for k in range(len(links) - 1, -1, -1):
+        link, a = links[k], inputs[k]
+        squares = Squares(g)
+        if id(link.weight) in wanted:
+            found[link.weight] = Matmul(a, g, None, squares, workspace=tape.workspace)
+        if link.bias is not None and id(link.bias) in wanted:
+            found[link.bias] = Rows(g, squares)
+        if k:
+            if link.weight._version != link.version:
+                raise Refusal(
+                    f"layers '{name}': a weight was changed in place after it had been used; need the value "
+                    "they computed with; change parameters outside loss_fn"
+                )
+            g = links[k - 1].between[1](g.mm(link.weight), a)
+    return found

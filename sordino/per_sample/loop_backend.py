@@ -1,0 +1,53 @@
+"""One sample at a time through ordinary autograd: slow, obviously right, the oracle of every other backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample.batch_structure import losses as losses_of
+from sordino.per_sample.batch_structure import size, take
+from sordino.per_sample.materialised import Materialised
+from sordino.per_sample.model_checks import one_loss
+from sordino.per_sample.protocol import LossFn, trainable
+from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
+from sordino.release.vectors import Grads
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A backward pass per sample.
+
+    Examples:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), query, backend=Loop())
+        >>> private.steps
+        0
+
+    """
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
+        """Each sample is a batch of one, so what a sample's gradient is needs no definition but autograd's."""
+        parameters = trainable(model)
+        rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
+        losses, vectors = [], vectors_of(model.modules())
+        for i in range(size(batch)):
+            with left_unmoved(vectors), torch.enable_grad():
+                loss = one_loss(losses_of(loss_fn, model, take(batch, slice(i, i + 1))))
+            grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            for (name, p), grad in zip(parameters.items(), grads, strict=True):
+                rows[name].append(torch.zeros_like(p) if grad is None else grad.to_dense())
+            losses.append(loss.detach())
+        stacked: Grads = {
+            name: torch.stack(rows[name]) if rows[name] else p.new_zeros((0, *p.shape)).detach()
+            for name, p in parameters.items()
+        }
+        return Materialised(stacked, torch.stack(losses) if losses else torch.zeros(0))
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """One gradient."""
+        return sum(p.numel() * p.element_size() for p in trainable(model).values())

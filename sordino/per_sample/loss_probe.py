@@ -1,0 +1,317 @@
+"""A probe of the loss before the first draw: one record is changed, and the losses of the others are watched.
+
+Losses may be random. Two passes over batches of one shape are compared with the same random numbers; a batch and its
+single records draw different amounts, so they are compared with steady draws (`rng/shape_independent.py`), or, where numpy
+or Python were asked, by the distributions of their losses over many passes.
+
+Altered records may be ones that the loss cannot take: a target outside [0, 1], a count that is negative, an id that
+stands for nothing. Then a record stands in for another instead, which the loss can take. An error that only the probe's
+own batches cause is reported as such, without the words of the error, which may quote a record.
+
+Privacy: the probe runs on a fixed few records before the first draw, releases nothing, and its messages quote shapes and
+names only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample.batch_structure import losses as losses_of
+from sordino.per_sample.batch_structure import mapped, size, take, tensors
+from sordino.per_sample.forward_writes import made_up, refuse_changed, refuse_written
+from sordino.per_sample.model_checks import loss_vector
+from sordino.per_sample.model_inventory import modules_of
+from sordino.per_sample.protocol import LossFn
+from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
+from sordino.per_sample.user_state import UserState
+from sordino.refusal import Refusal
+from sordino.rng.global_generators import GlobalState, left_as_they_were, seed_all
+from sordino.rng.shape_independent import Steady
+
+PROBE = 3
+"""Records the probe uses: one to change, two to watch."""
+_STEADY = (0, 1)
+"""Seeds of the steady draws, which fall otherwise: their coins land on other sides."""
+_DRAWS = 160
+"""Passes whose losses make a distribution."""
+_FAR = 0.3
+"""Distance between two such distributions from which on they are two: by chance once in 10⁶ (Kolmogorov and Smirnov:
+2·exp(−160·0.3²)). Losses that are divided by 3 records instead of 1 are farther apart, unless they spread over decades."""
+_NUDGES, _NOISE = 4, 8.0
+"""Times the inputs are moved by a rounding error, and how far beyond what that does two losses may be apart."""
+
+_COUPLED = (
+    "changing one record changed the losses of others: the samples of a batch are coupled\n"
+    "  Why       Clipping bounds what one record contributes only if its loss depends on that record alone.\n"
+    "  Look for  a normalisation, a ranking or a mean over the batch, in the model and in the loss\n"
+    "  Fix       Make each loss depend on its own record alone."
+)
+_COUNTED = (
+    "a record's loss depends on which others are in the batch, or on how many: the samples are coupled\n"
+    "  Why       Clipping bounds what one record contributes only if its loss depends on that record alone.\n"
+    "  Look for  a mean or a divisor that is counted over the batch, in the model and in the loss\n"
+    "  Fix       Divide by nothing that is counted over the batch."
+)
+_KEPT = (
+    "the same records with the same random numbers gave other losses the second time\n"
+    "  Why       What is kept of one batch reaches the losses of the next, where no clipping bounds it.\n"
+    "  Look for  a queue, a running statistic or a cache in the model or the loss; a random generator of its own\n"
+    "  Fix       Keep nothing of the records between batches, and draw from torch's, numpy's or Python's global\n"
+    "            generators, which the run seeds."
+)
+COUNTER = (
+    "the model or the loss counts its own calls: the same records gave other losses at the next call\n"
+    "  Why       How often a loss is called depends on how many records were drawn, so one record more would move\n"
+    "            the schedule of all later losses. The checks call it as well.\n"
+    "  Look for  a counter inside the loss or the model, such as self.step += 1 for annealing or warm-up\n"
+    "  Fix       Set the schedule in the loop, once per lot, and only read it in the loss:\n"
+    "                for step, lot in enumerate(private.draws(...)):\n"
+    "                    loss.weight = min(1.0, step / 1000)\n"
+    "                    private.backward(lot)"
+)
+
+
+def _cannot_run(error: Exception) -> str:
+    """Returns what is said of an error that a batch of one record causes.
+
+    Its words may quote a record, so they are left out.
+    """
+    return (
+        f"loss_fn raised {type(error).__name__} for a batch of one record, which this check made of the first records\n"
+        "  Why       Lots are drawn at random, so a batch may hold one record only.\n"
+        "  Look for  squeeze() without an axis, and code that needs at least two records\n"
+        "  Fix       Make loss_fn return a loss of shape (1,) for one record; try it with the first record of the dataset."
+    )
+
+
+def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
+    """Refuse a loss that is not one per sample or couples samples, and a forward pass that writes to buffers.
+
+    The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
+    """
+    samples = size(batch)  # which refuses what is no batch
+    state = UserState([model, loss_fn])
+    asked = _Asked(model, loss_fn, batch, state)
+    try:
+        refuse_written(model, asked.run_as_it_is, made_up(batch))  # before a private record has been seen
+        state.put_back()
+        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        loss_vector(asked.run_as_it_is(batch).losses, samples)
+        refuse_changed(model, before)
+        asked.refuse_coupled(changed=samples - 1)
+        with evaluation_mode(model):
+            asked.refuse_coupled(changed=0)
+            asked.refuse_counted()
+    finally:
+        state.put_back()
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """One pass: its losses, and where the generators stood after it."""
+
+    losses: Tensor
+    drawn: bool  # something was drawn at random
+    torch_only: bool  # neither numpy nor Python was asked
+    ended: GlobalState
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The questions on one batch."""
+
+    model: nn.Module
+    loss_fn: LossFn
+    batch: Any
+    state: UserState
+
+    def refuse_coupled(self, changed: int) -> None:
+        """Refuses a loss that changes for others when one record does, or that is not the same the second time."""
+        first = self.run(self.batch)
+        if not _same(first.losses, self.run_as_it_is(self.batch).losses):
+            raise Refusal(COUNTER if self._is_counted(changed) else _KEPT)
+        others = torch.arange(len(first.losses)) != changed
+        for other in self._altered_batches(changed):
+            try:
+                now = self.run(other)
+            except Exception:  # the loss does not take such a record
+                continue
+            if now.ended.same(first.ended):
+                if not self._same_but_rounding(first.losses, now.losses, others):
+                    raise Refusal(_COUPLED)
+                continue
+            for seed in _STEADY:  # the records decide how much is drawn
+                one, two = self._steady(self.batch, seed), self._steady(other, seed)
+                if one is not None and two is not None and not _same(one[others], two[others]):
+                    raise Refusal(_COUPLED)
+
+    def _altered_batches(self, changed: int) -> list[Any]:
+        """Returns batches in which one record is another: scaled, mirrored between the values of the batch, or exchanged.
+
+        On a GPU an impossible value, such as a probability above 1, ends the process, so nothing is scaled there.
+        """
+        scaled = [_changed(self.batch, changed, partial(_scaled, factor)) for factor in (-7.0, 0.01)]
+        mirrored = _changed(self.batch, changed, lambda row, leaf: leaf.amin() + leaf.amax() - row)
+        exchanged = mapped(lambda leaf: _with_row(leaf, changed, leaf[changed - 1]), self.batch)
+        on_cpu = all(leaf.is_cpu for leaf in tensors(self.batch))
+        return [*scaled, mirrored, exchanged] if on_cpu else [mirrored, exchanged]
+
+    def _is_counted(self, changed: int) -> bool:
+        """Returns whether what changed from pass to pass is the same whatever the records are, as a counter is."""
+        self.state.put_generators_back()
+        first = self.run(self.batch).losses
+        self.state.put_generators_back()
+        if _same(first, self.run_as_it_is(self.batch).losses):
+            return False  # a generator of its own
+        self.run(self.batch)
+        after_itself = self.run_as_it_is(self.batch).losses
+        self.run(mapped(lambda leaf: _with_row(leaf, changed, leaf[changed - 1]), self.batch))
+        after_other = self.run_as_it_is(self.batch).losses
+        return _same(first, self.run(self.batch).losses) and _same(after_itself, after_other)
+
+    def refuse_counted(self) -> None:
+        """Each record by itself: has it the loss that it has among others?"""
+        first = self.run(self.batch)
+        singles = [take(self.batch, slice(i, i + 1)) for i in range(len(first.losses))]
+        try:
+            self.run(singles[0])
+        except Exception as error:
+            raise Refusal(_cannot_run(error)) from None
+        if not first.drawn:
+            alone = torch.cat([self.run(single).losses for single in singles])
+            if not self._same_but_rounding(first.losses, alone):
+                raise Refusal(_COUNTED)
+            return
+        for seed in _STEADY:
+            together, apart = self._steady(self.batch, seed), [self._steady(single, seed) for single in singles]
+            known = [losses for losses in apart if losses is not None]
+            if together is None or len(known) < len(apart):
+                self._refuse_other_distribution(singles[0])
+                return
+            if not self._same_but_rounding(together, torch.cat(known)):
+                raise Refusal(_COUNTED)
+
+    def _refuse_other_distribution(self, single: Any) -> None:
+        together = torch.stack([self.run(self.batch, seed).losses[0] for seed in range(_DRAWS)])
+        alone = torch.stack([self.run(single, _DRAWS + seed).losses[0] for seed in range(_DRAWS)])
+        if _distance(together, alone) > _FAR:
+            raise Refusal(_COUNTED)
+
+    def _same_but_rounding(self, one: Tensor, other: Tensor, watched: Tensor | None = None) -> bool:
+        """The same, or as different as the losses are from themselves when their inputs move by a rounding error.
+
+        Large terms that cancel leave losses of which little is known; what is left of them differs with the shape of the
+        batch, and with the last bit of the input.
+        """
+        if one.shape != other.shape:
+            return False
+        a, b = (one, other) if watched is None else (one[watched], other[watched])
+        if _same(a, b):
+            return True
+        noise = torch.zeros_like(one)
+        for seed in range(_NUDGES):
+            noise = torch.maximum(
+                noise, (self.run(_nudged(self.batch, seed)).losses - self.run(self.batch).losses).abs()
+            )
+        noise = noise if watched is None else noise[watched]
+        return bool(((a - b).abs() <= _NOISE * noise + _tolerance(a) * (1 + a.abs())).all())
+
+    def _steady(self, batch: Any, seed: int) -> Tensor | None:
+        """The losses with steady draws; None where not everything drawn could be made so."""
+        with Steady(seed) as steady:
+            ran = self.run(batch)
+        return None if steady.unknown or not ran.torch_only else ran.losses
+
+    def run(self, batch: Any, seed: int = 0) -> _Ran:
+        """Makes one pass by a seed, from the state in which the user's objects were found."""
+        self.state.put_back()
+        return self.run_as_it_is(batch, seed)
+
+    def run_as_it_is(self, batch: Any, seed: int = 0) -> _Ran:
+        """Makes one pass by a seed; the generators and the vectors of spectral norms are left as they were."""
+        with left_as_they_were(), left_unmoved(vectors_of(modules_of(self.model))), torch.enable_grad():
+            seed_all(seed)
+            began = GlobalState.now()
+            losses = losses_of(self.loss_fn, self.model, batch)
+            ended = GlobalState.now()
+        losses = losses.detach() if isinstance(losses, Tensor) else losses
+        return _Ran(losses, not began.same(ended), began.same_outside_torch(ended), ended)
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference between the distribution functions of two samples, beyond what rounding moves."""
+    a, b = one.double().sort().values, other.double().sort().values
+    places = torch.cat([a, b])
+    slack = _tolerance(one) * (1 + places.abs())
+
+    def ahead(low: Tensor, high: Tensor) -> float:
+        below = torch.searchsorted(low, places, right=True) / len(low)
+        return float((below - torch.searchsorted(high, places + slack, right=True) / len(high)).max())
+
+    return max(ahead(a, b), ahead(b, a))
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """All modules in evaluation mode for a while; each is put back into its own."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    return torch.allclose(one, other, rtol=_tolerance(one), atol=_tolerance(one), equal_nan=True)
+
+
+def _tolerance(losses: Tensor) -> float:
+    return max(1e-4, 16 * torch.finfo(losses.dtype).eps)  # rounding differs a little between batch shapes
+
+
+def _nudged(batch: Any, seed: int) -> Any:
+    """The batch with its numbers moved by about a rounding error."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def nudge(leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            return leaf
+        signs = torch.randint(0, 2, leaf.shape, generator=generator).to(leaf) * 2 - 1
+        return leaf * (1 + 2 * torch.finfo(leaf.dtype).eps * signs)
+
+    return mapped(nudge, batch)
+
+
+def _changed(batch: Any, i: int, number: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """Returns the batch with record i made very different; `number` changes a row of numbers, given its tensor too."""
+
+    def change(leaf: Tensor) -> Tensor:
+        if leaf.dtype == torch.bool:
+            return _with_row(leaf, i, ~leaf[i])
+        if leaf.is_floating_point():
+            return _with_row(leaf, i, number(leaf[i], leaf))
+        return _with_row(leaf, i, leaf[i - 1])  # another record's own value is always a legal label or token
+
+    return mapped(change, batch)
+
+
+def _scaled(factor: float, row: Tensor, leaf: Tensor) -> Tensor:
+    return 3 + factor * row
+
+
+def _with_row(leaf: Tensor, i: int, row: Tensor) -> Tensor:
+    result = leaf.clone()
+    result[i] = row
+    return result

@@ -1,0 +1,64 @@
+"""Per-sample gradients written out, one tensor per parameter: the plain form, which the loop and vmap give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.per_sample.protocol import Norms
+from sordino.per_sample.row_arithmetic import flattened, squared_norms
+from sordino.release.sensitivity import EXACT, Estimate
+from sordino.release.vectors import Grads, accumulation_dtype
+
+
+@dataclass(frozen=True)
+class Materialised:
+    """Per-sample gradients held in full."""
+
+    rows: Grads  # name -> (B, *shape)
+    losses: Tensor  # (B,)
+    estimate: Estimate = EXACT  # anything else only where there are no rows
+
+    def norms(self) -> Norms:
+        """Squared norms from the gradients themselves."""
+        columns = [squared_norms(rows) for rows in self.rows.values()]
+        if not columns:
+            return Norms(torch.zeros(len(self.losses), 0), (), self.estimate)
+        return Norms(torch.stack(columns, dim=1), tuple(self.rows), self.estimate)
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """Inner products from the gradients themselves."""
+        columns = []
+        for name, rows in self.rows.items():
+            flat = flattened(rows)
+            other = u[name].flatten().to(flat.dtype) if name in u else flat.new_zeros(flat.shape[1])
+            columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
+        return torch.stack(columns, dim=1)
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Σ_i w_i g_i, tensor by tensor."""
+        total: Grads = {} if into is None else into
+        for column, (name, rows) in enumerate(self.rows.items()):
+            dtype = accumulation_dtype(rows.dtype)
+            w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
+            summed = _product(w, rows.to(dtype))
+            if not torch.isfinite(summed).all():  # 0 · nan is nan: leave the rows of weight 0 out
+                summed = _product(w[w != 0], rows[w != 0].to(dtype))
+            total[name] = total[name].add_(summed) if name in total else summed
+        return total
+
+
+_TOGETHER = 320
+"""Rows in one product: it runs through all of them in float32, and the roundings of more come to too much."""
+
+
+def _product(w: Tensor, rows: Tensor) -> Tensor:
+    """Σ_i w_i rows_i."""
+    total: Tensor = torch.tensordot(w[:_TOGETHER], rows[:_TOGETHER], dims=1)
+    for some, piece in zip(w[_TOGETHER:].split(_TOGETHER), rows[_TOGETHER:].split(_TOGETHER), strict=True):
+        if len(some):
+            total.add_(torch.tensordot(some, piece, dims=1))
+    return total

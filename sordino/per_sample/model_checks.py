@@ -1,0 +1,119 @@
+"""Refusals before anything is released: models and losses whose samples cannot be told apart.
+
+DP-SGD bounds what one record contributes. That needs a loss per record which depends on that record alone, and a
+forward pass that stores nothing about the records. The model's structure is checked here, before every lot; the loss in
+`probe.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
+
+from sordino.distributed.fully_sharded import fully_sharded
+from sordino.distributed.row_shard import is_shard
+from sordino.per_sample.model_inventory import modules_of
+from sordino.refusal import Refusal
+
+_ONE_PER_SAMPLE = "need one loss per sample, shape (B,); use reduction='none' and reduce over a sample's own axes only"
+
+
+def one_loss(losses: Tensor) -> Tensor:
+    """The loss of a batch of one, as a scalar."""
+    return loss_vector(losses, 1)[0]
+
+
+def loss_vector(losses: Any, samples: int) -> Tensor:
+    """The losses of `samples` samples. The count is quoted, so it must be a public one: one sample, or the probe's."""
+    if not isinstance(losses, Tensor):
+        raise Refusal(f"loss_fn returned a {type(losses).__name__}: {_ONE_PER_SAMPLE}")
+    if losses.dim() == 0:
+        raise Refusal(f"loss_fn returned a scalar: {_ONE_PER_SAMPLE}")
+    if losses.shape != (samples,):
+        raise Refusal(f"loss_fn returned shape {tuple(losses.shape)} for {samples} sample(s): {_ONE_PER_SAMPLE}")
+    if not losses.is_floating_point():
+        raise Refusal(f"loss_fn returned {losses.dtype}: need floating-point losses that gradients can be taken of")
+    return losses
+
+
+def given(model: Any, loss_fn: Any, query: Any) -> None:
+    """Refuse what is no model, no loss and no query."""
+    if type(model).__module__.startswith(_PIPELINES):
+        raise Refusal(
+            f"model={type(model).__name__}: pipeline parallelism is not supported, since a record's loss must be asked for "
+            "in one piece; give every rank the whole model, or divide it by torch.distributed.fsdp.fully_shard"
+        )
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+    for name, value in (("loss_fn", loss_fn), ("query", query)):
+        if not callable(value):
+            raise TypeError(f"{name}={value!r}: must be callable; a query is NoisySum(Flat(1.0), Gaussian(1.1))")
+
+
+def structure(model: nn.Module) -> None:
+    """Refuse modules that mix the samples of a batch or store something about them, and parameters without a meaning."""
+    wrapped(model)
+    statistics(model)
+    for name, p in model.named_parameters():
+        if isinstance(p, UninitializedParameter):
+            raise Refusal(f"parameter {name!r} has no shape yet: run the model once on public or made-up input first")
+        if p.is_complex():
+            raise Refusal(f"parameter {name!r} is complex: need real parameters; hold real and imaginary parts apart")
+
+
+_PIPELINES = "torch.distributed.pipelining"
+_WRAPPERS = {
+    "DataParallel": "it cuts batches over devices",
+    "DistributedDataParallel": "it adds up gradients that are no releases, and Private divides lots among ranks by itself",
+    "FullyShardedDataParallel": "its parameters are pieces of one long vector; use torch.distributed.fsdp.fully_shard",
+    "OptimizedModule": "torch.compile hides its layers",
+}
+
+
+def wrapped(model: nn.Module) -> None:
+    """Refuse wrappers that are not supported, by name."""
+    for name, module in model.named_modules():
+        label = f"module {name!r}" if name else "the model"
+        for kind in type(module).__mro__:
+            if kind.__name__ in _WRAPPERS:
+                raise Refusal(
+                    f"{label} is a {kind.__name__}: {_WRAPPERS[kind.__name__]}; pass the plain module inside it"
+                )
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            raise Refusal(f"{label} was compiled by .compile(): its layers cannot be seen; make the model without it")
+    if any(map(is_shard, model.parameters())) and fully_sharded(model) is None:
+        name = next(name for name, p in model.named_parameters() if is_shard(p))
+        raise Refusal(
+            f"parameter {name!r} is a DTensor that fully_shard did not make: tensor, context and expert parallelism are "
+            "not supported; give every rank the whole model, or divide it by torch.distributed.fsdp.fully_shard"
+        )
+
+
+def statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
+    """Refuse modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
+    for module in modules_of(model) if modules is None else modules:
+        if isinstance(module, _NormBase):  # BatchNorm and InstanceNorm
+            _refuse_statistics(model, module)
+
+
+def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
+    name = next(name for name, found in model.named_modules() if found is module)
+    label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+    if isinstance(module, _BatchNorm):
+        if module.running_mean is None:
+            raise Refusal(
+                f"{label} keeps no running statistics, so it mixes the samples of every batch, in eval mode too: "
+                "replace it by GroupNorm or LayerNorm"
+            )
+        if module.training:
+            raise Refusal(
+                f"{label} is in training mode: it mixes the samples of a batch and stores their statistics, with or "
+                "without trainable parameters; replace it by GroupNorm, or freeze its statistics with .eval()"
+            )
+    if isinstance(module, _InstanceNorm) and module.training and module.running_mean is not None:
+        raise Refusal(f"{label} tracks running statistics of private samples: make it with track_running_stats=False")

@@ -1,0 +1,180 @@
+"""What a backend hands over: per-sample gradients that can be measured and summed.
+
+A backend turns (model, loss_fn, batch) into a `PerSample`: B gradients that can be measured and summed but need never
+exist. Parameters are the model's trainable tensors in the order of `named_parameters()`, each once, tied or not; P of
+them. Everything is a sum: no method divides by B, because B is private.
+
+Privacy: the values here are not protected by anything yet. They pass to a weigher and then through `release`; only the
+query touches them, and nothing here prints, logs or raises on what they contain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from sordino.per_sample.model_inventory import Inventory
+from sordino.release.sensitivity import EXACT, Estimate
+from sordino.release.vectors import Grads
+
+LossFn = Callable[..., Tensor]
+"""`loss_fn(model, *batch)` returns one loss per sample, shape (B,)."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Squared L2 norms, sample by parameter tensor.
+
+    Args:
+        squared: (B, P).
+        names: of the P tensors.
+        estimate: how they were measured; exactly, by default.
+
+    Examples:
+        >>> import torch
+        >>> Norms(torch.tensor([[9.0, 16.0]]), ("weight", "bias")).total()
+        tensor([5.])
+
+    """
+
+    squared: Tensor  # (B, P), float32 or better
+    names: tuple[str, ...]  # the P parameters
+    estimate: Estimate = EXACT
+
+    @classmethod
+    def summed(cls, squared: Tensor, sums: Tensor, finite: bool, names: tuple[str, ...]) -> Norms:
+        """Exact norms whose sums over the parameters are known already."""
+        norms = cls(squared, names)
+        norms.__dict__["sums"], norms.__dict__["finite"] = sums, finite
+        return norms
+
+    @cached_property
+    def sums(self) -> Tensor:
+        """The squared L2 norm of each sample's whole gradient, shape (B,)."""
+        return self.squared.sum(dim=1)
+
+    def total(self) -> Tensor:
+        """The L2 norm of each sample's whole gradient, shape (B,)."""
+        return self.sums.sqrt()
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all are known to be finite: squares do not cancel, so a finite sum has finite terms. Never to be logged.
+
+        On a device nobody asks, since the host would have to wait for it: rows are masked there instead.
+        """
+        return self.sums.is_cpu and math.isfinite(self.sums.sum().item())
+
+
+class PerSample(Protocol):
+    """The gradients of B samples."""
+
+    @property
+    def losses(self) -> Tensor:
+        """Each sample's loss, shape (B,), detached."""
+        ...
+
+    def norms(self) -> Norms:
+        """Squared norms, (B, P)."""
+        ...
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """⟨g_i, u⟩ per parameter tensor, (B, P); tensors missing from u count as zero."""
+        ...
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Σ_i w_i g_i for weights of shape (B, 1) or (B, P). Never a mean. Given `into`, adds to that sum in place.
+
+        A row of weight 0 contributes exactly nothing, even where its gradient is not finite.
+        """
+        ...
+
+
+@runtime_checkable
+class OneByOne(Protocol):
+    """Gradients whose weighted sums can be made one parameter after the other, each dropped before the next."""
+
+    def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """As `weighted_sum`, bit by bit; of a parameter that no sample uses nothing."""
+        ...
+
+
+def one_by_one(grads: PerSample, weights: Tensor) -> Iterable[tuple[str, Tensor]]:
+    """The weighted sums of a batch, a parameter at a time where the backend can; none of a batch without a sample."""
+    if not len(weights):
+        return ()
+    return grads.sums(weights) if isinstance(grads, OneByOne) else grads.weighted_sum(weights).items()
+
+
+class Backend(Protocol):
+    """A way to obtain per-sample gradients."""
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
+        """The gradients of each sample of a batch; `batch` is a tuple of loss_fn's arguments after the model."""
+        ...
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """About how much memory one more sample takes, from which a physical batch is chosen."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A backend with choices that decide rounding: a run that is to resume bit-equal must take them along."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The choices, as JSON."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Choose the same again."""
+        ...
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A backend that times formulas and takes the fastest, which may be another one in another process."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether it still does."""
+        ...
+
+    def choose_by_shapes(self) -> None:
+        """Measures nothing any more: shapes that were not met so far get the formula that follows from them alone."""
+        ...
+
+
+@runtime_checkable
+class PerPass(Protocol):
+    """A backend with something that all batches of a pass share: random directions, or a look at the model's modules."""
+
+    def for_pass(self, inventory: Inventory) -> Backend:
+        """The backend for one pass over a lot, during which the model's modules and parameters stay as found here."""
+        ...
+
+
+@runtime_checkable
+class Estimating(Protocol):
+    """A backend whose norms are not exact says what they are."""
+
+    @property
+    def estimate(self) -> Estimate:
+        """How the norms are obtained."""
+        ...
+
+
+def estimate_of(backend: Backend | None) -> Estimate:
+    """How a backend obtains its norms: what an `Estimating` one says. Asked every step, and `isinstance` is slow there."""
+    found: Estimate = getattr(backend, "estimate", EXACT)
+    return found
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name, in order, tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -1,0 +1,88 @@
+"""All samples at once by `torch.func`: vmap of grad, the gradients of a chunk in memory together."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from sordino import validate
+from sordino.per_sample.batch_structure import losses as losses_of
+from sordino.per_sample.batch_structure import size, take, tensors
+from sordino.per_sample.materialised import Materialised
+from sordino.per_sample.model_checks import one_loss
+from sordino.per_sample.protocol import LossFn, trainable
+from sordino.refusal import Refusal
+
+
+class Loss(nn.Module):
+    """The loss as a module around the user's model, so that the model's parameters can be arguments."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_fn = loss_fn
+        self.training = model.training
+
+    def forward(self, batch: Any) -> Tensor:
+        """One loss per sample."""
+        found: Tensor = losses_of(self.loss_fn, self.model, batch)
+        return found
+
+
+@dataclass(frozen=True)
+class Vmap:
+    """`chunk` samples are vectorised at a time; None takes the whole physical batch.
+
+    Args:
+        chunk: samples at a time; None for the whole physical batch.
+
+    Examples:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), query, backend=Vmap(chunk=8))
+        >>> private.steps
+        0
+
+    """
+
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None:
+            validate.count("chunk", self.chunk)
+
+    def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
+        """Each sample goes through the loss as a batch of one."""
+        size(batch)
+        parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
+        wrapped = Loss(model, loss_fn)
+        leaves, spec = tree_flatten(batch)
+
+        def loss(theta: dict[str, Tensor], sample: list[Tensor]) -> Tensor:
+            rows = iter(sample)  # vmap takes tensors alone; what is None stays where it was
+            one = tree_unflatten([None if leaf is None else next(rows).unsqueeze(0) for leaf in leaves], spec)
+            return one_loss(functional_call(wrapped, theta, (one,)))
+
+        each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different", chunk_size=self.chunk)
+        try:
+            with warnings.catch_warnings():  # an operation without a batching rule is slower, not wrong
+                warnings.filterwarnings(
+                    "ignore", message="There is a performance drop because we have not yet implemented"
+                )
+                rows, losses = each(parameters, tensors(batch))
+        except RuntimeError as error:
+            losses_of(loss_fn, model, take(batch, slice(0, 1)))  # fails too if vmap is not to blame
+            raise Refusal(
+                "torch.func cannot vectorise this model or loss, which works without it; "
+                "use backend=sordino.per_sample.Loop()"
+            ) from error
+        return Materialised({name.removeprefix("model."): row for name, row in rows.items()}, losses.detach())
+
+    def sample_bytes(self, model: nn.Module) -> int:
+        """One gradient and about as much again for activations and temporaries."""
+        return 4 * sum(p.numel() * max(4, p.element_size()) for p in trainable(model).values())

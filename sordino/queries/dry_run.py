@@ -1,0 +1,76 @@
+"""What a run would cost, by running its own query on no data: the event of a plan is that of the real run."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from sordino import validate
+from sordino.clipping.clipping_rule import State
+from sordino.events import Event
+from sordino.ledger.ledger import Ledger
+from sordino.per_sample.chunked import Chunked
+from sordino.per_sample.materialised import Materialised
+from sordino.per_sample.protocol import Backend, estimate_of
+from sordino.queries.noisy_sum import NO_NORMS, Query
+from sordino.release.sensitivity import Estimate
+from sordino.rng.streams import Rng
+from sordino.sampling.record_access import alike
+from sordino.sampling.sampler import Sampler, drawn
+
+
+def no_gradients(estimate: Estimate) -> Chunked:
+    """The gradients of no samples in no parameters, wherever they are."""
+    empty = (Materialised({}, NO_NORMS.squared.sum(dim=1), estimate),)
+    return Chunked(lambda: empty, lambda _: empty, estimate=estimate)
+
+
+def dry_step(query: Query, state: State, expected_batch: float, backend: Backend | None = None) -> tuple[Event, State]:
+    """The event of one lot, and the state after it if the lot were empty and the noise fixed."""
+    released, state = query(no_gradients(estimate_of(backend)), state, expected_batch, Rng(bytes(32)))
+    return released.event, state
+
+
+def dry_run(
+    query: Query,
+    sampler: Sampler,
+    dataset_size: int,
+    steps: int,
+    expected_batch: float | None = None,
+    backend: Backend | None = None,
+) -> Event:
+    """The event of `steps` lots; no record is touched. The backend matters only where its norms are estimated.
+
+    Args:
+        query: what would be asked of every lot.
+        sampler: how lots would be drawn.
+        dataset_size: how many records there are.
+        steps: how many lots.
+        expected_batch: the public divisor; rate × N by default.
+        backend: how gradients would be measured; `JL` is charged for its estimates.
+
+    Returns:
+        The event that such a run would cost.
+
+    Privacy:
+        Nothing is released and no data is touched.
+
+    Examples:
+        >>> from sordino import Flat, Gaussian, NoisySum, Poisson
+        >>> dry_run(NoisySum(Flat(1.0), Gaussian(1.1)), Poisson(0.01), dataset_size=1000, steps=5)
+        Repeat(event=Poisson(rate=0.01, event=Gaussian(multiplier=1.1)), count=5)
+
+    """
+    n = validate.count("dataset_size", dataset_size)
+    expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
+    ledger, state = Ledger(), query.init()
+    for draw in islice(drawn(sampler, alike(n), Rng(bytes(32)), 0), validate.count("steps", steps)):
+        event, state = dry_step(query, state, expected, backend)
+        ledger.close()
+        for spent in draw.spent:
+            ledger.release(spent)  # no draw is open: of the whole data
+        ledger.open(draw.amplify, lambda event=event: event, _name(draw.cover), draw.bins)  # type: ignore[misc]
+    return ledger.event()
+
+
+def _name(cover: int | None) -> str | None:
+    return None if cover is None else str(cover)

@@ -1,0 +1,146 @@
+"""The sum of gradients that were each measured in L1, for Laplace noise: no detour over the L2 norm.
+
+    g̃ = Σ φ(‖g_i‖₁) g_i + Lap(bC)
+
+The weigher is asked about L1 norms in place of L2 norms: `Flat(C)` shortens each gradient to an L1 norm of C. `FlatL1`
+reaches the same bound from L2 norms, by ‖g‖₁ ≤ √d·‖g‖₂, and shortens √d·‖g‖₂ / ‖g‖₁ times more than it needs to: about 1.25
+times where the coordinates are like normal values, many times where most of them are 0, as behind ReLUs or for sparse
+records. The price is that every gradient is written out, by one weighted sum for each record: it pays for small models and
+small lots.
+
+Privacy: φ(r)·r ≤ C for every r is the weigher's own proof, and holds for r = ‖g‖₁: one record moves the sum by at most C in
+L1, hence in L2 too, since ‖v‖₂ ≤ ‖v‖₁.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sordino.clipping.clipping_rule import Rule, State, Weigher, weigh
+from sordino.clipping.rowwise_check import Watched
+from sordino.events import compose
+from sordino.per_sample.chunked import Chunked
+from sordino.per_sample.protocol import Norms, PerSample
+from sordino.refusal import Refusal
+from sordino.registry import Declaration, Method
+from sordino.release.noise import Noise
+from sordino.release.release import Release, release
+from sordino.release.rounding import slack
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity, Unproven
+from sordino.release.vectors import Grads
+from sordino.rng.streams import Rng
+
+_WHOLE = ("the whole gradient",)
+
+
+@dataclass(frozen=True)
+class _InL1:
+    """Gradients whose norms are L1 norms, of each whole gradient."""
+
+    grads: PerSample
+
+    @property
+    def losses(self) -> Tensor:
+        """Each sample's loss."""
+        return self.grads.losses
+
+    def norms(self) -> Norms:
+        """Squared L1 norms, (B, 1), each from the gradient itself, written out."""
+        found = torch.zeros(len(self.losses), 1, dtype=torch.float64)
+        for i in range(len(found)):
+            alone = torch.zeros(len(found), 1, device=self.losses.device)
+            alone[i] = 1.0
+            each = self.grads.weighted_sum(alone).values()
+            found[i] = sum(float(tensor.double().abs().sum()) for tensor in each)
+        return Norms(found.square().to(self.losses.device), _WHOLE)
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """As without."""
+        return self.grads.dot(u)
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """As without."""
+        return self.grads.weighted_sum(weights.to(torch.promote_types(self.losses.dtype, torch.float32)), into=into)
+
+
+def _parts(grads: PerSample) -> Iterator[PerSample]:
+    whole: Iterable[PerSample] = grads.own() if isinstance(grads, Chunked) else (grads,)
+    return (_InL1(part) for part in whole)
+
+
+@dataclass(frozen=True)
+class L1Sum:
+    """DP-SGD with L1 norms: `weigher` is asked about those, `noise` is Laplace as a rule.
+
+    Privacy:
+        One release of Laplace noise in proportion to the L1 bound.
+
+    Examples:
+        >>> from sordino import Flat, Laplace
+        >>> L1Sum(Flat(1.0), Laplace(30.0))
+        L1Sum(weigher=Flat(bound=1.0), noise=Laplace(multiplier=30.0))
+
+    """
+
+    weigher: Weigher
+    noise: Noise
+
+    def __post_init__(self) -> None:
+        sensitivity = self._rule(self.init()).sensitivity
+        if isinstance(sensitivity, Sensitivity):
+            self.noise.bound(sensitivity)
+
+    def init(self) -> State:
+        """The weigher's."""
+        return self.weigher.init()
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """One release, divided by the expected batch."""
+        rule, watch = self._rule(state), Watched()
+        rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
+        lot = grads if isinstance(grads, Chunked) else None
+        ranked = None if lot is None else lot.ranked
+        found = weigh(_parts(grads), rule, most=None if lot is None else lot.most, ranked=ranked)
+        sensitivity = rule.sensitivity
+        if watch.found(ranked) and isinstance(sensitivity, Sensitivity):
+            sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
+        if isinstance(sensitivity, Sensitivity):
+            sensitivity = replace(sensitivity, rounding=slack(found.rows, found.dtype))
+        released = release(Sealed(found.total), sensitivity, self.noise, rng, divide_by=expected_batch)
+        tally = None if found.tally is None else Sealed(found.tally)
+        spent, state = self.weigher.advance(state, tally, expected_batch, rng)
+        return Release(released.value, compose([released.event, *spent]), released.divided_by), state
+
+    def _rule(self, state: State) -> Rule:
+        """The weigher's rule, with its reach in L1; of a weigher that needs more than one norm, a refusal."""
+
+        def look() -> Norms:
+            raise Refusal(
+                f"{self.weigher!r} looks at the lot's L2 norms first; need a weigher that does not, such as Flat"
+            )
+
+        rule = self.weigher.rule(state, look)
+        promise = rule.sensitivity
+        if isinstance(promise, Unproven):
+            return rule
+        if promise.units is not None or promise.l1 is not None:
+            raise Refusal(f"{self.weigher!r} bounds something else than one norm; need a weigher of one, such as Flat")
+        return replace(rule, sensitivity=Sensitivity(l2=promise.l2, l1=promise.l2))
+
+
+DECLARED = Declaration(
+    (L1Sum,),
+    methods=(
+        Method(
+            "l1-sum",
+            "gradients measured in L1 and shortened to the bound there: what Laplace noise needs, for small models",
+            query=lambda run, own, weigher, noise: L1Sum(weigher, noise),
+            example="sd.L1Sum(sd.Flat(bound=1.0), sd.Laplace(multiplier=3.0))",
+        ),
+    ),
+)

@@ -1,0 +1,273 @@
+"""Microbatches: the lot is divided into groups, and the mean gradient of each group is clipped in place of a record's.
+
+    g̃ = Σ_k φ(‖m_k‖) m_k + N(0, (σC)² I),     m_k the mean gradient of group k
+
+It is used where gradients of single records are expensive; here it is the published method at its true price.
+
+Privacy: with groups in which a record's place is its own coin, independent of who else is there, one record changes one
+group's vector, from anywhere in the ball of radius C to anywhere in it: the sum moves by up to 2C, and noise σC counts as
+multiplier σ/2. Groups by position (`ByPosition`, as chunks of a lot are) have no such bound: one record fewer moves every
+later record into another group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino import validate
+from sordino.clipping.clipping_rule import Rule, State, Weigher
+from sordino.clipping.rowwise_check import Watched
+from sordino.clipping.weight_bound import bounded_weights
+from sordino.events import compose
+from sordino.per_sample.chunked import Chunked
+from sordino.per_sample.protocol import Norms, PerSample
+from sordino.per_sample.row_arithmetic import squared_norms
+from sordino.refusal import Refusal
+from sordino.registry import Declaration, Method
+from sordino.release.noise import Gaussian, Noise
+from sordino.release.release import Release, release
+from sordino.release.rounding import slack
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity, Unproven
+from sordino.release.vectors import Grads
+from sordino.rng.streams import Rng
+
+Indices = NDArray[np.int64]
+
+
+class Grouping(Protocol):
+    """Which group a record is in."""
+
+    @property
+    def unproven(self) -> str:
+        """Why there is no bound; empty if there is one."""
+        ...
+
+    def expected(self, expected_batch: float) -> float:
+        """How many groups a lot is expected to have: a public number."""
+        ...
+
+    def groups(self, records: Indices, rng: Rng) -> Indices:
+        """The group of each of these records of the dataset, in their order."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByCoin:
+    """Each record chooses one of `count` groups for itself, anew for every lot.
+
+    Args:
+        count: groups in a lot.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.Microbatches(sd.Flat(1.0), sd.Gaussian(1.1), sd.ByCoin(8))
+        Microbatches(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByCoin(count=8))
+
+    """
+
+    count: int
+    unproven = ""
+
+    def __post_init__(self) -> None:
+        validate.count("count", self.count)
+
+    def expected(self, expected_batch: float) -> float:
+        """All of them."""
+        return float(self.count)
+
+    def groups(self, records: Indices, rng: Rng) -> Indices:
+        """A record's coin is a function of the stream and its own number."""
+        coins = rng.uniform(int(records.max()) + 1 if len(records) else 0)
+        return np.floor(coins[records] * self.count).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ByPosition:
+    """The first `size` records of the lot are a group, the next `size`, and so on.
+
+    Args:
+        size: records in a group.
+
+    Privacy:
+        Without a guarantee: a record added moves all after it to other groups. The claim says so.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.Microbatches(sd.Flat(1.0), sd.Gaussian(1.1), sd.ByPosition(4))
+        Microbatches(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByPosition(size=4))
+
+    """
+
+    size: int
+    unproven = (
+        "microbatches by position: one record fewer moves every later record of the lot into another group, "
+        "so nothing bounds what it changes"
+    )
+
+    def __post_init__(self) -> None:
+        validate.count("size", self.size)
+
+    def expected(self, expected_batch: float) -> float:
+        """Expected batch over size."""
+        return max(1.0, expected_batch / self.size)
+
+    def groups(self, records: Indices, rng: Rng) -> Indices:
+        """In the order of the lot."""
+        return np.arange(len(records), dtype=np.int64) // self.size
+
+
+@dataclass(frozen=True)
+class Microbatches:
+    """Clipped means of groups, summed, plus noise; what is written is their mean over the expected number of groups.
+
+    Every group's sum is held until the lot is through: as many gradients in memory as there are groups.
+
+    Args:
+        weigher: how much each group's mean counts.
+        noise: what is added to their sum.
+        grouping: who is in a group.
+
+    Privacy:
+        A record may change the mean of one group from one vector to another of length C: charged as 2C.
+
+    Examples:
+        >>> from sordino import Flat, Gaussian
+        >>> Microbatches(Flat(1.0), Gaussian(2.2), ByCoin(25)).grouping
+        ByCoin(count=25)
+
+    """
+
+    weigher: Weigher
+    noise: Noise
+    grouping: Grouping
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, Gaussian):
+            raise TypeError(f"noise={self.noise!r}: must be Gaussian; the L1 reach of a group's vector is not known")
+        self._rule(self.weigher.init())
+
+    def init(self) -> State:
+        """The weigher's, and the number of the lot."""
+        return [self.weigher.init(), 0]
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """One release."""
+        inner, step = state
+        rule, watch = self._rule(inner), Watched()
+        total, means = self._means(grads, rng.child("groups", step))
+        if means:
+            names = tuple(total)
+            squared = torch.stack([torch.stack([squared_norms(mean[n][None])[0] for n in names]) for mean in means])
+            finite = squared.isfinite().all(dim=1, keepdim=True)
+            norms = Norms(torch.where(finite, squared, 0), names)
+            weights = torch.where(finite, watch(rule.weights)(norms), 0)  # (K, 1 | P)
+            if rule.bounded and isinstance(rule.sensitivity, Sensitivity):
+                sizes = {name: tensor.numel() for name, tensor in total.items()}
+                weights = bounded_weights(weights, norms, rule.sensitivity, lambda: sizes)
+            for mean, row in zip(means, weights.expand(-1, len(names)).tolist(), strict=True):
+                for name, w in zip(names, row, strict=True):
+                    if w:
+                        total[name].add_(mean[name], alpha=w)
+        halved = Gaussian(self.noise.multiplier / 2)  # σC over a reach of 2C
+        reach = self._reach(rule, expected_batch)
+        if watch.broken and isinstance(reach, Sensitivity):
+            reach = Unproven(Watched.STATISTIC, reach.l2)
+        released = release(Sealed(total), reach, halved, rng)
+        spent, inner = self.weigher.advance(inner, None, expected_batch, rng)
+        scale = expected_batch / self.grouping.expected(
+            expected_batch
+        )  # public: the caller divides by the expected batch
+        value = {name: tensor.mul_(scale) for name, tensor in released.value.items()}
+        return Release(value, compose([released.event, *spent])), [inner, step + 1]
+
+    def _rule(self, state: State) -> Rule:
+        def look() -> Norms:
+            raise Refusal(
+                f"{self.weigher!r} looks at the norms of the lot's records, and microbatches have none; "
+                "use a weigher that does not"
+            )
+
+        rule = self.weigher.rule(state, look)
+        if rule.tally is not None:
+            raise Refusal(
+                f"{self.weigher!r} counts records, and a record changes a group's count twice; need a weigher without a "
+                "tally; use Flat or Scheduled"
+            )
+        return rule
+
+    def _reach(self, rule: Rule, expected_batch: float) -> Sensitivity | Unproven:
+        if isinstance(rule.sensitivity, Unproven):
+            return rule.sensitivity
+        groups = math.ceil(self.grouping.expected(expected_batch))
+        twice = replace(rule.sensitivity, l2=2 * rule.sensitivity.l2, l1=None, rounding=slack(groups))
+        return Unproven(self.grouping.unproven, twice.l2) if self.grouping.unproven else twice
+
+    def _means(self, grads: PerSample, rng: Rng) -> tuple[Grads, list[Grads]]:
+        """Zeros to add to, and the mean gradient of every group that has a record."""
+        parts: Iterable[PerSample] = grads if isinstance(grads, Chunked) else (grads,)
+        of = _groups(grads, self.grouping, rng)
+        total: Grads | None = None
+        sums: dict[int, Grads] = {}
+        counts: dict[int, int] = {}
+        start = 0
+        for part in parts:
+            b = len(part.losses)
+            finite = part.norms().squared.isfinite().all(dim=1)  # (B,)
+            if total is None:
+                total = _summed(part, torch.zeros_like(finite), None)
+            mine = of(start, b)
+            for k in np.unique(mine).tolist():
+                member = torch.from_numpy(mine == k).to(finite.device) & finite
+                sums[k] = _summed(part, member, sums.get(k))
+                counts[k] = counts.get(k, 0) + int(member.sum())
+            start += b
+        assert total is not None, "a lot has at least one part"
+        return total, [{n: t / max(1, counts[k]) for n, t in sums[k].items()} for k in sorted(sums)]
+
+
+def _summed(part: PerSample, member: Tensor, into: Grads | None) -> Grads:
+    found = part.weighted_sum(member.to(torch.float32)[:, None])
+    if into is None:
+        return {name: tensor.clone() for name, tensor in found.items()}
+    for name, tensor in found.items():
+        into[name].add_(tensor)
+    return into
+
+
+def _groups(grads: PerSample, grouping: Grouping, rng: Rng) -> Callable[[int, int], Indices]:
+    """The groups of the records of a stretch of the lot; by position where nobody says which records they are."""
+    records = grads.records if isinstance(grads, Chunked) else None
+    if records is not None:
+        whole = grouping.groups(records, rng)
+        return lambda start, n: whole[start : start + n]
+    return lambda start, n: grouping.groups(np.arange(start + n, dtype=np.int64), rng)[start:]
+
+
+DECLARED = Declaration(
+    (ByCoin, ByPosition, Microbatches),
+    methods=(
+        Method(
+            "microbatches",
+            "the clipped means of groups that each record chooses for itself, at twice the sensitivity",
+            query=lambda run, own, weigher, noise: Microbatches(weigher, noise, ByCoin(max(1, round(own["groups"])))),
+            parameters=lambda run: {"groups": max(1.0, round(run.expected_lot / 4))},
+            example="sd.Microbatches(sd.Flat(bound=1.0), sd.Gaussian(multiplier=2.2), sd.ByCoin(10))",
+        ),
+        Method(
+            "microbatches-by-position",
+            "clipped means of groups in the order of the lot: no guarantee",
+            query=lambda run, own, weigher, noise: Microbatches(weigher, noise, ByPosition(int(own["size"]))),
+            parameters=lambda run: {"size": 8.0},
+            example="sd.Microbatches(sd.Flat(bound=1.0), sd.Gaussian(multiplier=2.2), sd.ByPosition(5))",
+        ),
+    ),
+)

@@ -1,0 +1,172 @@
+"""DP-SGD (Abadi et al. 2016) as one query: weigh every gradient, sum, add noise once.
+
+    g̃ = Σ_{i ∈ lot} φ(‖g_i‖) g_i + N(0, (σC)² I)
+
+What a user swaps is a noun: the weigher (how samples count), the noise, the sampler of the draws.
+
+Privacy: the weigher bounds what one record moves the sum by; the door adds noise in proportion and brings the event. The
+draw's sampler amplifies it. Dividing by the public expected batch and every optimizer after it are post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sordino.clipping.clipping_rule import State, Weigher, weigh
+from sordino.clipping.layerwise import Layerwise
+from sordino.clipping.noise_shares import Multipliers
+from sordino.clipping.rowwise_check import Watched
+from sordino.events import compose
+from sordino.per_sample.chunked import Chunked
+from sordino.per_sample.protocol import Norms, PerSample
+from sordino.registry import Declaration, Example
+from sordino.release.exact_sums import OnGrid
+from sordino.release.noise import Gaussian, Noise
+from sordino.release.release import Release, release
+from sordino.release.rounding import slack
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import EXACT, Estimate, Sensitivity, Unproven
+from sordino.release.vectors import Grads, Pair, Summed
+from sordino.rng.streams import Rng
+
+NO_NORMS = Norms(torch.zeros(0, 0), ())
+"""The norms of no samples in no parameters: what a weigher sees before there is a lot."""
+
+
+@dataclass
+class _Look:
+    """Hands the lot's norms to a weigher and remembers that it looked."""
+
+    norms: Callable[[], Norms]
+    looked: bool = False
+
+    def __call__(self) -> Norms:
+        self.looked = True
+        return self.norms()
+
+    def judged(self, sensitivity: Sensitivity | Unproven) -> Sensitivity | Unproven:
+        """A promise made after looking is no proof, whatever the weigher says."""
+        if self.looked and isinstance(sensitivity, Sensitivity):
+            return Unproven("the weigher looked at the lot's norms before it chose its rule", sensitivity.l2)
+        return sensitivity
+
+
+def weighed(
+    weigher: Weigher, state: State, grads: PerSample
+) -> tuple[Grads | Pair | Summed | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
+    """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
+    look = _Look(grads.norms)
+    rule, watch = weigher.rule(state, look), Watched()
+    weights, tally = watch(rule.weights), None if rule.tally is None else watch(rule.tally)
+    if watch.watching:
+        rule = replace(rule, weights=weights, tally=tally)
+    if isinstance(grads, Chunked):
+        found = weigh(grads.own(), rule, grads.estimate, grads.sizes, grads.most, grads.ranked)
+        estimate, broken = grads.estimate, watch.found(grads.ranked)
+    else:
+        found, estimate, broken = weigh((grads,), rule), EXACT, watch.broken
+    sensitivity = look.judged(rule.sensitivity)
+    if broken and isinstance(sensitivity, Sensitivity):
+        sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
+    if isinstance(sensitivity, Sensitivity):
+        sensitivity = _rounded(sensitivity, estimate, found.rows, found.dtype)
+    return found.total, None if found.tally is None else Sealed(found.tally), sensitivity
+
+
+def _rounded(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
+    """The promise with how the norms were obtained and what rounding adds to it."""
+    if promise.units is not None:  # anybody's function, which may not be hashable
+        return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
+    return _of_numbers(promise, estimate, rows, dtype)
+
+
+@lru_cache(maxsize=64)
+def _of_numbers(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
+    """The same of a promise that is numbers alone, as most are, and the same at nearly every lot."""
+    return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
+
+
+class Query(Protocol):
+    """What is asked of one lot. `NoisySum` is the usual one."""
+
+    def init(self) -> State:
+        """The state before the first lot."""
+        ...
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """A noisy sum of the lot's gradients, with its event, and the next state.
+
+        A query that has the sum divided by the expected batch at the door saves a pass over it; the release says so.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class NoisySum:
+    """The weighted sum of the gradients, plus noise.
+
+    Args:
+        weigher: how much each record counts, and how far one can move the sum.
+        noise: what is added, in proportion to that.
+
+    Privacy:
+        One release per lot, of the noise's event; the sampler amplifies it.
+
+    Examples:
+        >>> from sordino import Flat, Gaussian
+        >>> NoisySum(Flat(1.0), Gaussian(1.1))
+        NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
+
+    """
+
+    weigher: Weigher
+    noise: Noise
+
+    def __post_init__(self) -> None:
+        # Refuse now what could only fail later: a noise whose norm the weigher does not bound.
+        sensitivity = self.weigher.rule(self.weigher.init(), lambda: NO_NORMS).sensitivity
+        if isinstance(sensitivity, Sensitivity):
+            self.noise.bound(sensitivity)
+
+    @classmethod
+    def per_layer(cls, layers: Mapping[str, tuple[float, float]]) -> NoisySum:
+        """Layerwise clipping in which every group of parameters has its own bound C_k and multiplier σ_k.
+
+        Group k gets noise σ_k C_k. The multiplier of the whole is what that amounts to, 1/σ² = Σ 1/σ_k²: each group is
+        one more release about the same records.
+
+        >>> NoisySum.per_layer({"conv": (1.0, 2.0), "fc": (0.5, 2.0)}).noise
+        Gaussian(multiplier=1.414213562373095)
+        """
+        share = Multipliers(tuple(multiplier for _, multiplier in layers.values()))
+        bounds = {name: bound for name, (bound, _) in layers.items()}
+        return cls(Layerwise(bounds, share), Gaussian(share.effective))
+
+    def init(self) -> State:
+        """The weigher's."""
+        return self.weigher.init()
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """One DP-SGD release, divided by the expected batch."""
+        total, tally, sensitivity = weighed(self.weigher, state, grads)
+        released = release(Sealed(total), sensitivity, self.noise, rng, divide_by=expected_batch)
+        spent, state = self.weigher.advance(state, tally, expected_batch, rng)
+        return Release(released.value, compose([released.event, *spent]), released.divided_by), state
+
+
+DECLARED = Declaration(
+    (NoisySum,),
+    examples=(
+        Example(
+            "per-layer",
+            "a bound and a noise multiplier for every layer, and what they amount to together",
+            query='sd.NoisySum.per_layer({"0.": (0.8, 1.6), "2.": (0.6, 1.6)})',
+        ),
+    ),
+)

@@ -1,0 +1,93 @@
+"""A quantile of private numbers by the exponential mechanism (Smith 2011; expQ in Du et al. 2020).
+
+    u(x) = −|#{i : z_i ≤ x} − α n|  for 0 ≤ x ≤ H, the z clamped to [0, H];   density of the answer ∝ exp(ε u(x) / 2Δ)
+
+Between two neighbouring numbers u is constant, so one of the n + 1 intervals is chosen with probability ∝ width × exp(…),
+then a place in it uniformly.
+
+Privacy: a record added or removed moves the count at x by 0 or 1 and α n by α, so it moves u(x) by at most
+Δ = max(α, 1 − α), and the answer is ε-differentially private (McSherry & Talwar 2007). H is public: it must not be taken
+from the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.distributed.agreement import agree_within_group
+from sordino.distributed.claim_facts import Facts, digest_of_record
+from sordino.distributed.process_group import fresh
+from sordino.events import Event
+from sordino.ledger.claims import SEED
+from sordino.ledger.ledger import Ledger
+from sordino.registry import Declaration
+from sordino.release.release import Steps, choose_between
+from sordino.release.sealed import Sealed, derived
+from sordino.rng.streams import Rng
+
+
+@dataclass(frozen=True)
+class PrivateQuantile:
+    """The `quantile` of numbers between 0 and `ceiling`, `epsilon`-differentially private.
+
+    Privacy:
+        One choice by the exponential mechanism, of the ε given.
+
+    Examples:
+        >>> values = Sealed(torch.linspace(0, 1, 1001))
+        >>> found, event = PrivateQuantile(0.75, ceiling=10.0, epsilon=1.0)(values, Rng.from_seed(0))
+        >>> abs(found - 0.75) < 0.05, event
+        (True, Exponential(epsilon=1.0))
+
+    """
+
+    quantile: float
+    ceiling: float
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quantile", validate.fraction("quantile", self.quantile))
+        object.__setattr__(self, "ceiling", validate.positive("ceiling", self.ceiling))
+        object.__setattr__(self, "epsilon", validate.positive("epsilon", self.epsilon))
+
+    @property
+    def sensitivity(self) -> float:
+        """Of u, at any x: max(α, 1 − α)."""
+        return max(self.quantile, 1 - self.quantile)
+
+    def __call__(self, values: Sealed[Tensor], rng: Rng) -> tuple[float, Event]:
+        """A public number, and what it cost."""
+        return choose_between(derived(values, self.utility), self.sensitivity, self.epsilon, rng)
+
+    def of(self, values: Tensor, *, ledger: Ledger, seed: int | None = None) -> float:
+        """The quantile of a tensor of private numbers, one per record, entered in the ledger of what is done to them."""
+        if seed is not None:
+            ledger.disclose(SEED)
+        else:
+
+            def add(facts: Facts, key: bytes) -> None:
+                facts.add("quantile", self)
+                facts.add("entries of the ledger", ledger.length)
+                facts.add("values", digest_of_record(key, values))
+
+            agree_within_group(add)
+        rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+        found, event = self(Sealed(values, ledger), rng)
+        ledger.release(event, ledger.page())
+        return found
+
+    def utility(self, values: Tensor) -> Steps:
+        """U as a step function."""
+        # A number that is not finite counts as 0: where it is clamped to must not depend on the others.
+        clean = torch.nan_to_num(values.to(torch.float64).flatten(), nan=0.0, posinf=0.0, neginf=0.0)
+        inner = clean.clamp(0.0, self.ceiling).sort().values
+        edges = torch.cat([inner.new_zeros(1), inner, inner.new_full((1,), self.ceiling)])  # (n + 2,)
+        below = torch.arange(len(inner) + 1, dtype=torch.float64)  # how many are ≤ x in each interval
+        return Steps(edges, -(below - self.quantile * len(inner)).abs())
+
+
+DECLARED = Declaration((PrivateQuantile,))

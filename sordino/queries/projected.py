@@ -1,0 +1,108 @@
+"""ProjectedDPSGD as published (Pflaeging 2023, *Varianten von DPSGD*, ch. 5): virtual steps without noise on the way.
+
+    θ_k = θ_{k−1} − η w_k S(θ_{k−1}) / L,    update Σ_k w_k S(θ_{k−1}) + N(0, σ²C²),    all on one lot
+
+Without clipping and noise, Projected(Flat(inf), Gaussian(0.0), …), it is ProjectedSGD.
+
+What the update was before noise, and its first part, are handed out sealed (`Private.kept`): the sources compare the two.
+
+Privacy: none. Where the second gradients are taken depends on every record of the lot, so one record changes what all the
+others contribute: with kinked losses all n of them can turn round, and the sum moves by C + 2n(1 − 1/ρ)C where the noise
+was scaled to C. `NoisyLookahead` is the form with a guarantee.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sordino.clipping.clipping_rule import State, Weigher
+from sordino.events import compose
+from sordino.per_sample.chunked import moved
+from sordino.per_sample.protocol import PerSample
+from sordino.queries.noisy_sum import NoisySum, weighed
+from sordino.queries.virtual_steps import add, checked_rate, proportions, rate
+from sordino.registry import Declaration, Method
+from sordino.release.exact_sums import whole
+from sordino.release.noise import Noise
+from sordino.release.release import Release, release
+from sordino.release.sealed import Sealed
+from sordino.release.sensitivity import Sensitivity, Unproven
+from sordino.rng.streams import Rng
+from sordino.schedules import Schedule
+
+REASON = (
+    "ProjectedDPSGD takes its second gradients where the lot's own gradients lead, so one record changes what all the "
+    "others contribute; NoisyLookahead is the form with a guarantee"
+)
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Lookahead without noise on the way. `learning_rate` is that of the virtual steps; the optimizer's, as a rule.
+
+    Args:
+        weigher: how much each record counts.
+        noise: what is added at the end.
+        learning_rate: of the virtual steps, or a schedule of it.
+        rho: the part of a virtual step that is taken is 1/ρ.
+        rounds: virtual steps before the real one.
+
+    Privacy:
+        None: the virtual steps have no noise, so what one record moves is not bounded. The claim says so.
+
+    Examples:
+        >>> import sordino as sd
+        >>> query = sd.Projected(sd.Flat(1.0), sd.Gaussian(1.1), learning_rate=0.1)
+        >>> type(sd.dry_run(query, sd.Poisson(0.01), dataset_size=1000, steps=1)).__name__
+        'NonPrivate'
+
+    """
+
+    weigher: Weigher
+    noise: Noise
+    learning_rate: float | Schedule
+    rho: float = 2.0
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        checked_rate(self.learning_rate)
+        proportions(self.rho, self.rounds)
+        NoisySum(self.weigher, self.noise)  # refuses a noise whose norm the weigher does not bound
+
+    def init(self) -> State:
+        """No steps, and the weigher's."""
+        return {"step": 0, "weigher": self.weigher.init()}
+
+    def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
+        """The parts, by one rule, then one noise; the weigher learns from the first."""
+        eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
+        total, learnt, sensitivity = weighed(self.weigher, inner, grads)
+        first, *others = proportions(self.rho, self.rounds)
+        step = add({}, whole(total), 1.0)  # private, and so is every point on the way
+        update = add({}, step, first)
+        for weight in others:
+            total, _, sensitivity = weighed(self.weigher, inner, moved(grads, add({}, update, -eta / expected_batch)))
+            update = add(update, whole(total), weight)
+            scale = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
+            sensitivity = Unproven(REASON, scale)
+        kept = {"first": Sealed(step), "update": Sealed(add({}, update, 1.0))}
+        released = release(Sealed(update), sensitivity, self.noise, rng)
+        spent, inner = self.weigher.advance(inner, learnt, expected_batch, rng)
+        event = compose([released.event, *spent])
+        return Release(released.value, event, kept=kept), {"step": state["step"] + 1, "weigher": inner}
+
+
+DECLARED = Declaration(
+    (Projected,),
+    methods=(
+        Method(
+            "projected",
+            "lookahead without noise on the way, as published: no guarantee",
+            query=lambda run, own, weigher, noise: Projected(
+                weigher, noise, run.learning_rate, own["rho"], int(own["rounds"])
+            ),
+            parameters=lambda run: {"rho": 2.0, "rounds": 1.0},
+            example="sd.Projected(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1, rho=2.0)",
+        ),
+    ),
+)

@@ -1,0 +1,90 @@
+"""The noise or the number of steps at which a run meets a target ε.
+
+Both searches ask the certified accountant about the event of the whole run, so whatever else the run releases is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from sordino.accounting import PLD, BudgetExhausted, Unsupported, calibrate
+from sordino.events import Event, from_json, to_json
+from sordino.ledger import claims
+from sordino.ledger.claims import NoGuarantee
+
+_ONE, _TWO = 1.0, 2.0
+
+
+def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
+    """The smallest noise multiplier at which the run is (ε, δ)-DP.
+
+    >>> from sordino.events import Gaussian, Poisson, Repeat
+    >>> sigma = noise_for(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), 1.0, 1e-5)
+    >>> PLD().epsilon(Repeat(Poisson(0.01, Gaussian(sigma)), 1000), 1e-5) <= 1.0
+    True
+    """
+    first = event_of(_ONE)
+    form = scaled(to_json(first), to_json(event_of(_TWO)))
+    floor = _floor(event_of if form is None else lambda s: from_json(form(s)), delta)
+    if floor >= epsilon:
+        raise ValueError(
+            f"epsilon={epsilon:g}: what is released besides the steps costs ε = {floor:.3g} by itself; "
+            "give it more noise (ranges, normalise, pca), leave it out, or allow more"
+        )
+    said = claims.claim(first, delta, PLD())
+    if isinstance(said, NoGuarantee):
+        raise ValueError(f"epsilon={epsilon:g}: no noise meets it, {said.reason}; give noise_multiplier instead")
+    if form is not None:
+        sigma = calibrate(lambda s: from_json(form(s)), PLD(), epsilon, delta)
+        if PLD().epsilon(event_of(sigma), delta) <= epsilon:
+            return sigma
+    return calibrate(event_of, PLD(), epsilon, delta)
+
+
+def steps_for(event_of: Callable[[int], Event], steps: int, budget: float, delta: float) -> int:
+    """The most steps, up to `steps`, that keep the run within (budget, δ); BudgetExhausted when not even one does."""
+
+    def fits(count: int) -> bool:
+        said = claims.claim(event_of(count), delta, PLD())
+        if isinstance(said, NoGuarantee):
+            raise ValueError(f"budget={budget:g}: no number of steps keeps to it, {said.reason}")
+        return said.epsilon <= budget
+
+    if fits(steps):
+        return steps
+    if not fits(1):
+        raise BudgetExhausted(f"budget={budget:g}: the first step would exceed it; use more noise, or a larger budget")
+    low, high = 1, steps
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _floor(event_of: Callable[[float], Event], delta: float) -> float:
+    """ε when the noise of the steps hides everything: what is left is not the steps'."""
+    try:
+        found = PLD().epsilon(event_of(1e9), delta)
+    except Unsupported:
+        return 0.0  # the claim says why, here and where no ε is finite
+    return found if math.isfinite(found) else 0.0
+
+
+def scaled(one: Any, two: Any) -> Callable[[float], Any] | None:
+    """The JSON of an event as a function of the multiplier, from those at 1 and at 2; None where it is not so simple."""
+    if one == two:
+        return lambda s: one
+    numbers = isinstance(one, int | float) and isinstance(two, int | float)
+    if numbers and not isinstance(one, bool) and two == _TWO * one:
+        return lambda s: s * one
+    if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
+        inner = {key: scaled(value, two[key]) for key, value in one.items()}
+        if all(f is not None for f in inner.values()):
+            return lambda s: {key: f(s) for key, f in inner.items() if f is not None}
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        parts = [scaled(a, b) for a, b in zip(one, two, strict=True)]
+        if all(f is not None for f in parts):
+            return lambda s: [f(s) for f in parts if f is not None]
+    return None

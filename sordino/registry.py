@@ -1,0 +1,160 @@
+"""What a noun says about itself, in its own file: its public names, its names on the command line, a line of code.
+
+A weigher, a sampler or a query is a class in a file of its own. At the end of that file stands one object:
+
+    DECLARED = Declaration((PSAC,), methods=(Method("psac", "normalised, but …", weigher=…, example="sd.PSAC(bound=1.0)"),))
+
+The packages `weigh`, `sampling` and `algorithms` find the files that have one. The names in `sordino`, the methods and the
+samplers of the command line, the scripts of `examples/variants.py` and the tests of documents and contracts follow from
+what they find, so that a new noun is one new file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from sordino.clipping.clipping_rule import Weigher
+    from sordino.per_sample.protocol import Backend
+    from sordino.queries.noisy_sum import Query
+    from sordino.release.noise import Noise
+    from sordino.sampling.sampler import Sampler
+    from sordino.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """What a method may look at when it is built: public numbers of the run."""
+
+    bound: float
+    multiplier: float
+    rate: float
+    steps: int
+    records: int
+    tensors: int
+    """Trainable tensors of the model."""
+    numbers: int
+    """Trainable numbers in them."""
+    learning_rate: Schedule
+    names: tuple[str, ...] = ()
+    """Of the trainable tensors, in the order of `named_parameters()`."""
+
+    @property
+    def expected_lot(self) -> float:
+        """Records in a lot, on average."""
+        return self.rate * self.records
+
+    @property
+    def lot_size(self) -> int:
+        """The same, as a whole number."""
+        return max(1, round(self.expected_lot))
+
+    @property
+    def lots_in_a_pass(self) -> int:
+        """Lots until as many records were drawn as there are."""
+        return max(1, round(1 / self.rate))
+
+
+Parameters: TypeAlias = Mapping[str, float]
+"""A method's own, by name."""
+
+
+PARTS = ("sampler", "weigher", "query", "noise", "backend")
+"""What a way to train is put together from."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train by name: `sordino train mnist --method psac`.
+
+    What is not given is that of DP-SGD: flat clipping, Gaussian noise, Poisson's lots, exact gradients. A method that gives
+    one part is that part's word too, to be put together with others: `--weigher psac --sampler shuffle`. One that only
+    names several parts' words is an alias.
+    """
+
+    name: str
+    about: str
+    weigher: Callable[[RunNumbers, Parameters], Weigher] | None = None
+    query: Callable[[RunNumbers, Parameters, Weigher, Noise], Query] | None = None
+    """Where the method is not a weigher's noisy sum; it gets the weigher and the noise of the run."""
+    sampler: Callable[[RunNumbers, Parameters], Sampler] | None = None
+    """Where the method is a way to draw lots."""
+    backend: Callable[[RunNumbers, Parameters], Backend] | None = None
+    """Where the method is a way to measure gradients."""
+    noise: Callable[[float], Noise] | None = None
+    """Where the method is another noise, made from the multiplier."""
+    word: str = ""
+    """What its part is called, where that is not the method's name."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Of an alias: the words of its parts."""
+    parameters: Callable[[RunNumbers], dict[str, float]] = field(default=lambda run: {})
+    """Names and defaults."""
+    example: str = ""
+    """The noun as it is written in a script; empty where a script would show nothing new."""
+
+    def parts(self) -> dict[str, str]:
+        """The words that the method stands for, by part."""
+        own = {part: self.word or self.name for part in PARTS if getattr(self, part) is not None}
+        return {**own, **self.words}
+
+
+@dataclass(frozen=True)
+class NamedSampler:
+    """A way to draw lots that any method can have: `sordino train mnist --sampler shuffle`."""
+
+    name: str
+    about: str
+    build: Callable[[float, int], Sampler]
+    """From a rate and the public number of records to a sampler of about such lots."""
+    example: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """A script that shows something else than one noun of a method; code as text."""
+
+    name: str
+    about: str
+    query: str = "sd.NoisySum(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1))"
+    sampler: str = "sd.Poisson(rate=0.1)"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """All that the rest of the library needs to know of a noun's file."""
+
+    nouns: tuple[type[Any], ...]
+    """What `sordino` and the package offer by name."""
+    methods: tuple[Method, ...] = ()
+    samplers: tuple[NamedSampler, ...] = ()
+    examples: tuple[Example, ...] = ()
+    """Besides those of its methods and samplers."""
+
+    def scripts(self) -> list[Example]:
+        """The examples of all that is declared."""
+        found = [_script(method) for method in self.methods if method.example]
+        found += [Example(one.name, one.about, sampler=one.example) for one in self.samplers]
+        return [*found, *self.examples]
+
+
+def _script(method: Method) -> Example:
+    if method.sampler is not None:
+        return Example(method.name, method.about, sampler=method.example)
+    if method.query is not None:
+        return Example(method.name, method.about, query=method.example)
+    return Example(method.name, method.about, query=f"sd.NoisySum({method.example}, sd.Gaussian(multiplier=1.1))")
+
+
+def declarations(package: str, path: Iterable[str]) -> tuple[Declaration, ...]:
+    """What the files of a package declare, in the order of their names."""
+    modules = (import_module(f"{package}.{found.name}") for found in iter_modules(path))
+    return tuple(vars(module)["DECLARED"] for module in modules if "DECLARED" in vars(module))
+
+
+def nouns(found: Iterable[Declaration]) -> dict[str, type[Any]]:
+    """The classes that were declared, by name."""
+    return {noun.__name__: noun for one in found for noun in one.nouns}

@@ -1,0 +1,78 @@
+"""Sums of chunks on the grid, parameter by parameter: no rank ever holds a whole gradient, nor a whole sum.
+
+Each chunk's sum for one parameter is rounded to whole numbers as any other (`exact_sums.py`), and brought together there
+and then (`distributed/collectives_on_demand.py`): a rank keeps its own rows of the sum over all ranks. Whole numbers have no
+order of addition, so the bits are those of a sum that was added up chunk by chunk on each rank first.
+
+Privacy: as in `grid.py`. What a chunk adds is rounded once, whoever brings it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from sordino.distributed import row_shard
+from sordino.distributed.collectives_on_demand import Rounds
+from sordino.distributed.process_group import Ranks
+from sordino.release.exact_sums import Grid, OnGrid
+from sordino.release.vectors import Grads, accumulation_dtype
+
+
+class ByRowsAccumulator:
+    """The sum over all ranks, of which it has the rows of this one."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        ranks: Ranks,
+        rounds: Rounds,
+        shards: Mapping[str, Tensor],
+        most: float = math.inf,
+    ) -> None:
+        """`shards` are the parameters that are trained; `most`: steps that no coordinate of a chunk's sum may reach."""
+        self._grid, self._ranks, self._rounds, self._most, self._shards = grid, ranks, rounds, most, shards
+        self._narrow: Grads = {
+            name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device="meta") for name, p in shards.items()
+        }
+        counts = [row_shard.stretch(p)[1] for p in shards.values()]
+        device = next((row_shard.local(p).device for p in shards.values()), torch.device("cpu"))
+        self._values = torch.zeros(sum(counts), dtype=torch.int64, device=device)
+        self._rows = dict(zip(shards, self._values.split(counts), strict=True))
+        names = {id(p): name for name, p in shards.items()}
+        self._names = {number: names[id(p)] for number, p in enumerate(rounds.shards) if id(p) in names}
+        self._numbers = {name: number for number, name in self._names.items()}
+        self._past: Tensor | None = None
+        rounds.receives = self._receive
+
+    def take(self, chunk: Iterable[tuple[str, Tensor]]) -> None:
+        """The sum of one more chunk, one parameter at a time; the tensors are consumed."""
+        for name, tensor in chunk:
+            row = self._grid.rounded(name, tensor)
+            if math.isfinite(self._most):
+                fits = row.abs() < self._most  # False of what is not a number
+                row, past = torch.where(fits, row, 0), ~fits.all()
+                self._past = past if self._past is None else self._past | past
+            self._rounds.bring(self._numbers[name], row.to(torch.int64))
+
+    def _receive(self, number: int, own: Tensor) -> None:
+        self._rows[self._names[number]].add_(own)
+
+    @property
+    def past_the_end(self) -> bool:
+        """Was there a sum that whole numbers of 64 bits do not hold?"""
+        return self._past is not None and bool(self._past)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest type that a chunk was added up in."""
+        wide = bool(self._narrow) and all(t.dtype is torch.float64 for t in self._narrow.values())
+        return torch.float64 if wide else torch.float32
+
+    @property
+    def total(self) -> OnGrid:
+        """The rows of the sum that this rank has."""
+        return OnGrid(self._values, self._narrow, self._grid, self._ranks, self._shards, scattered=True)

@@ -1,0 +1,222 @@
+"""The noise that `release` adds: Gaussian for an L2 bound, Laplace for an L1 bound.
+
+Both are named by their multiplier: standard deviation (Gaussian) or scale (Laplace) over the sensitivity. Noise is
+drawn in float32 or better, once, over all tensors of a release as one vector.
+
+Privacy: Gaussian(σ) on a sum whose L2 norm one record moves by ≤ C, at standard deviation σC, is the Gaussian mechanism
+(Dwork et al. 2006; exact curve in Balle & Wang 2018). Laplace at scale bC on an L1 bound C is (1/b)-DP.
+A multiplier of 0 adds nothing, and the event says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sordino import events, validate
+from sordino.events import Event
+from sordino.release.sensitivity import EXACT, Estimate, FromProjections, Sensitivity
+from sordino.release.vectors import accumulation_dtype
+from sordino.rng.streams import Rng
+
+
+class Noise(Protocol):
+    """A distribution of noise and the event that adding it amounts to."""
+
+    @property
+    def multiplier(self) -> float:
+        """The noise's scale over the sensitivity."""
+        ...
+
+    def bound(self, sensitivity: Sensitivity) -> float:
+        """The sensitivity in the norm this noise needs; TypeError when it is not bounded."""
+        ...
+
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
+        """Add noise of this scale to every tensor, then multiply by a public factor, in place; only the door calls this."""
+        ...
+
+    def event(self, estimate: Estimate) -> Event:
+        """What was done to the data, given how the norms were obtained."""
+        ...
+
+    def length_of_ones(self, coordinates: int) -> float:
+        """The length of a vector of ones in the norm that this noise goes by."""
+        ...
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """N(0, (multiplier × L2 sensitivity)²) on every coordinate.
+
+    Args:
+        multiplier: σ, the standard deviation over the bound. `sd.calibrate` finds it from an ε.
+
+    Privacy:
+        The event `Gaussian(σ)`. `sd.events.Gaussian` is that event; this is the noise itself. Drawn from a
+        cryptographic stream.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.NoisySum(sd.Flat(0.5), sd.Gaussian(1.1))
+        NoisySum(weigher=Flat(bound=0.5), noise=Gaussian(multiplier=1.1))
+
+    """
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
+
+    def bound(self, sensitivity: Sensitivity) -> float:
+        """The L2 sensitivity."""
+        return sensitivity.l2
+
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
+        """One vector of normal values, added in one pass by the compiled kernel, or block by block while it is in cache.
+
+        The pass can multiply by a public factor too.
+        """
+        if rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor):
+            return
+        if targets := _targets(value):
+            _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
+            _multiply(targets, factor)
+
+    @property
+    def as_event(self) -> Event:
+        """What one release with it is, so that it may stand in an event: `events.Poisson(0.01, Gaussian(1.1))`."""
+        return self.event(EXACT)
+
+    def event(self, estimate: Estimate) -> Event:
+        """Gaussian(multiplier); with estimated norms, the mixture that this makes of it."""
+        if not self.multiplier:
+            return _no_noise()
+        if isinstance(estimate, FromProjections):
+            return events.ProjectedClip(self.multiplier, estimate.projections)
+        return self._event
+
+    def length_of_ones(self, coordinates: int) -> float:
+        """√d."""
+        return math.sqrt(coordinates)
+
+    @cached_property
+    def _event(self) -> Event:
+        return events.Gaussian(self.multiplier)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Lap(multiplier × L1 sensitivity) on every coordinate.
+
+    Args:
+        multiplier: the scale over the bound in L1.
+
+    Privacy:
+        The event `Laplace(multiplier)`: (1 / multiplier)-differential privacy of one release, with δ = 0.
+
+    Examples:
+        >>> import sordino as sd
+        >>> sd.NoisySum(sd.FlatL1(0.5, dimension=10), sd.Laplace(2.0)).noise
+        Laplace(multiplier=2.0)
+
+    """
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
+
+    def bound(self, sensitivity: Sensitivity) -> float:
+        """The L1 sensitivity."""
+        if sensitivity.l1 is None:
+            raise TypeError(
+                "Laplace noise needs an L1 bound on a record's contribution, and this weigher promises only an L2 bound: "
+                "use Gaussian noise, or a weigher that bounds the L1 norm, such as FlatL1"
+            )
+        return sensitivity.l1
+
+    def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
+        """One vector of Laplace values."""
+        if targets := _targets(value):
+            _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
+            _multiply(targets, factor)
+
+    @property
+    def as_event(self) -> Event:
+        """What one release with it is, so that it may stand in an event: `events.Poisson(0.01, Gaussian(1.1))`."""
+        return self.event(EXACT)
+
+    def event(self, estimate: Estimate) -> Event:
+        """Laplace(scale = multiplier)."""
+        if isinstance(estimate, FromProjections):
+            raise TypeError(
+                "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
+            )
+        return events.Laplace(self.multiplier) if self.multiplier else _no_noise()
+
+    def length_of_ones(self, coordinates: int) -> float:
+        """d."""
+        return float(coordinates)
+
+
+def _no_noise() -> Event:
+    return events.NonPrivate("the noise multiplier is 0: sums of private gradients were released as they are")
+
+
+def _drawn_in(targets: Sequence[Tensor]) -> torch.dtype:
+    """float32, or float64 if a tensor is."""
+    wide = any(tensor.dtype == torch.float64 for tensor in targets)
+    return torch.float64 if wide else torch.float32
+
+
+def _targets(value: Mapping[str, Tensor]) -> list[Tensor]:
+    return [_flat(tensor) for tensor in value.values() if tensor.numel()]
+
+
+def _multiply(targets: list[Tensor], factor: float) -> None:
+    if factor != 1.0:
+        torch._foreach_mul_(targets, factor)
+
+
+def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
+    """Add consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
+    current, filled = 0, 0
+    for block in blocks:
+        here, noise, used = [], [], 0
+        while used < len(block):
+            piece = min(len(block) - used, len(targets[current]) - filled)
+            here.append(targets[current][filled : filled + piece])
+            noise.append(block[used : used + piece].to(here[-1]))
+            used, filled = used + piece, filled + piece
+            if filled == len(targets[current]):
+                current, filled = current + 1, 0
+        torch._foreach_add_(here, noise)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor in float32 or better, in a layout that noise can be added to; itself if it is that already."""
+    if tensor.dtype is torch.float32 and tensor.is_contiguous():
+        return tensor
+    tensor = tensor.to(accumulation_dtype(tensor.dtype))
+    return tensor if _is_dense(tensor) else tensor.contiguous()
+
+
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    layout = _LAYOUTS.get(tensor.dim())
+    return tensor.is_contiguous() or (layout is not None and tensor.is_contiguous(memory_format=layout))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The elements of a dense tensor in the order of its memory, sharing it."""
+    assert _is_dense(tensor), "the door makes its sums dense before it adds noise"
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,0 +1,57 @@
+"""The compiled noise, if there is one: used only after it gave the slow path's bits.
+
+It adds nothing but speed: normals.py makes the same values, bit for bit. It is left alone when the library is missing or
+older than its source, when the environment has SORDINO_KERNELS=0, or when it does not pass the check.
+
+    $ sordino --version
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from sordino.kernels import build
+from sordino.kernels.abi import typed
+from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.noise_kernel import BEST, FUNCTIONS, LEVELS, Noise
+from sordino.rng import normals
+from sordino.rng.keystream import KeyStream
+
+
+def kernel() -> Noise | None:
+    """The kernel that is used, or None."""
+    return _found()[0]
+
+
+def status() -> str:
+    """Which code makes the noise, and why."""
+    found, reason = _found()
+    return f"compiled, {LEVELS[found.level]}" if found is not None else f"numpy: {reason}"
+
+
+@cache
+def _found() -> tuple[Noise | None, str]:
+    try:
+        library = typed(opened(build.NOISE), FUNCTIONS)
+    except Unavailable as reason:
+        return None, str(reason)
+    made = Noise(library, int(library.sordino_level(BEST)))
+    return (made, "") if agrees(made) else (None, "the library does not give the values it should")
+
+
+def agrees(made: Noise, n: int = 4999) -> bool:
+    """Whether the kernel's key stream is the cipher's and its values those of the slow path."""
+
+    def stream() -> KeyStream:
+        return KeyStream(bytes(range(32)), 2**60 + 5)
+
+    wanted = bytearray(16 * 35)
+    stream().into(wanted)
+    if made.block_values != normals.BLOCK or made.keystream(stream(), 0, 35).astype("<u4").tobytes() != bytes(wanted):
+        return False
+    got = np.zeros(n, dtype=np.float32)
+    made.add_normal(stream(), 1.5, [got.ctypes.data, got.ctypes.data + 4 * 777], [777, n - 777])
+    slow = np.concatenate([block.copy() for block in normals.blocks(stream(), n, 1.5)])
+    return bool(np.array_equal(got, slow))

@@ -1,0 +1,186 @@
+"""Normal values from a key stream by Box–Muller (1958): z = √(−2 ln u) · (cos θ, sin θ), over blocks of `BLOCK` values.
+
+In single precision this is arithmetic of our own, additions and products of float32 in a fixed order, so that the values
+are the same to the last bit on every machine and in the compiled kernel (kernels/noise.c):
+
+    ln u    u = 2^e m with √½ ≤ m < √2;  −2 ln m = f·(c₀ + c₁f + … + c₈f⁸), f = m − 1, good to 0.5·2⁻²⁴ of itself
+    sin x   x + x³·(s₀ + … + s₃x⁶) for |x| ≤ π/2, good to 0.1·2⁻²⁴ of itself; the half turn left over is a sign of r
+    cos x   1 − x²/2 + x⁴·(k₀ + … + k₃x⁶), good to 0.01·2⁻²⁴; all before rounding
+
+A value of u has 31 random bits, and where the first 16 of them are 0 (the tail beyond 4.7 deviations) 32 more, from a part
+of the stream of their own. So |z| ≤ √(2·64·ln 2) = 9.42; the mass beyond, 5e-21 a value, is missing. In double precision u
+has 63 bits and ends there too, and the functions are numpy's.
+
+A block's first half of words gives the radii, its second half the angles; cosines come before sines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.rng.keystream import KeyStream
+
+BLOCK = 1 << 18
+"""Values made of one stretch of key stream."""
+
+RARE = 1 << 15
+"""Radius words below this, one in 2¹⁶, take 32 more bits."""
+
+EXTRA = 1 << 35
+"""The word of the stream where those bits begin; radius word j takes word EXTRA + j. No draw is as long as that."""
+
+_RUN = 1 << 15  # pairs at once: the temporaries stay in cache
+_SIGN = np.uint32(1 << 31)
+
+F32 = NDArray[np.float32]
+U32 = NDArray[np.uint32]
+
+
+def _single(*hexadecimal: str) -> list[np.float32]:
+    return [np.float32(float.fromhex(text)) for text in hexadecimal]
+
+
+_EVEN = _single("-0x1.65f792p-3", "-0x1.317fa6p-2", "-0x1.98d32ap-2", "-0x1.5556f2p-1", "-0x1p1")
+_ODD = _single("0x1.250e42p-2", "0x1.535b18p-2", "0x1.0004acp-1", "0x1.fffffap-1")
+_SINE = _single("0x1.5dc8c4p-19", "-0x1.9f70eep-13", "0x1.110edap-7", "-0x1.55554cp-3")
+_COSINE = _single("-0x1.196accp-22", "0x1.9f931cp-16", "-0x1.6c14b8p-10", "0x1.55555p-5", "-0x1p-1", "0x1p0")
+_LOG4, _PI = _single("-0x1.62e43p0", "0x1.921fb6p-31")  # −2 ln 2; π·2⁻³¹, for a signed word of half turns
+
+
+def blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
+    """n independent N(0, scale²) values in consecutive blocks, which share their memory."""
+    buffer = bytearray(4 * min(BLOCK, n + 1))
+    out = np.empty(len(buffer) // 4, dtype=np.float32)
+    for start in range(0, n, BLOCK):
+        count = min(BLOCK, n - start)
+        half = (count + 1) // 2
+        stream.into(memoryview(buffer)[: 8 * half])
+        words = np.frombuffer(buffer, dtype="<u4")
+        for at in range(0, half, _RUN):
+            to = min(half, at + _RUN)
+            v = uniforms(words[at:to], stream, start + at)
+            box_muller(v, words[half + at : half + to], scale, out[at:to], out[half + at : half + to])
+        yield out[:count]
+
+
+def blocks_at(total: int, start: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+    """Where values start … start + count of a draw of `total` lie: each block's first value, its length, from and to in it.
+
+    >>> list(blocks_at(total=3 * BLOCK, start=BLOCK - 2, count=5))
+    [(0, 262144, 262142, 262144), (262144, 262144, 0, 3)]
+    """
+    if not 0 <= start <= start + count <= total:
+        raise ValueError(f"values {start} to {start + count} of a draw of {total}: must lie within it")
+    for first in range(start - start % BLOCK, start + count, BLOCK):
+        here = min(BLOCK, total - first)
+        yield first, here, max(start - first, 0), min(start + count - first, here)
+
+
+def pairs_of(half: int, begin: int, end: int) -> tuple[int, int]:
+    """The pairs behind values begin … end of a block, whose first `half` values are cosines and the others sines."""
+    if end <= half:
+        return begin, end
+    return (begin - half, end - half) if begin >= half else (0, half)
+
+
+def values_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> F32:
+    """Values start, start + 1, … of the draw that `blocks(stream, total, scale)` makes, and no others: the same bits."""
+    out, filled = np.empty(count, dtype=np.float32), 0
+    for first, here, begin, end in blocks_at(total, start, count):
+        half = (here + 1) // 2
+        least, most = pairs_of(half, begin, end)
+        block = np.empty(2 * half, dtype=np.float32)
+        for at in range(least, most, _RUN):
+            to = min(most, at + _RUN)
+            v = uniforms(stream.words(first + at, to - at), stream, first + at)
+            angles = stream.words(first + half + at, to - at)
+            box_muller(v, angles, scale, block[at:to], block[half + at : half + to])
+        out[filled : filled + end - begin] = block[begin:end]
+        filled += end - begin
+    return out
+
+
+def uniforms(words: U32, stream: KeyStream, first: int) -> F32:
+    """2³¹ u of radius words, the first of which is word `first` of the stream."""
+    k = (words & np.uint32(2**31 - 1)).view(np.int32)
+    v = k.astype(np.float32)
+    v += np.float32(0.5)
+    for i in np.flatnonzero(k < RARE).tolist():
+        v[i] = refined(int(k[i]), stream.word(EXTRA + first + i))
+    return v
+
+
+def refined(k: int, extra: int) -> np.float32:
+    """2³¹ u of 31 + 32 bits."""
+    return np.float32(k + (extra + 0.5) * 2.0**-32)
+
+
+def box_muller(v: F32, angles: U32, scale: float, cosines: F32, sines: F32) -> None:
+    """Two normal values of each u = 2⁻³¹ v and angle in 2⁻³² of a turn; every line rounds as its line in noise.c does."""
+    bits = v.view(np.int32) - np.int32(0x4EB504F3)
+    e = (bits >> 23).astype(np.float32)
+    bits &= np.int32(0x7FFFFF)
+    bits += np.int32(0x3F3504F3)
+    f = bits.view(np.float32)
+    f -= np.float32(1)
+    t = _horner(_ODD, g := f * f)
+    t *= f
+    t += _horner(_EVEN, g)
+    t *= f
+    e *= _LOG4
+    t += e
+    r = np.sqrt(t, out=t)
+    r *= np.float32(scale)
+    turned = angles + np.uint32(1 << 30)
+    turned &= _SIGN
+    r.view(np.uint32)[...] ^= turned
+    x = (angles << np.uint32(1)).view(np.int32).astype(np.float32)
+    x *= _PI
+    y = x * x
+    np.multiply(_horner(_COSINE, y), r, out=cosines)
+    s = _horner(_SINE, y)
+    y *= x
+    s *= y
+    s += x
+    np.multiply(s, r, out=sines)
+
+
+def _horner(coefficients: list[np.float32], x: F32) -> F32:
+    first, second, *rest = coefficients
+    value = x * first
+    value += second
+    for c in rest:
+        value *= x
+        value += c
+    return value
+
+
+def double_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[NDArray[np.float64]]:
+    """The same in float64, from words of 64 bits."""
+    for start in range(0, n, BLOCK):
+        count = min(BLOCK, n - start)
+        buffer = bytearray(16 * ((count + 1) // 2))
+        stream.into(buffer)
+        yield _double(np.frombuffer(buffer, dtype="<i8"), count, scale)
+
+
+def double_values_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> NDArray[np.float64]:
+    """Values start, start + 1, … of `double_blocks`: each block whole, so that numpy rounds as it does there."""
+    found = [np.empty(0, dtype=np.float64)]
+    for first, here, begin, end in blocks_at(total, start, count):
+        words = stream.words(2 * first, 4 * ((here + 1) // 2))
+        found.append(_double(words.view("<i8"), here, scale)[begin:end])
+    return np.concatenate(found)
+
+
+def _double(words: NDArray[np.int64], count: int, scale: float) -> NDArray[np.float64]:
+    half = (count + 1) // 2
+    u = ((words[:half] & (2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-63
+    r = scale * np.sqrt(-2.0 * np.log(u))
+    angle = words[half:].astype(np.float64) * (math.pi * 2.0**-63)  # [-π, π)
+    both: NDArray[np.float64] = np.concatenate([r * np.cos(angle), r * np.sin(angle)])[:count]
+    return both

@@ -1,0 +1,226 @@
+"""Randomness as an argument: an AES-256 key stream in counter mode, split by purpose, with its position in the checkpoint.
+
+Every draw has its own number, and the number is half of the cipher's counter: draw k is a pure function of (key, k). So a
+stream is resumed by its counter, and two streams never overlap. Keys of children are derived by keyed BLAKE2b.
+
+Normal values are made in normals.py, or by the compiled kernel of kernels/, which gives the same bits.
+
+A stream is never in two places: a copy, a pickle that is read, and the streams of a forked process have new keys from the
+operating system, so that no value is drawn twice. `replay` is the one way to have a stream again, for what will give the
+same bits again.
+
+Privacy: without a seed the key is 32 bytes from the operating system. With one, whoever knows the seed knows the noise.
+Two sums under one noise give away their difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.rng import normals
+from sordino.rng.compiled_noise import kernel
+from sordino.rng.keystream import KEY_BYTES, KeyStream
+
+CIPHER = "AES-256-CTR"
+
+_FEW = 64  # words for which OpenSSL's preparations would cost more than the words
+_LONGEST = 1 << 34  # values of one draw: their words stay below those of the tails, and below the cipher's last block
+
+
+class _Process:
+    """Which process this is, counted in forks from the first."""
+
+    forks = 0
+
+    @staticmethod
+    def forked() -> None:
+        _Process.forks += 1
+
+
+os.register_at_fork(after_in_child=_Process.forked)
+
+
+class Rng:
+    """A stream of random values."""
+
+    def __init__(self, key: bytes, counter: int = 0) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"key of {len(key)} bytes: needs {KEY_BYTES}")
+        self._key = key
+        self.counter = counter
+        self._process = _Process.forks
+
+    @staticmethod
+    def from_entropy() -> Rng:
+        """A stream nobody can repeat."""
+        return Rng(secrets.token_bytes(KEY_BYTES))
+
+    @staticmethod
+    def from_seed(seed: int) -> Rng:
+        """A stream for tests: the same seed gives the same values."""
+        return Rng(hashlib.blake2b(f"sordino seed {int(seed)}".encode(), digest_size=KEY_BYTES).digest())
+
+    def child(self, *labels: str | int) -> Rng:
+        """An independent stream for a purpose; the same labels give the same stream."""
+        text = "/".join(map(str, labels)).encode()
+        return Rng(hashlib.blake2b(text, key=self._own_key(), digest_size=KEY_BYTES).digest())
+
+    def split(self) -> Rng:
+        """An independent stream, another at every call: one draw."""
+        key = bytearray(KEY_BYTES)
+        self.fill(key)
+        return Rng(bytes(key))
+
+    def __copy__(self) -> Rng:
+        """A stream with a new key: a copy that gave the same values would use noise twice."""
+        return Rng.from_entropy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Rng:
+        """As a copy."""
+        return Rng.from_entropy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled is that there was a stream, not its key."""
+        return Rng.from_entropy, ()
+
+    def _own_key(self) -> bytes:
+        """The key; in a forked process another one, for the parent goes on with this."""
+        if self._process != _Process.forks:
+            self._key, self._process = secrets.token_bytes(KEY_BYTES), _Process.forks
+        return self._key
+
+    def fill(self, buffer: bytearray) -> None:
+        """Overwrite a buffer with key stream: one draw."""
+        self._stream().into(buffer)
+
+    def _stream(self) -> KeyStream:
+        """The key stream of the next draw."""
+        self.counter += 1
+        return KeyStream(self._own_key(), self.counter - 1)
+
+    def words(self, n: int) -> NDArray[np.uint64]:
+        """N uniform 64-bit words."""
+        compiled = kernel()
+        if compiled is not None and compiled.ciphers and 0 < n <= _FEW:
+            return compiled.keystream(self._stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
+        buffer = bytearray(8 * n)
+        if n:
+            self.fill(buffer)
+        return np.frombuffer(buffer, dtype=np.uint64)
+
+    def seed(self) -> int:
+        """63 random bits, as torch's generators take them: one draw."""
+        compiled = kernel()
+        if compiled is None or not compiled.ciphers:
+            return int(self.words(1)[0] >> np.uint64(1))
+        return int.from_bytes(compiled.block(self._stream(), 0)[:8], "little") >> 1
+
+    def uniform(self, n: int) -> NDArray[np.float64]:
+        """N values strictly between 0 and 1, in steps of 2⁻⁵³, offset by half a step."""
+        return ((self.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+    def integers(self, n: int, high: int) -> NDArray[np.int64]:
+        """N whole numbers uniform on [0, high), without bias: words past the last full multiple of high are redrawn."""
+        limit = np.uint64(2**64 - 1 - (2**64 % high))
+        kept = np.empty(0, dtype=np.uint64)
+        while len(kept) < n:
+            words = self.words(n - len(kept))
+            kept = np.concatenate([kept, words[words <= limit]])
+        return (kept % np.uint64(high)).astype(np.int64)
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """A uniform order of n things: the order of 64-bit keys, whose ties have probability below n²·2⁻⁶⁵."""
+        return np.argsort(self.words(n), kind="stable").astype(np.int64)
+
+    def normal(self, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """n independent standard normal values on the CPU, float32 or float64: one draw."""
+        blocks = [block.clone() for block in self.normal_blocks(n, 1.0, dtype)]
+        return torch.cat(blocks) if blocks else torch.zeros(0, dtype=dtype)
+
+    def normal_blocks(self, n: int, scale: float, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
+        """n independent N(0, scale²) values in consecutive blocks: one draw.
+
+        The blocks share their memory: each is valid until the next, so that adding them up stays in cache.
+        """
+        if n > _LONGEST:
+            raise ValueError(f"n={n} values: one draw has at most {_LONGEST}")
+        make = normals.double_blocks if dtype == torch.float64 else normals.blocks
+        for block in make(self._stream(), n, scale):
+            yield torch.from_numpy(block)
+
+    def add_normal_(self, targets: Sequence[Tensor], scale: float, factor: float = 1.0) -> bool:
+        """Add the values of `normal_blocks` to dense tensors, laid end to end as memory holds them: one draw, one pass.
+
+        The sums are multiplied by the factor on the way.
+        Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
+        """
+        compiled, sizes = kernel(), [tensor.numel() for tensor in targets]
+        if compiled is None or sum(sizes) > _LONGEST or not sizes or not all(sizes):
+            return False
+        for tensor in targets:
+            if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+                return False
+        addresses = [tensor.data_ptr() for tensor in targets]
+        compiled.add_normal(self._stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
+        return True
+
+    def normals_at(
+        self,
+        total: int,
+        stretches: Sequence[tuple[int, int]],
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Of `normal_blocks(total, scale)`, bit by bit, the values of each stretch (start, count): one draw.
+
+        Value j of draw k is a function of (key, k, j) and of the number of values, wherever and by whomever it is made.
+        The price is that of the values asked for.
+        """
+        for start, count in stretches:
+            if total > _LONGEST or not 0 <= start <= start + count <= total:
+                raise ValueError(
+                    f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}"
+                )
+        stream, compiled = self._stream(), kernel()
+        found = []
+        made: NDArray[Any]
+        for start, count in stretches:
+            if dtype == torch.float64:
+                made = normals.double_values_at(stream, total, start, count, scale)
+            elif compiled is None or not compiled.ciphers:
+                made = normals.values_at(stream, total, start, count, scale)
+            else:
+                made = compiled.normals_at(stream, scale, total, start, count, torch.get_num_threads())
+            found.append(torch.from_numpy(made))
+        return found[0] if len(found) == 1 else torch.cat([torch.zeros(0, dtype=dtype), *found])
+
+    def laplace(self, n: int) -> Tensor:
+        """N independent standard Laplace values, float64: sign · −ln u."""
+        u = torch.from_numpy(self.uniform(2 * n)).view(2, n) if n else torch.zeros(2, 0, dtype=torch.float64)
+        return u[0].log().neg() * torch.where(u[1] < 0.5, -1.0, 1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The key and the position. Whoever reads it knows all past and future noise: it is as secret as the data."""
+        return {"cipher": CIPHER, "key": self._own_key().hex(), "counter": self.counter}
+
+    @staticmethod
+    def replay(state: Mapping[str, Any]) -> Rng:
+        """The stream, where it was: values that may have been used come once more, and must meet the same sums bit by bit.
+
+        One of another cipher, as earlier versions had, would go on with other values.
+        """
+        if state.get("cipher") != CIPHER:
+            raise ValueError(
+                f"a random stream of {state.get('cipher', 'ChaCha20')} was saved, and this version has {CIPHER}: it cannot "
+                "go on bit by bit; finish the run with the version that began it"
+            )
+        return Rng(bytes.fromhex(state["key"]), int(state["counter"]))

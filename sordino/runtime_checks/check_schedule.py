@@ -1,0 +1,138 @@
+"""When the neighbour test is made, and how much of it: a secret of the run, so that no code can behave just then.
+
+Lot k of a run is tested with probability
+
+    p_k = max(p, min(1, 2/k))        p = 1/50, or 1/100 for models whose passes draw at random
+
+so the first lots are tested, then fewer and fewer of them. A lot is tested too if the model changed its mode, its modules,
+its hooks or what is trained, and the last lot of a call of `draws` is tested, so that no run ends untested.
+
+What is asked at a tested lot is chosen so that the tests take a small share of the run. The first test asks every question.
+Later ones ask the cheapest question that sees the most, which is whether records have in other company what they had in the
+lot's own pass (`runtime_checks/lot_pass.py`), and the dearer ones now and then. Which pieces are asked depends on coins, on
+the lot's number and on whether the model draws at random: on nothing in the records, and on no clock.
+
+Privacy: the coins are the run's own, apart from noise and draws; a test releases nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from sordino.per_sample.model_inventory import Inventory
+from sordino.rng.named_draws import Drawn
+from sordino.rng.streams import Rng
+
+_LASTING, _LASTING_RANDOM = 0.02, 0.01
+"""The share of lots tested in a long run; the second where passes draw at random, whose tests cost more."""
+_DENSE = 2.0
+"""Lots tested for certain at the beginning; from there the share falls as 2/k."""
+_END = 16
+"""Of the lots so far, the part that may be untested at the end of a claim in the middle of a run: one in so many."""
+_ENDS = 4
+"""Calls of `draws` whose last lot is always tested."""
+_LOGGED, _SOON = 4, 20
+"""The same for an ε in a log; and the lots that always may."""
+_EARLY = 100
+"""Lots up to which tests ask more."""
+_EXCHANGE, _EXCHANGE_RANDOM = 1 / 16, 1 / 6
+"""The share of tests that exchange rows of a whole training batch. A model that draws nothing at random is compared at that
+size by every test; for others the second share holds up to lot `_EARLY`, and the first after it."""
+_FEW, _THOROUGH = 1 / 8, 1 / 8
+"""The share of tests that ask the questions on a few records besides, where the cheapest question can be asked; and the
+share of tests on a few records that ask all questions, where masks of dropout are all that is drawn."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What is asked at one tested lot."""
+
+    few: bool  # the questions on a few records, in passes of their own
+    thorough: bool  # all of those
+    company: bool  # records of the lot's own pass in other company
+    exchange: bool  # rows of the lot's own pass exchanged
+
+
+class Moments:
+    """Decides, lot by lot."""
+
+    def __init__(self, stream: Rng, *, replayed: bool = False) -> None:
+        """A replayed run tests the lots it would have tested: its first look is no change of the model."""
+        self._stream, self._replayed = stream, replayed
+        self._mark: Hashable = None
+        self.changed = True  # the model, since the last lot
+
+    def due(self, lot: int, mark: Hashable, drawn: Drawn | None = None) -> bool:
+        """Returns whether this lot is tested.
+
+        Args:
+            lot: its number.
+            mark: what the model looks like now.
+            drawn: what the model's passes draw at random, if that is known.
+
+        """
+        self.changed, self._mark = mark != self._mark and not (self._mark is None and self._replayed), mark
+        lasting = _LASTING if drawn is Drawn.NOTHING else _LASTING_RANDOM
+        chance = max(lasting, min(1.0, _DENSE / max(lot, 1)))
+        tossed = chance == 1.0 or self._coin("coin", lot) < chance
+        return self.changed or tossed
+
+    def pieces(self, lot: int, tested: int, drawn: Drawn | None, *, last: bool) -> Pieces:
+        """Returns what is asked at a lot that is tested.
+
+        Args:
+            lot: its number.
+            tested: how many tests were made before.
+            drawn: what the model's passes draw at random; None before that is known.
+            last: whether this is the last lot that was asked for.
+
+        """
+        early = lot < _EARLY
+        if drawn is None or tested == 0 or self.changed:
+            return Pieces(few=True, thorough=True, company=True, exchange=True)
+        exchange = _EXCHANGE_RANDOM if early and drawn is not Drawn.NOTHING else _EXCHANGE
+        exchanged = last or self._coin("exchange", lot) < exchange
+        if drawn is Drawn.NOTHING:
+            return Pieces(self._coin("few", lot) < _FEW, thorough=early, company=True, exchange=exchanged)
+        thorough = early and (drawn is Drawn.OTHER or self._coin("thorough", lot) < _THOROUGH)
+        return Pieces(few=True, thorough=thorough, company=False, exchange=exchanged)
+
+    def stream(self, lot: int, number: int) -> Rng:
+        """The secret choices of one test."""
+        return self._stream.child("choices", lot, number)
+
+    def before_claim(self, lot: int, last_tested: int, *, over: bool) -> bool:
+        """Returns whether the last lot is tested before a claim, so that no end of a run goes untested.
+
+        The claim after the last lot always is. Claims in the middle of a run are many if a loop prints one at every
+        lot: they are tested when a sixteenth of the lots so far came after the last test.
+        """
+        return over or lot - last_tested >= max(1, lot // _END)
+
+    def before_log(self, lot: int, last_tested: int) -> bool:
+        """Returns whether the last lot is tested before ε goes into a log: if none of the last quarter of the lots was."""
+        return lot - last_tested >= max(_SOON, lot // _LOGGED)
+
+    def at_the_end(self, lot: int, last_tested: int, ends: int) -> bool:
+        """Returns whether the last lot of a call of `draws` is tested right after its own pass, and not by the claim.
+
+        A loop may call `draws` once for every epoch, or for every lot: after the first few of such ends a lot is tested
+        when a sixteenth of the lots so far came after the last test.
+        """
+        return ends < _ENDS or self.before_claim(lot, last_tested, over=False)
+
+    def _coin(self, purpose: str, lot: int) -> float:
+        """Returns a uniform number between 0 and 1, the same for the same lot."""
+        return float(self._stream.child(purpose, lot).uniform(1)[0])
+
+
+def mark_of(inventory: Inventory) -> Hashable:
+    """What can change how a model treats its records: modules, modes, hooks, which parameters are trained."""
+    modules = inventory.modules
+    hooked = [
+        (id(m), *m._forward_hooks, -1, *m._forward_pre_hooks, -1, *m._backward_hooks)
+        for m in modules
+        if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks
+    ]
+    return inventory.mark, tuple([m.training for m in modules]), tuple(hooked)

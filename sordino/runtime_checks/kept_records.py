@@ -1,0 +1,135 @@
+"""Finds values of records that a module keeps in its attributes, beside parameters and buffers.
+
+A forward pass may store what it sees: `self.last_input = x`, `self.history.append(loss.item())`. A state dict does not
+hold these attributes, but `torch.save(model)` does, and so do pickles and copies. The claim is about what was released,
+so it must say that it does not cover them.
+
+Many modules keep something that tells nothing of a record: a table of positions, a mask, a weight made of other
+weights. So an attribute that was filled since the run began is compared after two passes over batches of equal shapes
+that hold other records, with the same random numbers and from the same state. Only what differs between the two depends
+on the records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.per_sample import batch_structure as batches
+from sordino.rng.global_generators import left_as_they_were, seed_all
+
+Place = tuple[str, str]
+"""A module's name and the name of its attribute."""
+
+_OWN = frozenset(vars(nn.Module()))
+"""What every module has: parameters, buffers, hooks."""
+_CONTAINERS = (list, tuple, dict, set, deque)
+_DEEP = 4
+_MOST = 256
+"""Things of one container that are looked at, from its end, where new ones are."""
+_FEW = 8
+"""Records of a batch on which two passes are compared."""
+
+
+class KeptRecords:
+    """Looks at the attributes of one model's modules."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._begun = {place: _mark(value) for place, value in _attributes(model)}
+        self._initial = {place: _copied(value) for place, value in _attributes(model)}
+        # Held, so that nothing new can have the identity of something that is gone.
+        self._held = [_last(value) if isinstance(value, _CONTAINERS) else value for _, value in _attributes(model)]
+
+    def found(self, losses: Callable[[Any], object], load: Callable[[], Any]) -> list[Place]:
+        """Returns the attributes that depend on the records of the batch that `load` gives; `losses` runs the model on one.
+
+        Nothing is loaded or run unless an attribute was filled or changed since the run began.
+        """
+        grown = [place for place, value in _attributes(self._model) if self._begun.get(place) != _mark(value)]
+        if not grown:
+            return []
+        batch = load()
+        rows = batches.size(batch)
+        if rows < 2:
+            return []
+        few = batches.take(batch, torch.arange(min(rows, _FEW)))
+        alike = batches.take(few, torch.zeros(min(rows, _FEW), dtype=torch.long))  # every record is the first one
+        one, other = (self._contents_after(losses, each, grown) for each in (few, alike))
+        return [place for place in grown if one.get(place) != other.get(place)]
+
+    def _contents_after(self, losses: Callable[[Any], object], batch: Any, grown: list[Place]) -> dict[Place, Hashable]:
+        """Returns what all attributes hold after a pass over the batch, and puts every one of them back.
+
+        The pass begins with what the grown attributes were when the run began, where they were anything: a running mean
+        that has become nan would be nan after any batch.
+        """
+        before = [(module, {name: _copied(value) for name, value in _own(module)}) for module in self._model.modules()]
+        modules = dict(self._model.named_modules())
+        try:
+            for place in grown:
+                if place in self._initial:
+                    modules[place[0]].__dict__[place[1]] = _copied(self._initial[place])
+            with left_as_they_were(), torch.no_grad():
+                seed_all(0)
+                losses(batch)
+            return {place: _content(value) for place, value in _attributes(self._model)}
+        finally:
+            for module, held in before:
+                for name, _ in list(_own(module)):
+                    del vars(module)[name]
+                vars(module).update(held)
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes of a module that are not torch's own."""
+    return ((name, value) for name, value in vars(module).items() if name not in _OWN)
+
+
+def _attributes(model: nn.Module) -> Iterator[tuple[Place, Any]]:
+    for name, module in model.named_modules():
+        for attribute, value in _own(module):
+            yield (name, attribute), value
+
+
+def _mark(value: Any, deep: int = _DEEP) -> Hashable:
+    """Returns what tells cheaply whether an attribute was filled or changed: identities, versions and lengths."""
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, float | int | str | bytes | bool):
+        return value
+    if isinstance(value, _CONTAINERS) and deep:
+        return len(value), *(_mark(each, deep - 1) for each in _last(value))
+    return id(value)
+
+
+def _content(value: Any, deep: int = _DEEP) -> Hashable:
+    """Returns the values that an attribute holds, as far as they are numbers, text or containers of them."""
+    if isinstance(value, Tensor):
+        plain = value.detach().cpu()
+        return tuple(plain.shape), hash(plain.to_dense().flatten().nan_to_num().double().numpy().tobytes())
+    if isinstance(value, np.ndarray):
+        return value.shape, hash(value.tobytes())
+    if isinstance(value, float | int | str | bytes | bool):
+        return value
+    if isinstance(value, _CONTAINERS) and deep:
+        return len(value), *(_content(each, deep - 1) for each in _last(value))
+    return None
+
+
+def _last(container: Any) -> list[Any]:
+    """Returns the things in a container, of many the last ones."""
+    values = container.values() if isinstance(container, dict) else container
+    return list(values)[-_MOST:]
+
+
+def _copied(value: Any) -> Any:
+    """Returns an attribute as it can be put back: tensors and containers are copied, other objects are not."""
+    if isinstance(value, Tensor):
+        return value.detach().clone() if not value.requires_grad else value
+    return value.copy() if isinstance(value, list | dict | set | deque) and type(value).__module__ != "torch" else value

@@ -1,0 +1,153 @@
+"""What is checked at every lot, and what at secret moments: one object that a run asks before it draws, sums and claims.
+
+- parameters and buffers changed by nothing but steps on released gradients (the tripwire);
+- no module takes statistics of a batch, in the mode it is in now;
+- the forward pass wrote to nothing;
+- the standing test, at its moments;
+- and how many lots fed no optimizer step, which the claim says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from sordino.distributed.process_group import Ranks
+from sordino.ledger import claims
+from sordino.ledger.ledger import Ledger
+from sordino.ledger.lot_counts import LotCounts
+from sordino.ledger.tripwire import Tripwire
+from sordino.lots.loading import Reads
+from sordino.lots.lot_gradients import LotGradients
+from sordino.per_sample import batch_structure as batches
+from sordino.per_sample import model_checks
+from sordino.per_sample.model_inventory import Inventory
+from sordino.rng.global_generators import left_as_they_were
+from sordino.rng.streams import Rng
+from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.kept_records import KeptRecords
+from sordino.runtime_checks.reading_check import ReadingCheck
+from sordino.runtime_checks.test_runner import Guard
+
+
+class LotChecks:
+    """The checks of one run."""
+
+    def __init__(
+        self, model: nn.Module, gradients: LotGradients, ledger: Ledger, stream: Rng, ranks: Ranks | None = None
+    ) -> None:
+        self._model, self._gradients, self._ledger = model, gradients, ledger
+        self.tripwire = Tripwire(ledger)
+        self._guard = Guard(model, gradients, ledger.void, stream, ranks)
+        self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
+        self._page, self._drawn, self._unused, self._drawn_isolated = "", 0, 0, 0
+        self._kept = KeptRecords(model)
+        self._read: tuple[Reads, NDArray[np.int64]] | None = None  # what loads the lot drawn last, and its records
+        self.isolated = False  # every record is run by itself, so there is nothing to test
+        self.last_of_loop = False  # no lot will follow the one drawn last, in this call of `draws`
+        self._watch()
+        ledger.watchers.add(self.before_claim)
+
+    def counts(self) -> LotCounts:
+        """What became of the lots; the last is unused too if no step used it and the loop is over."""
+        last = int(not self.tripwire.used and not self.tripwire.looping)
+        unused, untested = self._unused + last, 0 if self.isolated else self._guard.untested
+        return LotCounts(self._drawn, self._guard.tested, unused, untested, self._drawn_isolated)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As JSON; a lot that waits for its step is lost with its gradient, which is not saved."""
+        unused = self._unused + int(not self.tripwire.used)
+        return {"lots": [self._drawn, unused], **self._guard.state_dict()}
+
+    def resumed(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
+        """A state was loaded: what it counted is in it, and from the first draw on the parameters are right as they are."""
+        begun = state["page"] is not None  # else it goes on as another run, with lots of its own
+        self._drawn, self._unused = state.get("lots", (0, 0)) if begun else (0, 0)
+        self._guard.resumed(state if begun else {}, stream, replayed=replayed)
+        self._reading.replace_stream(stream.child("reading"))
+        self._page = state["page"] or ""
+        self.tripwire.used = True
+        if begun:
+            self.tripwire.trust()
+
+    def drawn(self, page: str, lot: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int) -> None:
+        """A lot was drawn, and charged; training runs `chunk` records of it at once."""
+        self._unused += int(not self.tripwire.used)
+        self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
+        self._drawn_isolated += int(self.isolated)
+        if not self.isolated:
+            self._guard.drawn(lot, load, indices, n, chunk, last=self.last_of_loop)
+            self._reading.note_lot(lot, load, indices)
+            self._read = load, indices
+        self.tripwire.looping = True
+        self._count()
+
+    def before_backward(self, *, drawn: bool) -> None:
+        """Look at the model as it is now; `drawn`: the lot was, and may be tested."""
+        self._gradients.rest()
+        self.tripwire.look()
+        inventory = Inventory(self._model)
+        model_checks.statistics(self._model, inventory.modules)
+        self._gradients.look(inventory)
+        self.tripwire.forget()  # the last gradients' memory is free for the next sum
+        if drawn:
+            self._reading.before_backward(step_was_taken=self.tripwire.steps > 0)
+            self._guard.before_backward(inventory, released=self.tripwire.steps > 0)
+            self._count()
+
+    def after_query(self) -> None:
+        """The lot's passes are over."""
+        self.tripwire.put_back()  # a query may have moved the model and put it back
+        self._guard.after_pass()
+        if self._gradients.written is not None:
+            self._ledger.void(str(Finding(Broken.WRITTEN, self._gradients.written)))
+        self._gradients.over()
+        self._watch()
+
+    def before_claim(self) -> None:
+        """Look once more, and test the end."""
+        self._gradients.look()
+        self._watch()
+        self.tripwire.look()
+        over = self.last_of_loop or not self.tripwire.looping
+        self._reading.before_claim(over=over)
+        self._guard.before_claim(over=over)
+        self._name_kept_records()
+        self._count()
+
+    def before_log(self) -> None:
+        """Looks at the parameters before ε goes into a log, and tests the last lot if none was tested for long."""
+        self._gradients.look()
+        self._watch()
+        self.tripwire.look(numbers=False)
+        self._guard.before_log()
+        self._count()
+
+    def _name_kept_records(self) -> None:
+        """Names attributes of modules that hold values of records: they leave with the model, and no noise is on them."""
+        if self._read is None:
+            return
+        # Once for a lot: parameters that are divided among ranks are gathered for it, and later claims may be asked on one.
+        (load, indices), self._read = self._read, None
+        few = np.unique(indices)[:8]
+
+        def losses(batch: Any) -> object:
+            return batches.losses(self._gradients.loss_for(batch), self._model, batch)
+
+        kept: list[tuple[str, str]] = []
+        with self._gradients.whole(), left_as_they_were():  # ranks with no record of the lot take part in this too
+            if len(few) >= 2:
+                kept = list(self._kept.found(losses, lambda: batches.to(load(few), self._gradients.device)))
+        for module, attribute in kept:
+            self._ledger.disclose(claims.kept_records(f"{module}.{attribute}" if module else attribute))
+
+    def _watch(self) -> None:
+        self.tripwire.watch(self._gradients.named, self._gradients.buffers)
+
+    def _count(self) -> None:
+        if self._drawn:
+            self._ledger.count(self._page, self.counts())

@@ -1,0 +1,393 @@
+"""Neighbour tests against the pass that training makes anyway.
+
+A test needs two passes whose other records must agree. At a lot that is tested the first of them is the training pass over
+the lot's first batch: its losses and gradient lengths are remembered, and only the second pass is paid for. Two questions
+are asked:
+
+    company    a few records of the batch, among other records than before and fewer of them, have the losses and gradient
+               lengths that they had in training. One small pass; for models whose passes draw nothing at random
+    exchanged  with a quarter of the batch's rows replaced, nobody else's loss, length or direction moves. One pass of the
+               training batch's size, with the random numbers of the training pass
+
+The first question also goes through the dataset and collate. Whatever couples records (a statistic, a ranking, a padding, a
+divisor counted over the batch, something kept from one batch to the next) shows in it, at the size that training has.
+
+Privacy: a test releases nothing. That it failed is said once and ends the claim; which records it used is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.lots.chunking import chunks
+from sordino.lots.loading import Alter, Reads
+from sordino.per_sample import batch_structure as batches
+from sordino.per_sample.protocol import PerSample
+from sordino.per_sample.unit_loss import UnitBatch
+from sordino.release.sensitivity import EXACT
+from sordino.rng.global_generators import GlobalState, left_as_they_were
+from sordino.rng.streams import Rng
+from sordino.runtime_checks.alterations import ALTERATIONS, Alterations
+from sordino.runtime_checks.compare_passes import NOTHING, directions, distance
+from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.double_precision import Rounding
+
+COMPANY = 4
+"""Records of the training batch that are watched among others, and as many others."""
+_EXCHANGED = 4
+"""One of so many rows of a training batch is exchanged."""
+_UNREAD = 0.5
+"""How often the few records are read from the dataset as it was before any record had been read."""
+_SAME, _OTHER, _LOW = 1e-4, 2e-3, 0.2
+"""Relative differences allowed between batches of equal shapes, of other shapes, and of other shapes in half precision."""
+_TOGETHER = 0.75
+"""The chance of each part of an alteration to be used beside the others: one of them may be refused, or hide another."""
+_FLOOR = 0.05
+"""Losses and lengths below this share of the usual one are compared as if they had it."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What the training pass over a lot's first batch showed."""
+
+    batch: Any
+    began: GlobalState  # where the global generators stood before it
+    ended: GlobalState
+    random: bool  # something was drawn from a global generator
+    losses: Tensor  # (B,)
+    lengths: Tensor  # (B, P), of the gradient of each parameter
+    watched: Tensor  # (B,), the rows that are not exchanged; all where nothing is
+    weights: Tensor | None  # (B, 1), of `total`
+    total: dict[str, Tensor] | None  # the sum of the watched rows' directions with random signs
+
+
+class OwnPass:
+    """Watches the training pass over the first batch of one lot.
+
+    Args:
+        stream: the secret choices of this test.
+        exchange: whether rows of the whole batch will be exchanged, for which a sum of directions is remembered.
+        device: where the model is, whose generator is remembered too.
+
+    """
+
+    def __init__(self, stream: Rng, *, exchange: bool, device: torch.device) -> None:
+        self._stream, self._exchange = stream, exchange
+        self._devices = [device.index or 0] if device.type == "cuda" else []
+        self.remembered: Remembered | None = None
+        self.batch: Any = None  # the one that was watched
+
+    def watch(self, batch: Any, make: Callable[[], tuple[PerSample, Tensor]]) -> tuple[PerSample, Tensor]:
+        """Makes the training pass over `batch` and remembers what it showed; returns what `make` returns."""
+        began = GlobalState.now(self._devices)
+        part, losses = make()
+        ended = GlobalState.now(self._devices)
+        norms, self.batch = part.norms(), batch
+        # Estimated lengths differ from pass to pass by design, and units choose their records anew each time.
+        if norms.estimate == EXACT and type(batch) is not UnitBatch and len(losses) >= 2:
+            self._remember(batch, began, ended, part, norms.squared)
+        return part, losses
+
+    def _remember(self, batch: Any, began: GlobalState, ended: GlobalState, part: PerSample, squared: Tensor) -> None:
+        """Keeps what the tests compare with."""
+        b = len(part.losses)
+        watched = torch.ones(b, dtype=torch.bool)
+        weights = total = None
+        if self._exchange:
+            # In the second half, so that some rows stand in front of all that are exchanged.
+            places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _EXCHANGED)]
+            watched[torch.from_numpy(places)] = False
+            signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
+            weights = directions(squared.detach().sum(1).sqrt().cpu().float(), signs, watched)
+            total = {name: sum_.clone() for name, sum_ in part.weighted_sum(weights.to(squared.device)).items()}
+        self.remembered = Remembered(
+            batch,
+            began,
+            ended,
+            not began.same(ended),
+            part.losses.detach().cpu().clone(),
+            squared.detach().cpu().sqrt(),
+            watched,
+            weights,
+            total,
+        )
+
+
+class OwnPassTest:
+    """Asks both questions of one model, loss and backend.
+
+    Args:
+        gradients: computes per-sample gradients of a batch as training does.
+        model: the model, for the type its layers compute in.
+        rounding: answers whether a difference is nothing but rounding.
+
+    """
+
+    def __init__(self, gradients: Callable[[Any], PerSample], model: nn.Module, rounding: Rounding) -> None:
+        self._gradients, self._model, self._rounding = gradients, model, rounding
+        self._refused: set[str] = set()  # parts of alterations that the user's code raised an error for
+        self.company_applies = True  # until records are found to be read with random changes
+
+    def in_other_company(
+        self, own: Remembered, load: Reads, drawn: NDArray[np.int64], n: int, chunk: int, stream: Rng
+    ) -> Finding | None:
+        """Asks whether a few records have the same losses and lengths among fewer and other records.
+
+        Args:
+            own: the training pass, over the first batch of the lot.
+            load: reads records and collates them, as training does.
+            drawn: the lot's records.
+            n: how many records the dataset has.
+            chunk: how many records training runs at once, at most.
+            stream: the secret choices of this test.
+
+        Returns:
+            What is broken, or None. None too where records are read with random changes: then this question cannot be
+            asked, and `company_applies` says so from here on.
+
+        """
+        first = chunks(drawn, chunk, n)[0] if len(drawn) else drawn
+        if len(first) != len(own.losses):
+            self.company_applies = False  # the lot is cut in another way
+            return None
+        places = stream.permutation(len(first))[: min(COMPANY, max(1, len(first) // 2))]
+        with left_as_they_were([index for index, _ in own.began.devices]), torch.enable_grad():
+            seen, batch = self._other_company(load, first[places], n, stream)
+            far = _apart(own, seen, torch.from_numpy(places), len(places))
+            if far <= _OTHER:
+                return None
+            return self._settle_suspicion(own, load, first, places, batch)
+
+    def _other_company(
+        self, load: Reads, records: NDArray[np.int64], n: int, stream: Rng
+    ) -> tuple[tuple[Tensor, Tensor], Any]:
+        """Returns losses and lengths of these records among strangers, and the batch. The records stand first in it.
+
+        Some of the strangers are made extreme. A user's code may refuse those with an error, which is no coupling; then the
+        question is asked with strangers as they are.
+        """
+        # Half of the times from the dataset as it was before any record had been read: what it learned by reading shows.
+        read = load.unread() if float(stream.uniform(1)[0]) < _UNREAD else load
+        strangers = stream.integers(len(records), n).astype(np.int64)
+        both = np.concatenate([records, strangers])
+        parts = self._choose_parts(stream)
+        if parts:
+            try:
+                batch = read(both, None, self._alters(len(records), parts, collated=bool(load.code())))
+                if batches.size(batch) == len(both):
+                    return self._measure(batch), batch
+            except Exception:  # a user's code may raise anything on a record that it does not expect
+                if len(parts) == 1:
+                    self._refused.update(parts)
+        batch = read(both)
+        return self._measure(batch), batch
+
+    def _choose_parts(self, stream: Rng) -> list[str]:
+        """Returns how the strangers are altered this time: in no way a third of the times, else in some of the known
+        ways.
+        """
+        kind, which = (int(k) for k in stream.integers(2, 12))
+        coins = stream.uniform(8)
+        if kind < 4:
+            return []
+        chosen = [part for part in ALTERATIONS[which % len(ALTERATIONS)] if part not in self._refused]
+        some = [part for part, coin in zip(chosen, coins, strict=False) if coin < _TOGETHER]
+        return some or chosen[:1]
+
+    def _alters(self, first: int, parts: list[str], *, collated: bool) -> Alter:
+        """Returns what alters all records from a place on, as far as the parts apply to them."""
+        safe = next(self._model.parameters()).device.type != "cpu"
+
+        def alter(records: list[Any]) -> list[Any]:
+            alterations = Alterations(records, safe=safe, collated=collated)
+            used = [part for part in parts if part in alterations.applicable]
+            return [*records[:first], *(alterations.altered(record, used) for record in records[first:])]
+
+        return alter
+
+    def _settle_suspicion(
+        self, own: Remembered, load: Reads, first: NDArray[np.int64], places: NDArray[np.int64], few: Any
+    ) -> Finding | None:
+        """Finds out why records differ in other company; called seldom, so that it may cost a pass or two more."""
+        # Records that are read with random changes are other records the second time.
+        again = load(first)
+        one, two = batches.tensors(again), batches.tensors(own.batch)
+        if len(one) != len(two) or not all(map(_equal, one, two)):
+            self.company_applies = False
+            return None
+        # The same batch with the same random numbers must give the same: else something is kept from batch to batch.
+        own.began.put_back()
+        part = self._gradients(self._ready(own.batch))
+        seen = part.losses.detach().cpu(), part.norms().squared.detach().cpu().sqrt()
+        everyone = torch.arange(len(own.losses))
+        if _apart(own, seen, everyone, len(everyone)) > _SAME:
+            return Finding(Broken.AGAIN)
+        # What counts is the gradients themselves: a loss may be little but rounding while its gradient is not.
+        rows, lengths = torch.from_numpy(places), own.lengths.square().sum(1).sqrt().float()
+        chosen = torch.zeros(len(lengths), dtype=torch.bool)
+        chosen[rows] = True
+        weights = directions(lengths, torch.ones_like(lengths), chosen)
+        among = {name: sum_.clone() for name, sum_ in part.weighted_sum(self._ready(weights)).items()}
+        others = self._gradients(self._ready(few))
+        apart = others.weighted_sum(self._ready(_first_rows(weights[rows], len(others.losses))))
+        far = distance(among, apart) / max(1.0, float(len(rows))) ** 0.5
+        if far <= _OTHER:
+            return None
+        explained = self._rounding.explains_rows(
+            self._ready(own.batch), rows, self._ready(few), torch.arange(len(rows))
+        )
+        if explained is None:  # float64 cannot be asked
+            explained = far <= self._tolerance(own)
+        return None if explained else Finding(Broken.EXCHANGED)
+
+    def with_rows_exchanged(self, own: Remembered, stream: Rng) -> Finding | None:
+        """Asks whether the watched rows stay as they are if the others are replaced, at the size that training has."""
+        assert own.weights is not None, "remembered for this question"
+        places = torch.nonzero(~own.watched).flatten().tolist()
+        kept = torch.nonzero(own.watched).flatten()
+        if not len(kept):
+            return None
+        source = int(kept[int(stream.integers(1, len(kept))[0])])
+        exchanged = _with_copies(own.batch, places, source)
+        variants = [_made_extreme(exchanged, places[::2], stream), exchanged]
+        with left_as_they_were([index for index, _ in own.began.devices]), torch.enable_grad():
+            for batch in variants:
+                if batch is None:
+                    continue
+                own.began.put_back()
+                try:
+                    part = self._gradients(self._ready(batch))
+                except Exception:
+                    if batch is exchanged:
+                        raise
+                    continue  # an extreme record may be refused; the question is asked with rows as they are
+                return self._compare_exchanged(own, part)
+        return None
+
+    def _compare_exchanged(self, own: Remembered, part: PerSample) -> Finding | None:
+        """Compares the watched rows of two passes over batches of the same shape."""
+        squared = part.norms().squared
+        weights = own.weights
+        assert weights is not None, "remembered for this question"
+        assert own.total is not None, "remembered for this question"
+        total = part.weighted_sum(weights.to(squared.device))
+        if not GlobalState.now([index for index, _ in own.ended.devices]).same(own.ended):
+            return None  # the exchanged rows decide how much is drawn, so the two cannot be compared
+        rows = torch.nonzero(own.watched).flatten()
+        seen = part.losses.detach().cpu()[rows], squared.detach().cpu().sqrt()[rows]
+        far = _apart(own, seen, rows, len(rows))
+        turned = distance(own.total, total) / max(1.0, float(len(rows))) ** 0.5
+        if max(far, turned) <= _SAME:
+            return None
+        if own.random:
+            # Rows that draw more or less than those before them may draw equally much in all by chance, and shift what
+            # the rows behind them meet. The rows in front of them meet the same numbers in any case.
+            front = rows[rows < int(torch.nonzero(~own.watched).min())]
+            seen = part.losses.detach().cpu()[front], squared.detach().cpu().sqrt()[front]
+            if not len(front) or _apart(own, seen, front, len(front)) <= _SAME:
+                return None
+        return Finding(Broken.EXCHANGED)
+
+    def _measure(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Returns the losses (B,) and the lengths (B, P) of a batch."""
+        part = self._gradients(self._ready(batch))
+        return part.losses.detach().cpu(), part.norms().squared.detach().cpu().sqrt()
+
+    def _ready(self, batch: Any) -> Any:
+        return batches.to(batch, next(self._model.parameters()).device)
+
+    def _tolerance(self, own: Remembered) -> float:
+        """Returns the relative difference that rounding may make between batches of other shapes."""
+        low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        half = (torch.bfloat16, torch.float16)
+        low = low or own.losses.dtype in half or any(p.dtype in half for p in self._model.parameters())
+        return _LOW if low else _OTHER
+
+
+def _apart(own: Remembered, seen: tuple[Tensor, Tensor], rows: Tensor, count: int) -> float:
+    """Returns the largest relative difference of losses and lengths, between rows of the training pass and first rows seen.
+
+    A parameter's length is compared relative to the length of the record's whole gradient: a layer whose gradient is nearly
+    zero beside the others has nothing to say.
+    """
+    losses, lengths = seen
+    one, other = own.lengths[rows].double(), lengths[:count].double()
+    whole = torch.maximum(one.square().sum(1).sqrt(), other.square().sum(1).sqrt())
+    usual = own.lengths.double().square().sum(1).sqrt()
+    return max(
+        _relative(one, other, whole.unsqueeze(1), usual),
+        _relative(own.losses[rows].double(), losses[:count].double(), None, own.losses.double().abs()),
+    )
+
+
+def _relative(one: Tensor, other: Tensor, size: Tensor | None, usual: Tensor) -> float:
+    """Returns the largest difference over `size`, or over the larger of both; infinite where only one is finite."""
+    fine = one.isfinite()
+    if not torch.equal(fine, other.isfinite()):
+        return float("inf")
+    finite = usual[usual.isfinite()]
+    floor = _FLOOR * (float(finite.median()) if len(finite) else 1.0) + NOTHING
+    size = torch.maximum(one.abs(), other.abs()) if size is None else size
+    far = ((one - other).abs() / (size + floor))[fine]
+    far = far[far.isfinite()]
+    return float(far.max()) if len(far) else 0.0
+
+
+def _first_rows(weights: Tensor, count: int) -> Tensor:
+    """Returns weights for `count` rows of which the first have these, and the others 0."""
+    return torch.cat([weights, torch.zeros(count - len(weights), 1)])
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Returns whether two tensors hold the same, bit by bit where it matters: nan is the same as nan."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = one.cpu(), other.cpu()
+    return torch.equal(one, other) or (one.is_floating_point() and torch.equal(one.nan_to_num(), other.nan_to_num()))
+
+
+def _with_copies(batch: Any, places: list[int], source: int) -> Any:
+    """Returns the batch with the rows at `places` replaced by the row `source`."""
+
+    def change(leaf: Tensor) -> Tensor:
+        result = leaf.clone()
+        result[places] = leaf[source]
+        return result
+
+    return batches.mapped(change, batch)
+
+
+def _made_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
+    """Returns the batch with the numbers of some rows made extreme, or None where a coin or their type forbids it.
+
+    A third of the times rows stay as they are, a third they become large, a third they become nan or infinite: a user's
+    code that looks for nan may do nothing else then.
+    """
+    kind, choice = (int(k) for k in stream.integers(2, 6))
+    floats = any(leaf.is_floating_point() or leaf.dtype == torch.uint8 for leaf in batches.tensors(batch))
+    rows = list(places)
+    if kind < 2 or not floats or not rows:
+        return None
+
+    def change(leaf: Tensor) -> Tensor:
+        if leaf.dtype == torch.uint8:
+            result = leaf.clone()
+            result[rows] = 0 if choice % 2 else 255
+            return result
+        if not leaf.is_floating_point():
+            return leaf
+        result = leaf.clone()
+        if kind < 4:
+            result[rows] = 3 + (-7.0 if choice % 2 else 1e3) * leaf[rows]
+        else:
+            result[rows] = float("nan") if choice % 2 else float("inf")
+        return result
+
+    return batches.mapped(change, batch)

@@ -1,0 +1,548 @@
+"""The neighbour test of one run: asks during training, on drawn records, whether each record's loss depends on itself
+alone.
+
+    exchanged  with one record replaced, by another or by an altered one, nobody else's loss or gradient moves
+    again      the batch once more, after other batches, gives the same losses and gradients
+    alone      a record by itself has the gradient it had in the batch, and its length is that of what it adds to a sum
+
+Most tests are made on a few records, some on as many as training runs at once: a ranking may keep all of a few.
+
+State. Every batch is loaded and run from the state in which the test found the user's objects
+(`per_sample/user_state.py`), so that a statistic that is computed once and kept is computed anew for each batch. Only
+*again* starts from what the passes before it left.
+
+Randomness. Two passes are compared only if they drew equally much at random, so that each record met the same numbers.
+Where another padding or another number of records changes how much is drawn, the question is asked with steady draws
+(`rng/shape_independent.py`), which are the same numbers whatever the shapes are; where numpy or Python drew, which cannot
+be made steady, it is asked in evaluation mode.
+
+Precision. A difference above rounding between batches of unlike shapes is asked again in float64, where a coupling is
+as large as before and rounding is not.
+
+Privacy: a test releases nothing. That it failed is said once and ends the claim; which records it used is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.lots.loading import Alter, Reads
+from sordino.per_sample import batch_structure as batches
+from sordino.per_sample.loss_probe import evaluation_mode
+from sordino.per_sample.protocol import PerSample
+from sordino.per_sample.user_state import UserState
+from sordino.release.sensitivity import EXACT
+from sordino.rng.global_generators import left_as_they_were, next_draws, seed_all
+from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, Steady
+from sordino.rng.streams import Rng
+from sordino.runtime_checks.alterations import ALTERATIONS, LENGTHS, Alterations
+from sordino.runtime_checks.compare_passes import NOTHING, Seen, directions, disagreement, distance, length
+from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.double_precision import Rounding
+from sordino.runtime_checks.test_batches import Loaded, RecordsTogether, shapes
+
+MOST, LEAST = 16, 8
+"""Records of a test: enough to be coupled with one another, few enough to cost little; an eighth of a lot between them."""
+_SAME = 1e-4
+"""Relative difference allowed between batches of equal shapes, whose other rows are computed by the same operations."""
+_OTHER = 2e-3
+"""The same between batches of other shapes: sums are taken in another order. Above it the question is asked in float64."""
+_LOW = 0.2
+"""The same where layers compute in half precision and the model cannot be copied to float64."""
+_SHORT = 1e-3
+"""By how much a length may fall short of what enters the sum; the door's slack is for float32's own rounding."""
+_MORE = 3
+"""Further exchanges with other random numbers, where the model, the loss or collate draws some: each may be a rare case."""
+_OF = 4
+"""One of so many records is exchanged in a whole batch, all for one and the same, so that every ranking moves."""
+_SEEDS = 8
+"""Seeds under which two batches must draw equally much, before a difference between them is taken for a coupling."""
+_TRIES = 4
+"""Other records tried in search of one that leaves the batch's shapes as they are."""
+
+
+class _NothingToAlter(Exception):
+    """The records have nothing that this alteration applies to."""
+
+
+class _LeftOut(Exception):
+    """Collate leaves altered records out, which no record of the dataset has been."""
+
+
+class StandingTest:
+    """Asks the questions of one model, loss and backend.
+
+    Args:
+        gradients: computes the per-sample gradients of a batch at the current parameters.
+        model: the model.
+        rounding: asks a question again in float64.
+        code: the user's objects whose state is put back before every pass, beside the model and what loads the batches.
+
+    """
+
+    def __init__(
+        self,
+        gradients: Callable[[Any], PerSample],
+        model: nn.Module,
+        rounding: Rounding,
+        code: Iterable[Any] = (),
+    ) -> None:
+        self._gradients, self._model, self._rounding, self._code = gradients, model, rounding, tuple(code)
+        self._refused: set[str] = set()  # parts of alterations that the user's code raised an error for
+
+    def __call__(
+        self,
+        load: Reads,
+        drawn: NDArray[np.int64],
+        n: int,
+        stream: Rng,
+        *,
+        thorough: bool,
+        extremes: int = len(ALTERATIONS),
+        whole: int | None = None,
+    ) -> Finding | None:
+        """Returns what is broken, if anything is.
+
+        Args:
+            load: loads batches as training does.
+            drawn: the records of the lot, by their places in the dataset.
+            n: the number of records of the dataset.
+            stream: the secret choices of this test.
+            thorough: whether to ask every question; else an exchange and one question more.
+            extremes: how many altered records are tried beside a real one, where every question is asked or the batch
+                is whole.
+            whole: if given, the test is made on as many records as training runs at once, which is this number at most.
+
+        """
+        indices = _chosen(drawn, n, stream, whole)
+        state = UserState([self._model, *self._code, *load.code()])
+        try:
+            with left_as_they_were(), torch.enable_grad():
+
+                def begin(together: RecordsTogether, steady: int | None = None) -> _OneTest:
+                    test = _OneTest(self, together, state, stream, n, whole=whole is not None, steady=steady)
+                    test.learn()
+                    return test
+
+                return self._ask(load, indices, n, stream, begin, thorough=thorough, extremes=extremes, whole=whole)
+        finally:
+            state.put_back()
+
+    def _ask(
+        self,
+        load: Reads,
+        indices: NDArray[np.int64],
+        n: int,
+        stream: Rng,
+        begin: Callable[..., _OneTest],
+        *,
+        thorough: bool,
+        extremes: int,
+        whole: int | None,
+    ) -> Finding | None:
+        """Asks the questions in turn, the cheap ones first, until one of them finds something."""
+        test = begin(RecordsTogether(load, indices, stream.seed()))
+        if test.finding is not None:
+            return test.finding
+        coin = float(stream.uniform(1)[0])
+        if n > 1:
+            test.exchanged(extremes if thorough or whole is not None else int(coin >= 2 / 3))
+        if thorough or coin < 1 / 3:
+            test.again()
+        if thorough or 1 / 3 <= coin < 2 / 3:
+            test.alone()
+        if test.finding is not None or not test.random:
+            return test.finding
+
+        # What is random is asked once more with draws that do not depend on shapes.
+        if thorough or coin < 0.25:
+            finding = self._ask_without_chance(begin, test, stream, n, thorough=thorough)
+            if finding is not None:
+                return finding
+        # What happens now and then only is asked with other random numbers.
+        for _ in range(_MORE if thorough and n > 1 else 0):
+            test = begin(RecordsTogether(load, indices, stream.seed()))
+            test.exchanged(_now_and_then(stream))
+            if test.finding is not None:
+                return test.finding
+        return None
+
+    def _ask_without_chance(
+        self, begin: Callable[..., _OneTest], test: _OneTest, stream: Rng, n: int, *, thorough: bool
+    ) -> Finding | None:
+        """Asks with steady draws, or in evaluation mode where not everything drawn can be made steady."""
+        levels = [LOW_DRAWS, HIGH_DRAWS] if stream.integers(1, 4)[0] else [HIGH_DRAWS, LOW_DRAWS]
+        for level in levels[: 1 + int(thorough and bool(stream.integers(1, 2)[0]))]:
+            steady = begin(test.together, steady=level)
+            if steady.unknown:
+                break
+            if n > 1:
+                steady.exchanged(1 + _now_and_then(stream), only_other_shapes=True)
+            steady.alone()
+            if steady.finding is not None:
+                return steady.finding
+        else:
+            return None
+        with evaluation_mode(self._model):
+            in_evaluation = begin(test.together)
+            if n > 1:
+                in_evaluation.exchanged(_now_and_then(stream))
+            in_evaluation.alone()
+            return in_evaluation.finding
+
+
+class _OneTest:
+    """One test in progress."""
+
+    def __init__(
+        self,
+        of: StandingTest,
+        together: RecordsTogether,
+        state: UserState,
+        stream: Rng,
+        n: int,
+        *,
+        whole: bool,
+        steady: int | None,
+    ) -> None:
+        self._test, self.together, self._stream, self._n, self._whole = of, together, stream, n, whole
+        self._state, self._steady = state, steady
+        self._device = next(of._model.parameters()).device
+        self.finding: Finding | None = None
+        self.random = False  # something was drawn at random by the model, the loss or collate
+        self.unknown = False  # something was drawn that could not be made steady
+
+    def learn(self) -> None:
+        """Makes the first pass, which the others are compared with."""
+        self._loaded = self._load()
+        b = batches.size(self._loaded.batch)
+        if b != len(self.together.indices):
+            self.finding = Finding(Broken.ROWS)
+            return
+        if self._whole:  # in the second half, so that there are others in front of all of them
+            self._places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _OF)]
+        else:
+            self._places = self._stream.permutation(b)[:1]
+        self._seed = self._stream.seed()
+        seed_all(self._seed)
+        self._untouched = next_draws()  # what is drawn next where a pass drew nothing
+        self._watched = torch.ones(b, dtype=torch.bool)
+        self._watched[torch.from_numpy(self._places)] = False
+        self._signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
+        self._weights: Tensor | None = None
+        self._part: PerSample | None = None
+        self._first = self._pass(self._loaded.batch, keep=True)
+        self.random = self._first.drawn or self._loaded.drew
+
+    def exchanged(self, extremes: int, *, only_other_shapes: bool = False) -> None:
+        """Replaces one record, or some where the batch is whole, by another of the dataset, and in turn by altered ones.
+
+        Args:
+            extremes: how many altered records are tried.
+            only_other_shapes: whether a record that leaves the batch's shapes as they are is not asked about once more,
+                because the test before, with the run's own random numbers, has done so.
+
+        """
+        if self.finding is not None or self.unknown:
+            return
+        try:
+            real = self._other()
+        except Exception:  # a record that was not drawn, and that the user's code cannot take
+            real = None
+        if real is not None and not (only_other_shapes and shapes(real.batch) == self._first.shapes):
+            self._compare(real)
+        for k in self._stream.permutation(len(ALTERATIONS))[:extremes].tolist():
+            if self.finding is None and not self.unknown:
+                self._exchange_for_altered(ALTERATIONS[k])
+
+    def again(self) -> None:
+        """Loads and runs the same batch once more, in the state that the passes before left behind."""
+        if self.finding is not None:
+            return
+        everyone = torch.ones_like(self._watched)
+        loaded = self._load(in_state=False) if self.together.load.code() else self._loaded
+        seen = self._pass(loaded.batch)
+        if loaded.ended == self._loaded.ended and disagreement(self._first, seen, everyone) > _SAME:
+            self.finding = Finding(Broken.COUNTED if self._is_counted() else Broken.AGAIN)
+
+    def alone(self) -> None:
+        """Runs one record by itself, and compares the length of its gradient with what it adds to a sum."""
+        if self.finding is not None or self._part is None or self._weights is None:
+            return
+        places = np.flatnonzero(self._watched.numpy() & (self._first.lengths.isfinite().numpy()))
+        if not len(places):
+            return
+        i = int(places[int(self._stream.integers(1, len(places))[0])])
+        chosen = torch.zeros(len(self._watched), 1)
+        chosen[i] = 1
+        with self._drawing():
+            within = _copied(self._part.weighted_sum(self._on(chosen)))
+        size, measured = length(within), float(self._first.lengths[i])
+        exact = self._part.norms().estimate == EXACT  # an estimate has a law of its own, and the event says so
+        if exact and size > (1 + _SHORT) * measured + torch.finfo(torch.float32).tiny:
+            self.finding = Finding(Broken.NORM)
+            return
+        if (self.random and self._steady is None) or self.unknown:
+            return
+        single = self._load([i], unread=True)
+        with self._drawing():
+            part = self._test._gradients(self._ready(single.batch))
+            apart = part.weighted_sum(self._on(torch.ones(1, 1)))
+        if self.unknown or (single.drew and self._steady is None):
+            return
+        usual = float(self._first.lengths[self._first.lengths.isfinite()].median())
+        far = distance(within, apart) / max(size, length(apart), 0.05 * usual, NOTHING)
+        if far > _OTHER:
+            explained = self._test._rounding.explains_alone(
+                self._reloads(self._loaded), i, self._reloads(single), self._drawing
+            )
+            self._judge(Broken.ALONE, far, explained)
+
+    def _is_counted(self) -> bool:
+        """Returns whether what changed from pass to pass is the same whatever the records are, as a counter is."""
+        everyone = torch.ones_like(self._watched)
+        batch = self._loaded.batch
+        try:
+            self._state.put_generators_back()
+            if disagreement(self._first, self._pass(batch), everyone) <= _SAME:
+                return False  # a generator of its own
+            self._load()
+            if disagreement(self._first, self._pass(batch), everyone) > _SAME:
+                return False  # something that is kept where it cannot be put back
+            after_itself = self._pass(batch)
+            after_itself = replace(after_itself, total=_copied(after_itself.total))
+            self._pass(self._other().batch)
+            after_other = self._pass(batch)
+            return disagreement(after_itself, after_other, everyone) <= _SAME
+        except Exception:  # what is said is then less helpful, and nothing else
+            return False
+
+    def _exchange_for_altered(self, parts: tuple[str, ...]) -> None:
+        """Alters the exchanged records in these ways at once or, where that is refused, in one of them after the other."""
+        if self.random and self._steady is None:
+            parts = tuple(part for part in parts if part not in LENGTHS)  # these are asked with steady draws
+        wanted = [part for part in parts if part not in self._test._refused]
+        if not wanted:
+            return
+        tried = self._try_altered(wanted)
+        if tried is None or tried or len(wanted) == 1:
+            if tried is False:
+                self._test._refused.update(wanted)
+            return
+        for part in wanted:
+            if self.finding is None and self._try_altered([part]) is False:
+                self._test._refused.add(part)
+
+    def _try_altered(self, parts: list[str]) -> bool | None:
+        """Compares with a batch of altered records.
+
+        Returns None if nothing applied, and False if the user's code raised.
+        """
+
+        def alter(records: list[Any]) -> list[Any]:
+            collated = bool(self.together.load.code())
+            alterations = Alterations(records, safe=self._device.type != "cpu", collated=collated)
+            used = [part for part in parts if part in alterations.applicable]
+            if not used:
+                raise _NothingToAlter
+            each = len(records) // len(self.together.indices)  # a unit has several records
+            for place in self._places.tolist():
+                for k in range(place * each, (place + 1) * each):
+                    records[k] = alterations.altered(records[k], used)
+            return records
+
+        try:
+            loaded = self._load(alter=alter)
+            self._compare(loaded, altered=True)
+        except _NothingToAlter:
+            return None
+        except Exception:  # the user's code refuses such a record: no dataset that it can train on holds one
+            return False
+        return True
+
+    def _other(self) -> Loaded:
+        """Loads the batch with one record exchanged; with randomness, by one that leaves its shapes as they are, if it
+        can.
+        """
+        for left in range(_TRIES if self.random and self._steady is None else 1, 0, -1):
+            gone = self.together.indices[self._places]
+            by = np.repeat(self._stream.integers(1, self._n - 1), len(gone))
+            by += by >= gone[0]  # any record but the one that is replaced
+            made = self._load(exchanged=dict(zip(self._places.tolist(), by.tolist(), strict=True)))
+            if left == 1 or shapes(made.batch) == self._first.shapes:
+                break
+        return made
+
+    def _compare(self, loaded: Loaded, *, altered: bool = False) -> None:
+        """Runs a batch with exchanged records, and compares the losses and gradients of all others."""
+        rows = batches.size(loaded.batch)
+        if altered and rows == len(self._watched) - len(self._places):
+            raise _LeftOut
+        if rows != len(self._watched):
+            self.finding = Finding(Broken.ROWS)
+            return
+        try:
+            seen = self._pass(loaded.batch)
+        except Exception:
+            if altered:
+                raise
+            return  # a record that was not drawn, and that the user's code cannot take
+        if self._steady is None and (self._first.ended != seen.ended or loaded.ended != self._loaded.ended):
+            self.random = True
+            return  # the two drew different amounts: this is asked with steady draws
+        if self.unknown:
+            return
+        far = disagreement(self._first, seen, self._watched)
+        same = seen.shapes == self._first.shapes
+        if far > (_SAME if same else _OTHER):
+            explained = self._test._rounding.explains(
+                self._reloads(self._loaded), self._reloads(loaded), self._watched, self._drawing
+            )
+            if explained or self._met_the_same_numbers(loaded, seen):
+                self._judge(Broken.EXCHANGED, far, explained, same=same)
+            else:
+                self.random = True
+
+    def _judge(self, broken: Broken, far: float, explained: bool | None, *, same: bool = False) -> None:
+        """Turns a difference into a finding, unless float64 explains it or, in half precision, nobody can tell."""
+        if explained is None and not same and self._in_half_precision():
+            explained = far <= _LOW
+        if not explained:
+            self.finding = Finding(broken)
+
+    def _met_the_same_numbers(self, loaded: Loaded, seen: Seen) -> bool:
+        """Returns whether the records of two batches that differ were given the same random numbers, beyond all doubt.
+
+        Two batches may draw equally much by chance although a record that was exchanged drew more than the one before
+        it. What numpy and Python draw is then unlikely to be equally much with other seeds too. What torch draws one
+        after the other is the same for all records in front of the first exchanged one.
+        """
+        if self._steady is not None or not self.random:
+            return True
+        drew_outside = loaded.ended[1][1:] != self.together.untouched[1:] or seen.ended[1:] != self._untouched[1:]
+        if drew_outside:
+            return all(self._draws_equally_much(loaded) for _ in range(_SEEDS))
+        if len(self._places) == 1:
+            return True
+        in_front = torch.arange(len(self._watched)) < int(self._places.min())
+        return disagreement(self._first, replace(seen, total=self._first.total), in_front) > _SAME
+
+    def _draws_equally_much(self, loaded: Loaded) -> bool:
+        """Returns whether two batches draw equally much at random under a seed that they have not met."""
+        seed = self._stream.seed()
+        ended = []
+        for each in (self._loaded, loaded):
+            batch = each.reload(seed=seed)
+            seed_all(seed)
+            self._test._gradients(self._ready(batch.batch))
+            ended.append((batch.ended, next_draws()))
+        return ended[0] == ended[1]
+
+    def _load(
+        self,
+        places: Sequence[int] | None = None,
+        exchanged: Mapping[int, int] | None = None,
+        *,
+        alter: Alter | None = None,
+        unread: bool = False,
+        in_state: bool = True,
+        seed: int | None = None,
+    ) -> Loaded:
+        """Loads a batch, by default from the state in which the test found the user's objects."""
+        if in_state:
+            self._state.put_back()
+        else:
+            self._state.put_generators_back()
+        together = self.together if seed is None else replace(self.together, seed=seed)
+        reload = partial(self._load, places, exchanged, alter=alter, unread=unread)
+        if self._steady is None:
+            loaded = together.batch(places, exchanged, alter=alter, unread=unread)
+            drew = loaded.drew or self._state.generators_moved()
+            return replace(loaded, drew=drew, reload=reload)
+        with Steady(self._steady) as steady:
+            loaded = together.batch(places, exchanged, alter=alter, unread=unread)
+        # Records are read each under a seed of its own; what collate drew outside torch cannot be made steady.
+        outside = loaded.ended[1][1:] != together.untouched[1:] or loaded.ended[0] is not None
+        self.unknown = self.unknown or steady.unknown or outside or self._state.generators_moved()
+        return replace(loaded, reload=reload)
+
+    def _reloads(self, loaded: Loaded) -> Callable[[], Any]:
+        """Returns how to load a batch once more, from the state that the test found, with the same random numbers."""
+        return lambda: self._ready(loaded.reload().batch)
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Inside, a pass draws the random numbers of this test."""
+        seed_all(self._seed)
+        if self._steady is None:
+            yield
+            return
+        with Steady(self._steady) as steady:
+            yield
+        self.unknown = self.unknown or steady.unknown or next_draws()[1:] != self._untouched[1:]
+
+    def _pass(self, batch: Any, *, keep: bool = False) -> Seen:
+        """Runs a batch in the state that loading it left, and returns what is compared of it."""
+        ready = self._ready(batch)
+        with self._drawing():  # a model that saves memory runs its layers again for the sum
+            part = self._test._gradients(ready)
+            lengths = part.norms().total().detach().cpu().float()
+            if self._weights is None:
+                self._weights = directions(lengths, self._signs, self._watched)
+            weights = self._weights * lengths.isfinite().unsqueeze(1)
+            total: Mapping[str, Tensor] = part.weighted_sum(self._on(weights))
+            ended = next_draws() if self._steady is None else self._untouched
+        if keep:  # the next sum may be made in the same memory
+            self._part, total = part, _copied(total)
+        return Seen(part.losses.detach().cpu(), lengths, total, ended != self._untouched, ended, shapes(batch))
+
+    def _ready(self, batch: Any) -> Any:
+        return batches.to(batch, self._device)
+
+    def _on(self, weights: Tensor) -> Tensor:
+        return weights.to(self._device)
+
+    def _in_half_precision(self) -> bool:
+        """Returns whether some of the model computes in half precision."""
+        half = (torch.bfloat16, torch.float16)
+        return (
+            torch.is_autocast_enabled("cpu")
+            or torch.is_autocast_enabled("cuda")
+            or any(p.dtype in half for p in self._test._model.parameters())
+            or self._first.losses.dtype in half
+        )
+
+
+def _copied(total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in total.items()}
+
+
+def _now_and_then(stream: Rng) -> int:
+    """One altered record, or none."""
+    return int(stream.integers(1, 2)[0])
+
+
+def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng, whole: int | None) -> NDArray[np.int64]:
+    """Some of the drawn records, each once; filled up with others where there are too few to be coupled."""
+    unique = np.unique(drawn)
+    few = whole or max(LEAST, min(MOST, len(unique) // 8))
+    if few < len(unique) // 4:  # the first different ones of many tosses, which cost less than an order of all
+        tossed = list(dict.fromkeys(stream.integers(2 * few, len(unique)).tolist()))[:few]
+        order = unique[tossed]
+    else:
+        order = unique[stream.permutation(len(unique))][:few] if len(unique) else unique
+    if len(order) < min(LEAST, n):
+        rest = np.setdiff1d(stream.integers(4 * LEAST, n), order)
+        order = np.concatenate([order, rest[: LEAST - len(order)]])
+    if not len(order):
+        order = stream.integers(1, n)
+    return order.astype(np.int64)

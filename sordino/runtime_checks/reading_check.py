@@ -1,0 +1,397 @@
+"""Whether the dataset reads each record from its own row alone, tested on a few records of a run.
+
+A chosen record is read as training reads it, from a copy of the dataset; and once more, with the same random numbers,
+from a view in which all other rows are exchanged (`dataset_view`). If the two readings differ, other records are in
+this one, and one record can move the sum by more than its bound. A difference is looked into before it counts: a
+container whose rows are looked up by an order, by a label or not by record at all is no breach.
+
+What cannot be tested is said in the claim: a dataset that holds nothing to exchange, such as one that reads numbered
+files, or one that reads a record differently each time.
+
+Privacy: a test releases nothing. That it failed is said once, with no word about which records.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.distributed.process_group import Ranks
+from sordino.distributed.shared_lot import first_of
+from sordino.lots.data_owners import Sites
+from sordino.lots.loading import Loader, Reads
+from sordino.per_sample.batch_structure import mapped
+from sordino.refusal import Refusal
+from sordino.rng.global_generators import left_as_they_were, seed_all
+from sordino.rng.streams import Rng
+from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.dataset_view import Exchange, Walk, distance, same_record, whole_numbers_at
+
+FIRST_RECORDS, LATER_RECORDS = 8, 2
+"""Records that are tested at the first lot, and at each later lot that is tested."""
+_DENSE, _LASTING = 2.0, 0.01
+"""Lot k is tested with chance max(1/100, 2/k), as by the neighbour test."""
+_CLAIMS = 4
+"""Claims in the middle of a loop before which the last lot is tested."""
+_FEWEST = 8
+"""Datasets with fewer records are not tested: a list of eight settings would be taken for records."""
+_NO_ACCIDENT = 256
+"""With as many records as this, something else that has exactly as many entries is not there by accident."""
+_MOST_RULES, _PAIRS, _MOST_TIMES = 12, 4, 64
+"""Rules by which rows may be repeated, pairs of records tried for each, and how often a row is repeated at most."""
+_OTHER_RECORDS, _OTHER_ROWS, _LIKE_ANY_OTHER = 3, 5, 3.0
+"""With fewer, the own row of so many records is compared with so many others each, and must matter by this factor more."""
+
+NOT_TESTED = (
+    "your word that each record is read from its own row alone: the dataset holds nothing that could be exchanged to test "
+    "it, or reads a record differently each time"
+)
+
+
+class Outcome(Enum):
+    """What a test of some records showed."""
+
+    CLEAN = 0
+    COUPLED = 1
+    NOT_SEEN = 2
+    REPEATED = 3
+
+
+def test_reading(load: Loader, records: Iterable[int], seed: int) -> Outcome:
+    """Reads the records normally and from a view with all other rows exchanged, and says whether they differ."""
+    if load.by_indexing:
+        return Outcome.CLEAN  # rows of tensors, read by nobody's code
+    with left_as_they_were():
+        return _Test(load, sorted(set(records)), seed).outcome()
+
+
+def test_repeats(load: Loader, seed: int) -> Outcome:
+    """Looks for rows that are read as several records: by a wrapper that repeats, by indices, plain and augmented."""
+    if load.by_indexing or load.repeats_are_charged:
+        return Outcome.CLEAN
+    with left_as_they_were():
+        return Outcome.REPEATED if _Test(load, [], seed).finds_repeats() else Outcome.CLEAN
+
+
+class _Test:
+    """One test: a dataset as it was before anything was read of it, some records, and a seed to read them with."""
+
+    def __init__(self, load: Loader, records: list[int], seed: int) -> None:
+        fresh = load.unread()
+        self._dataset, self._collate, self._n = fresh.dataset, fresh.collate, len(fresh.dataset)
+        self._records, self._seed = records, seed
+        self._pointers: list[NDArray[np.int64]] = []
+        self._own_of: dict[int, frozenset[int]] = {}
+
+    def outcome(self) -> Outcome:
+        """Reads, traces and compares."""
+        plain = self._read_plainly()
+        if plain is None:
+            return Outcome.NOT_SEEN
+        steady = [i for i in self._records if i in plain]
+        walk = self._walk()
+        dataset, collate = self._copies(walk, Exchange.of(self._n, steady, walk.choose))
+        # The dataset's own __getitem__ is always exchanged, which shows nothing unless it calls itself for others.
+        if not walk.containers and len(walk.readers) < 2:
+            return Outcome.NOT_SEEN
+        seen = False
+        for i in steady:
+            try:
+                found = self._read(dataset, collate, i)
+            except Exception:
+                continue  # what a view cannot offer is an error of ours, and shows nothing
+            seen = True
+            if not same_record(plain[i], found) and self._is_coupled(i, plain[i], walk):
+                return Outcome.COUPLED
+        return Outcome.CLEAN if seen else Outcome.NOT_SEEN
+
+    def finds_repeats(self) -> bool:
+        """Returns whether pairs of records are made of one row of something, by one of the usual rules for it."""
+        walk, n = self._walk(exchanging=False), self._n
+        self._copies(walk, Exchange.of_none(n))
+        sized = {**walk.sized, **walk.lengths}
+        numbers = np.arange(n, dtype=np.int64)
+        by_position = [
+            (key, m, rule)
+            for key, m in sized.items()
+            if max(_FEWEST, n // _MOST_TIMES) <= m < n
+            for rule in (numbers % m, numbers // -(-n // m))
+        ]
+        by_list = [(key, m, c) for c in walk.repeated_indices if len(c) == n for key, m in sized.items() if m > c.max()]
+        # A list of labels looks like a list of indices, but two records with one label are not equal.
+        return any(self._pairs_share_a_row(*rule, equal=False) for rule in by_position[:_MOST_RULES]) or any(
+            self._pairs_share_a_row(*rule, equal=True) for rule in by_list[:_MOST_RULES]
+        )
+
+    def _pairs_share_a_row(self, key: int, length: int, row_of: NDArray[np.int64], *, equal: bool) -> bool:
+        """Returns whether records with the same number in `row_of` are made of that row of one container, in every pair.
+
+        `equal`: the two records must also read the same with the same random numbers.
+        """
+        rows, counts = np.unique(row_of, return_counts=True)
+        tried = np.random.default_rng(self._seed).permutation(rows[counts > 1])[:_PAIRS].tolist()
+        for row in tried:
+            one, other = np.flatnonzero(row_of == row)[[0, -1]].tolist()
+            plain = self._copies(self._walk(exchanging=False), Exchange.of_none(self._n))
+            if equal and not same_record(
+                self._read(*plain, one, seed=self._seed - one), self._read(*plain, other, seed=self._seed - other)
+            ):
+                return False
+            if not self._is_made_of([one, other], key, length, row):
+                return False
+        return bool(tried)
+
+    def _is_made_of(self, records: list[int], key: int, length: int, row: int) -> bool:
+        """Returns whether records stay as they are when all rows but this one are exchanged, and change when it is."""
+        choose = np.random.default_rng(self._seed)
+        kept, gone = Exchange.of(length, [row], choose), Exchange.of_one(length, row, choose)
+        plain = self._copies(self._walk(exchanging=False), Exchange.of_none(self._n))
+        others = self._copies(self._walk(alone={key: kept}), Exchange.of_none(self._n))
+        without = self._copies(self._walk(alone={key: gone}), Exchange.of_none(self._n))
+        try:
+            for i in records:
+                record = self._read(*plain, i)
+                if not same_record(record, self._read(*others, i)) or same_record(record, self._read(*without, i)):
+                    return False
+        except Exception:
+            return False
+        return True
+
+    def _read_plainly(self) -> dict[int, Any] | None:
+        """Returns the records that read the same twice; notes which rows of nested datasets they are made of."""
+        one, two = self._walk(exchanging=False), self._walk(exchanging=False)
+        everything = Exchange.of(self._n, self._records, one.choose)
+        first, second = self._copies(one, everything), self._copies(two, everything)
+        self._pointers = one.indices
+        plain: dict[int, Any] = {}
+        own: dict[int, set[int]] = {}
+        for i in self._records:
+            for noted in two.reads.values():
+                noted.clear()
+            record = self._read(*first, i)
+            if not same_record(record, self._read(*second, i)):
+                continue
+            plain[i] = record
+            for key, noted in two.reads.items():
+                if key == id(self._dataset) or key not in two.lengths:
+                    continue
+                rows = set(noted)
+                if two.lengths[key] == self._n and i in rows:
+                    rows = {i}
+                elif (
+                    len(rows) > 1
+                ):  # one of them is the record's own: the one that is read with other random numbers too
+                    noted.clear()
+                    self._read(*second, i, seed=self._seed + 1)
+                    rows &= noted
+                own.setdefault(key, set()).update(rows)
+        self._own_of = {key: frozenset(rows) for key, rows in own.items()}
+        return plain or None
+
+    def _is_coupled(self, record: int, plain: Any, found: Walk) -> bool:
+        """Returns whether the difference is made by a container that holds records, exchanged on its own."""
+        candidates = {int(places[record]) for places in self._pointers if record < len(places)}
+        looked_up = {k for each in found.containers.values() for k in whole_numbers_at(each, record)}
+        every = {**found.containers, **found.readers}
+        for key in every:
+            exchange = found.exchange_of[key]
+            if not self._differs(record, plain, key, exchange):
+                continue
+            # The record may be made of another row of this container: one that a list of places points at.
+            rows = [r for r in candidates if r < exchange.length and r not in exchange.own]
+            # Or this is a table that a label is looked up in, unless the same values are in another container too.
+            if key in found.containers and not self._is_shared(key, found):
+                rows += [r for r in looked_up if 0 <= r < exchange.length and r not in exchange.own]
+            one_row = (Exchange.of(exchange.length, [r], found.choose) for r in rows)
+            if not all(self._differs(record, plain, key, each) for each in one_row):
+                continue
+            if exchange.length != self._n or self._n >= _NO_ACCIDENT or key in found.readers:
+                return True
+            # Or a matrix that happens to have as many rows as there are records: then a record's own row is like any other.
+            if self._is_shared(key, found) or self._holds_records(key, found.choose):
+                return True
+        return False
+
+    def _holds_records(self, key: int, choose: np.random.Generator) -> bool:
+        """Returns whether records depend on a row of their own in this container more than on single other rows."""
+        few = [int(r) for r in choose.permutation(self._n)[:_OTHER_ROWS]]
+        return all(self._has_own_row(record, key, choose) for record in few[:_OTHER_RECORDS])
+
+    def _has_own_row(self, record: int, key: int, choose: np.random.Generator) -> bool:
+        own = [record, *(int(places[record]) for places in self._pointers if record < len(places))]
+        own = [row for row in own if row < self._n]
+        others = [int(r) for r in choose.permutation(self._n) if r not in own][:_OTHER_ROWS]
+        whole = Exchange.of(self._n, [record], choose)
+        plain = self._read(*self._copies(self._walk(exchanging=False), whole), record)
+
+        def moved(row: int) -> float:
+            walk = self._walk(only=key, instead={key: Exchange.of_one(self._n, row, choose)})
+            try:
+                return distance(plain, self._read(*self._copies(walk, whole), record))
+            except Exception:
+                return 0.0
+
+        return max(map(moved, own)) > _LIKE_ANY_OTHER * float(np.median([moved(row) for row in others]))
+
+    def _differs(self, record: int, plain: Any, key: int, exchange: Exchange) -> bool:
+        """Returns whether the record reads differently where one container alone is exchanged."""
+        walk = self._walk(only=key, instead={key: exchange})
+        try:
+            found = self._read(*self._copies(walk, Exchange.of(self._n, [record], walk.choose)), record)
+        except Exception:
+            return False
+        return not same_record(plain, found)
+
+    def _is_shared(self, key: int, found: Walk) -> bool:
+        """Returns whether another container has the same rows: a copy of the records, kept beside them."""
+        mine = found.containers.get(key)
+        rows = np.random.default_rng(self._seed).integers(self._n, size=4).tolist()
+        for other, container in found.containers.items():
+            try:
+                if other != key and all(_have_common_part(mine, container, i) for i in rows):
+                    return True
+            except Exception:  # not indexed by rows
+                continue
+        return False
+
+    def _walk(self, **options: Any) -> Walk:
+        choose = np.random.default_rng(self._seed)
+        return Walk(choose, own_of=self._own_of, pointers=self._pointers, **options)
+
+    def _copies(self, walk: Walk, exchange: Exchange) -> tuple[Any, Any]:
+        return walk.view(self._dataset, exchange), walk.function(self._collate, exchange)
+
+    def _read(self, dataset: Any, collate: Any, record: int, seed: int | None = None) -> Any:
+        """Returns one record and the batch that collate makes of it alone, read with random numbers of its own."""
+        seed = self._seed if seed is None else seed
+        seed_all(seed + 1 + record)
+        many = getattr(dataset, "__getitems__", None)
+        found = dataset[record] if many is None else many([record])[0]
+        kept = _detached(found)
+        if collate is None:
+            return kept
+        seed_all(seed - 1 - record)  # another partner for each record, if collate looks for one
+        try:
+            return kept, collate([found])
+        except Exception:  # a collate may need more than one record
+            return kept
+
+
+def _have_common_part(one: Any, other: Any, row: int) -> bool:
+    """Returns whether two containers hold the same numbers, more than one of them, in this row."""
+    theirs = _parts_of_row(other, row)
+    return any(np.array_equal(a, b) for a in _parts_of_row(one, row) for b in theirs)
+
+
+def _parts_of_row(container: Any, row: int) -> list[NDArray[np.float32]]:
+    """Returns the arrays of several numbers that one row consists of: its columns, or its entries."""
+    if hasattr(container, "with_format"):
+        container = container.with_format(None)  # without the transform
+    entry = container.iloc[row].tolist() if hasattr(container, "iloc") else container[row]
+    entries = list(entry.values()) if isinstance(entry, dict) else list(entry) if isinstance(entry, tuple) else [entry]
+    found = []
+    for each in entries:
+        try:
+            found.append(np.asarray(each, dtype=np.float64).reshape(-1))
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return [part.astype(np.float32) for part in found if part.size > 1]
+
+
+def _detached(record: Any) -> Any:
+    """Returns a copy that collate cannot change: many collators take entries out of the dicts they are given."""
+    if isinstance(record, dict):
+        return {name: _detached(value) for name, value in record.items()}
+    if type(record) in (list, tuple):
+        return type(record)(map(_detached, record))
+    if isinstance(record, Tensor):
+        return mapped(Tensor.clone, record)
+    return copy.copy(record) if isinstance(record, np.ndarray | set) else record
+
+
+@dataclass(frozen=True)
+class _PendingLot:
+    number: int
+    load: Loader
+    indices: NDArray[np.int64]
+
+
+def _held_records(dataset: Any, stream: Rng, count: int) -> NDArray[np.int64]:
+    """Returns some records at random, of those that this process holds, for a rank that computes none of the lot."""
+    if isinstance(dataset, Sites):
+        return dataset.numbers(stream.integers(count, len(dataset.here)))
+    return stream.integers(count, len(dataset))
+
+
+class ReadingCheck:
+    """Tests how records are read, at the first lot, at secret later ones and before claims."""
+
+    def __init__(
+        self, stream: Rng, void: Callable[[str], None], declare: Callable[[str], None], ranks: Ranks | None = None
+    ) -> None:
+        self._stream, self._void, self._declare, self._ranks = stream, void, declare, ranks
+        self._lot: _PendingLot | None = None
+        self._tested, self._before_claims = 0, 0
+
+    def replace_stream(self, stream: Rng) -> None:
+        """A state was loaded: which lots are tested follows from the loaded run's key."""
+        self._stream = stream
+
+    def note_lot(self, number: int, load: Reads, indices: NDArray[np.int64]) -> None:
+        """A lot was drawn; it is tested before its gradients are computed, if its turn has come."""
+        self._lot = _PendingLot(number, *load.by_record(indices))
+
+    def before_backward(self, *, step_was_taken: bool) -> None:
+        """Tests the pending lot if it is the first of this run or its secret coin says so."""
+        lot = self._lot
+        if lot is None or lot.load.by_indexing:
+            return
+        chance = max(_LASTING, min(1.0, _DENSE / max(lot.number, 1)))
+        coin = 0.0 if self._tested == 0 else float(self._stream.child("coin", lot.number).uniform(1)[0])
+        if coin < chance:
+            self._test(
+                self._ranks, FIRST_RECORDS if self._tested == 0 else LATER_RECORDS, step_was_taken=step_was_taken
+            )
+
+    def before_claim(self, *, over: bool) -> None:
+        """Tests the last lot if it was not: always when the loop is over, and before the first few claims within it."""
+        if self._lot is None or self._lot.load.by_indexing:
+            return
+        if over or self._before_claims < _CLAIMS:
+            self._before_claims += int(not over)
+            self._test(None, LATER_RECORDS, step_was_taken=True)
+
+    def _test(self, ranks: Ranks | None, count: int, *, step_was_taken: bool) -> None:
+        """Tests `count` records of the lot; a failure is refused before the first step, and voids the claim after it."""
+        lot, self._lot = self._lot, None
+        assert lot is not None, "a lot was drawn"
+        stream = self._stream.child("records", lot.number, self._tested)
+        n = len(lot.load.dataset)
+        self._tested += 1
+        if n < _FEWEST:
+            return
+
+        def work() -> Finding | None:
+            if len(lot.indices):
+                drawn = lot.indices[stream.permutation(len(lot.indices))]
+            else:
+                drawn = _held_records(lot.load.dataset, stream, count)
+            if count == FIRST_RECORDS and test_repeats(lot.load, stream.seed()) is Outcome.REPEATED:
+                return Finding(Broken.REPEATED)
+            outcome = test_reading(lot.load, drawn[: min(count, n // 4)].tolist(), stream.seed())
+            if outcome is Outcome.NOT_SEEN:
+                self._declare(NOT_TESTED)
+            return Finding(Broken.READ) if outcome is Outcome.COUPLED else None
+
+        finding = work() if ranks is None else first_of(ranks, work, "how records are read", lot.number)
+        if finding is not None:
+            if not step_was_taken:
+                raise Refusal(str(finding))
+            self._void(str(finding))

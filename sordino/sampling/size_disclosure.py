@@ -1,0 +1,60 @@
+"""Numbers that tell how many records there are, or may: the divisor of a run that was given none, a rate or a divisor
+that the user computed from N.
+
+The rate is printed with the claim and `expected_batch` shows in every step, so a number made of N tells N. What can be seen
+is that it fits: 256 / N times N is a whole number to the last digit, and a rate chosen without N almost never is. It is
+evidence, not proof, so the claim says "may". A number of few digits is taken to be chosen: Poisson(0.01) fits many N.
+
+Privacy: nothing is changed or refused. The claim lists what it does not cover.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sordino.ledger import claims
+from sordino.sampling.sampler import Sampler
+
+_EXACT = 1e-11
+"""Relative: a quotient and a product of doubles round to 2e-16 each."""
+_CHOSEN_RATE, _CHOSEN_BATCH = 4, 2
+"""Digits up to which a number is taken to be chosen and not computed."""
+
+
+def told_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
+    """What the claim must name, of `claims`.
+
+    >>> from sordino.sampling.poisson import Poisson
+    >>> told_size(Poisson(256 / 50_021), 50_021, None), told_size(Poisson(0.01), 50_021, None)
+    (['dataset size, by the rate'], [])
+    """
+    if sampler.size_is_public:
+        return []
+    found = []
+    rates = [value for value in getattr(sampler, "__dict__", {}).values() if isinstance(value, float) and 0 < value < 1]
+    if any(_computed(rate, n) for rate in rates):
+        found.append(claims.BY_THE_RATE)
+    if expected_batch is not None and not _short(expected_batch, _CHOSEN_BATCH):
+        expected = sampler.expected(n)
+        if abs(expected_batch - expected) <= _EXACT * expected or expected_batch == round(expected):
+            found.append(claims.BY_THE_BATCH)
+    return found
+
+
+def size_not_covered(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
+    """All that the claim must name of the dataset's size: a step divided by rate × N shows N too."""
+    divided = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
+    return [*divided, *told_size(sampler, n, expected_batch)]
+
+
+def _computed(rate: float, n: int) -> bool:
+    """Is the rate k / N or k / √N for a whole k?"""
+    return not _short(rate, _CHOSEN_RATE) and (_whole(rate * n) or _whole(rate * math.sqrt(n)))
+
+
+def _short(value: float, digits: int) -> bool:
+    return float(f"{value:.{digits}g}") == value
+
+
+def _whole(value: float) -> bool:
+    return round(value) > 0 and abs(value - round(value)) <= _EXACT * value

@@ -1,0 +1,148 @@
+"""The shape of the project: layers that import in one direction, no cycles between packages, every module on the page."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools import module_listing
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*(ROOT / "sordino").rglob("*.py"), *(ROOT / "lab" / "sordino_lab").rglob("*.py")])
+BELOW_RELEASE = {"accounting", "distributed", "events", "kernels", "refusal", "release", "rng", "validate"}
+"""What `sordino/release` may import: nothing that knows of models, batches or training."""
+
+EVENTS_OF_THEIR_NAME = {"BallsInBins", "FixedSize", "Gaussian", "Laplace", "Poisson", "Shuffle"}
+"""Samplers and noises whose event has the same name: `sd.Poisson(0.01)` draws, and `events.Poisson(0.01, …)` says so."""
+
+
+def module_name(path: Path) -> str:
+    """Returns the dotted name of a source file; a package is named by its folder."""
+    base = ROOT if path.is_relative_to(ROOT / "sordino") else ROOT / "lab"
+    parts = path.relative_to(base).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    """Yields every module of ours that a file imports, also in a function, but not what only a type checker reads."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            for statement in child.orelse:
+                yield from imported_modules(statement)
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names if alias.name in MODULES)
+        elif isinstance(child, ast.ImportFrom) and child.module is not None:
+            for alias in child.names:
+                name = f"{child.module}.{alias.name}"
+                if name in MODULES:
+                    yield name
+                elif child.module in MODULES:
+                    yield child.module
+        yield from imported_modules(child)
+
+
+def package_of(module: str) -> str:
+    """Returns the folder below `sordino` that a module is in, such as `sordino.release`; the application's have one level more."""
+    parts = module.split(".")
+    return ".".join(parts[:3] if parts[:2] == ["sordino", "app"] else parts[:2])
+
+
+def package_imports() -> dict[str, dict[str, set[str]]]:
+    """Returns for each package the others it imports, and the files that do so.
+
+    `__init__.py` files re-export and do not count.
+    """
+    found: dict[str, dict[str, set[str]]] = {}
+    for path in SOURCES:
+        if path.name == "__init__.py":
+            continue
+        package = package_of(module_name(path))
+        for module in imported_modules(ast.parse(path.read_text())):
+            other = package_of(module)
+            if other != package:
+                found.setdefault(package, {}).setdefault(other, set()).add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def cycles(graph: dict[str, dict[str, set[str]]]) -> list[str]:
+    """Returns every import from which a way leads back, with the files that make it."""
+
+    def reachable(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = set(graph.get(waiting.pop(), {})) - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    beyond = {package: reachable(package) for package in graph}
+    return [
+        f"{package} imports {other}, which leads back to it: {', '.join(sorted(files))}"
+        for package, others in graph.items()
+        for other, files in others.items()
+        if package in beyond.get(other, ())
+    ]
+
+
+def test_no_two_packages_import_each_other():
+    assert cycles(package_imports()) == []
+
+
+def test_a_cycle_would_be_found():
+    graph = {"a": {"b": {"a/x.py"}}, "b": {"c": {"b/y.py"}}, "c": {"a": {"c/z.py"}}}
+    assert len(cycles(graph)) == 3
+
+
+def test_imports_in_functions_count_and_those_for_type_checkers_do_not():
+    source = (
+        "if TYPE_CHECKING:\n    from sordino.private import Private\ndef f():\n    from sordino.events import codec\n"
+    )
+    assert list(imported_modules(ast.parse(source))) == ["sordino.events.codec"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_layers_import_in_one_direction(path):
+    """The library never imports the application, and neither imports the lab."""
+    name = module_name(path)
+    if name in ("sordino", "sordino.__main__"):  # resolve public names on first use; start the command line
+        return
+    modules = set(imported_modules(ast.parse(path.read_text())))
+    if not name.startswith("sordino_lab"):
+        assert not [module for module in modules if module.startswith("sordino_lab")]
+    if not name.startswith(("sordino_lab", "sordino.app")):
+        assert not [module for module in modules if module.startswith("sordino.app")]
+
+
+def test_release_imports_nothing_that_knows_of_training():
+    for package, others in package_imports().items():
+        if package == "sordino.release":
+            assert {other.split(".")[1] for other in others} <= BELOW_RELEASE
+
+
+def test_module_names_are_unique():
+    """Files of the command line are named by their command, and those of the lab's experiments by their id."""
+    by_command = (ROOT / "sordino" / "app" / "cli", ROOT / "lab" / "sordino_lab" / "experiments")
+    named = [path for path in SOURCES if path.parent not in by_command and path.stem not in ("__init__", "__main__")]
+    names = Counter(path.stem for path in named)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_class_names_are_unique():
+    classes = Counter(
+        node.name
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Command"
+    )
+    assert {name for name, count in classes.items() if count > 1} <= EVENTS_OF_THEIR_NAME
+
+
+def test_every_module_is_on_the_page():
+    assert module_listing.PAGE.read_text() == module_listing.page(), "run `make names`"
