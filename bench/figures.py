@@ -23,7 +23,7 @@ import sordino as sd
 from sordino.accounting import PLD
 from sordino.accounting import calibrate as met
 from sordino.app.report.svg_figures import DASHES, SERIES, SOFT, figure, png
-from sordino.app.runs.environment import processor
+from sordino.environment import processor
 from sordino.events import Gaussian, Poisson, Repeat
 from sordino.ledger.claims import Guarantee, claim
 

@@ -25,7 +25,7 @@ import sordino as sd
 from sordino.app.runs import Recipe, find, job, training_loop
 from sordino.app.runs.evaluate import evaluate
 from sordino.app.runs.loss_names import cross_entropy
-from sordino.app.runs.own_data import Given
+from sordino.app.runs.own_data import GivenData
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.run_data import RunData, Say, run_data
 from sordino.optim import Average
@@ -70,7 +70,7 @@ def _value(said: str) -> int | float | str:
     return said
 
 
-def split(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Given | None = None) -> RunData:
+def split(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
     """The recipe's data with the last training images for a test set."""
     found = run_data(recipe, limit, say, own)
     x, y = found.prepared.train.tensors

@@ -5,8 +5,8 @@
 
 Replicated: `sordino train`, resumed by `sordino resume`. Divided: a script whose model `fully_shard` divides among the
 ranks, resumed from checkpoints of torch.distributed.checkpoint (`tests/distributed/divided_run.py`). Both come to the
-parameters of a run that nobody disturbed, bit by bit; the second after every step, those that were made twice too. Processes
-are started as launchers do, by the environment alone.
+parameters of a run that nobody disturbed, bit by bit; the second after every step, those that were made twice too.
+Processes are started as launchers do, by the environment alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from sordino.app.runs import write_ahead
 from sordino.app.runs.directory import MODEL
-from sordino.app.runs.environment import processor
+from sordino.environment import processor
 from tests.distributed import divided_run
 from tests.distributed.killed import QUIET, ended, reached, start
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.app.data.cache import root
-from sordino.app.runs.environment import processor
+from sordino.environment import processor
 
 RESULTS = Path(__file__).parent / "results" / "lab_times.json"
 RUNS = {"seconds": ["seconds"], "all, quick": ["--all", "--quick"]}

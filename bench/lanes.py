@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import affine, convolution, correlation, gram, lstm, product, winograd, winograd_rows
-from sordino.kernels.abi import LEVELS, Window
+from sordino.kernels.abi import LEVELS, KernelWindow
 
 _ROUNDS = 25
 _WIDTHS = tuple(map(LEVELS.index, ("AVX2", "AVX-512")))
@@ -55,11 +55,11 @@ def linear() -> Iterator[Case]:
 
 def convolutions() -> Iterator[Case]:
     """The MNIST CNN's second layer, and 3×3 ones."""
-    strided, x, g, w = Window((4, 4), (2, 2)), _last(64, 16, 13, 13), _last(64, 32, 5, 5), _last(32, 16, 4, 4)
+    strided, x, g, w = KernelWindow((4, 4), (2, 2)), _last(64, 16, 13, 13), _last(64, 32, 5, 5), _last(32, 16, 4, 4)
     yield "strided forward", correlation.correlations(), lambda k: k.forward(x, w, None, strided)
     yield "strided input gradient", correlation.correlations(), lambda k: k.backward(x.shape, g, w, strided)
     yield "strided rows", convolution.gradients(), lambda k: k.rows(x, g, strided, torch.empty(64, 32, 16, 16))
-    same = Window((3, 3), (1, 1), (1, 1))
+    same = KernelWindow((3, 3), (1, 1), (1, 1))
     for c in (16, 64):
         a, s, v = _last(32, c, 32, 32), _last(32, 64, 32, 32), _last(64, c, 3, 3)
         yield f"Winograd forward, {c} channels", winograd.passes(), lambda k, a=a, v=v: k.forward(a, v, None, same)  # type: ignore[misc]

@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
 from bench.scale import losses
-from sordino.app.runs.environment import processor
+from sordino.environment import processor
 from tests.distributed.layered_jobs import Alive
 
 RESULT = Path(__file__).parent / "results" / "layer_by_layer.json"

@@ -29,7 +29,7 @@ from bench.minilm_settings import SETTINGS
 from sordino import events
 from sordino.accounting import PLD, calibrate
 from sordino.app.data.labelled_texts import texts
-from sordino.app.runs.environment import processor
+from sordino.environment import processor
 from sordino.events.training import training_event
 
 DELTA = 1e-5

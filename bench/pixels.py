@@ -14,18 +14,18 @@ from pathlib import Path
 
 import torch
 from sordino_lab import store
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 from sordino_lab.thesis import mnist
 from sordino_lab.trained import train
 from sordino_lab.workbench import Workbench
 
-from sordino.app.runs.environment import processor
+from sordino.environment import processor
 
 RESULTS = Path(__file__).parent / "results" / "pixels.json"
 SCALES = {"[0, 1]": (0.0, 1.0), "[−1, 1]": (0.5, 0.5), "usual mean and deviation": (0.1307, 0.3081)}
 
 
-def ended(size: Size, way: str, rate: float, scale: str) -> dict[str, float]:
+def ended(size: ExperimentSize, way: str, rate: float, scale: str) -> dict[str, float]:
     """Where a run ends."""
     bench = Workbench(size, store.cache_folder())
     centre, deviation = SCALES[scale]
@@ -41,12 +41,12 @@ def main() -> None:
         "processor": processor(),
         "DP-SGD, lr 0.01": {
             "published": {"accuracy": 70.37, "loss": 0.93},
-            **{scale: ended(Size.FULL, "DP-SGD", 0.01, scale) for scale in SCALES},
+            **{scale: ended(ExperimentSize.FULL, "DP-SGD", 0.01, scale) for scale in SCALES},
         },
         "lr 1, reduced": {
             "size": "20,000 records, 15 epochs, seed 0",
             **{
-                scale: {way: ended(Size.MIDDLE, way, 1.0, scale) for way in ("DP-SGD", "sorted")}
+                scale: {way: ended(ExperimentSize.MIDDLE, way, 1.0, scale) for way in ("DP-SGD", "sorted")}
                 for scale in list(SCALES)[:2]
             },
         },

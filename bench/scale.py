@@ -31,9 +31,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
-from sordino.app.runs.environment import processor
 from sordino.distributed import agreement, shared_lot
 from sordino.distributed.process_group import Ranks
+from sordino.environment import processor
 
 RESULT = Path(__file__).parent / "results" / "scale.json"
 RECORDS, INPUTS, HIDDEN = 4096, 784, 1100

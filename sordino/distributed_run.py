@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from sordino import environment, validate
 from sordino.distributed.agreement import collect_and_agree
 from sordino.distributed.agreement_digest import digest, of_all
-from sordino.distributed.claim_facts import Facts
+from sordino.distributed.claim_facts import ClaimFacts
 from sordino.distributed.fully_sharded import fully_sharded
 from sordino.distributed.layer_by_layer import is_absent
 from sordino.distributed.process_group import Ranks, ranks_of
@@ -56,10 +56,10 @@ from sordino.progress import Progress
 from sordino.refusal import Refusal
 from sordino.release.exact_sums import MOST_RECORDS
 from sordino.rng.streams import Rng
-from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
 
 
-class Together:
+class DistributedRun:
     """What one of several ranks does so that all do the same; nothing where there are none."""
 
     def __init__(self, mesh: Any, model: nn.Module) -> None:
@@ -113,9 +113,9 @@ class Together:
         seconds = 0.0  # that one record takes to be read
         sites: dict[int, bytes] = {}
 
-        def collect() -> tuple[Request, Facts]:
+        def collect() -> tuple[Request, ClaimFacts]:
             nonlocal seconds
-            request, facts = make(), Facts(b"", ranks.rank)
+            request, facts = make(), ClaimFacts(b"", ranks.rank)
             self._add_run(facts, run, asked)
             _add_request(facts, request)
             seconds = self._add_data(facts, request, sites)
@@ -125,7 +125,7 @@ class Together:
         self._compare_more_records(request, seconds)
         return self._cut(request, sites)
 
-    def _add_run(self, facts: Facts, run: Progress, asked: Mapping[str, Any]) -> None:
+    def _add_run(self, facts: ClaimFacts, run: Progress, asked: Mapping[str, Any]) -> None:
         """Adds the facts about this process and about the run before the draws that are asked for."""
         for name, value in _environment().items():
             facts.add(name, value)
@@ -139,7 +139,7 @@ class Together:
         facts.add("state of the query", digest(run.state))
         facts.add("ledger", _history(run.ledger))
 
-    def _add_data(self, facts: Facts, request: Request, sites: dict[int, bytes]) -> float:
+    def _add_data(self, facts: ClaimFacts, request: Request, sites: dict[int, bytes]) -> float:
         """Adds digests of the records and returns the seconds that one took to be read; 0 where rows are compared.
 
         Sites are data that differ on purpose. Their digests go to `sites`, to be compared among ranks that hold the same.
@@ -147,7 +147,7 @@ class Together:
         if isinstance(request.dataset, Sites):
             facts.add("lengths of the sites", list(request.dataset.lengths))
             for site, held in request.dataset.held.items():
-                facts_of_site = Facts(b"")
+                facts_of_site = ClaimFacts(b"")
                 data_digest.add_records(facts_of_site, self._key, Loader(held, None), len(held))
                 sites[site] = facts_of_site.digest()
             return 0.0
@@ -164,8 +164,8 @@ class Together:
         if count <= data_digest.FIRST_READS or not isinstance(load, Loader):
             return
 
-        def collect() -> tuple[None, Facts]:
-            facts = Facts(b"")
+        def collect() -> tuple[None, ClaimFacts]:
+            facts = ClaimFacts(b"")
             chosen = data_digest.choose_records(self._key, len(request.dataset), count)
             facts.add("records of the dataset", b"".join(data_digest.digest_reads(self._key, load, chosen)))
             return None, facts
@@ -235,7 +235,7 @@ class Together:
     def _facts(self, run: Progress) -> Sequence[Any]:
         """What must be the same on all ranks; of the noise key a digest."""
         keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
-        query = Facts(b"")
+        query = ClaimFacts(b"")
         query.add("query", run.query)
         return run.steps, keys, run.state, run.ledger.length, of_all(self._tensors()), query.digest()
 
@@ -257,11 +257,11 @@ class Together:
 def _noticed(gradients: LotGradients, ledger: Ledger) -> str | None:
     """Why there is no guarantee any more, if this rank knows."""
     if ledger.voided is None and gradients.written is not None:
-        ledger.void(str(Finding(Broken.WRITTEN, gradients.written)))
+        ledger.void(str(CouplingFinding(Broken.WRITTEN, gradients.written)))
     return ledger.voided
 
 
-def _add_request(facts: Facts, request: Request) -> None:
+def _add_request(facts: ClaimFacts, request: Request) -> None:
     """Adds the facts about the draws that are asked for, except for the records themselves."""
     facts.add("sampler", request.sampler)
     facts.add("steps", request.steps)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sordino.accounting import PLD, Accountant
 from sordino.declares import Declares
-from sordino.distributed_run import Together
+from sordino.distributed_run import DistributedRun
 from sordino.events import Event, NonPrivate
 from sordino.ledger.claims import Claim
 from sordino.ledger.divergence import Diverged, not_finite
@@ -117,7 +117,7 @@ class Private(Declares, Saved):
         model_checks.structure(model)
         self._isolate = isolate
         self._model, self._loss_fn, self._query = model, loss_fn, query
-        self._together = Together(mesh, model)
+        self._together = DistributedRun(mesh, model)
         if isolate:
             backend = isolated_backend(
                 backend, several_ranks=self._together.ranks is not None and self._together.ranks.size > 1

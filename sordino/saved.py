@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 from torch import nn
 
 from sordino.accounting import Accountant
-from sordino.distributed_run import Together
+from sordino.distributed_run import DistributedRun
 from sordino.ledger.ledger import Ledger
 from sordino.lots.lot_gradients import LotGradients
 from sordino.noise_key import write_secret
@@ -34,7 +34,7 @@ class Saved:
     _model: nn.Module
     _loss_fn: LossFn
     _query: Query
-    _together: Together
+    _together: DistributedRun
     _backend: Backend
     _passes: LotGradients
     _accountant: Accountant

@@ -76,7 +76,7 @@ def toy(tmp_path, monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     arrays = formats.idx_files(tmp_path / "mirror")
     files = tuple(path.name for path in (tmp_path / "mirror").iterdir())
-    entry = data_catalogue.Entry(
+    entry = data_catalogue.DataSetEntry(
         "toy",
         "ten images",
         ("a", "b"),

@@ -86,7 +86,7 @@ def test_a_model_on_features_divides_by_typical_sizes_until_it_is_fitted(folder,
 
 
 def weights(content, *where):
-    return pretrained_weights.Weights("toy", "toy.pth", hashlib.sha256(content).hexdigest(), where)
+    return pretrained_weights.WeightsFile("toy", "toy.pth", hashlib.sha256(content).hexdigest(), where)
 
 
 def test_weights_are_fetched_once_and_held_to_their_hash(folder, tmp_path):

@@ -232,7 +232,7 @@ def test_folded_batch_norm_is_batch_norm():
 @pytest.mark.parametrize(("side", "kernel"), [(32, 3), (33, 3), (20, 5), (7, 5)])
 def test_strided_padding_is_more_at_the_end(side, kernel):
     """As TensorFlow's SAME: ⌈side/2⌉ outputs; the weights were trained with it."""
-    conv = efficientnet.Convolution(1, 1, kernel, 2)
+    conv = efficientnet.PaddedConvolution(1, 1, kernel, 2)
     nn.init.ones_(conv.conv.weight)
     nn.init.zeros_(conv.conv.bias)
     outputs = -(-side // 2)

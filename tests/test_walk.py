@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.runtime_checks.check_schedule import Moments
+from sordino.runtime_checks.check_schedule import CheckSchedule
 
 ROOT = Path(sd.__file__).parent
 PAGE = (ROOT.parent / "docs" / "architecture.md").read_text()
@@ -40,9 +40,9 @@ def files_of_one_lot(monkeypatch) -> list[str]:
         private.backward(next(lots))
         optimizer.step()
     # A lot that has the standing test goes the engine's way before it is summed.
-    monkeypatch.setattr(Moments, "due", lambda *_: False)
-    monkeypatch.setattr(Moments, "before_claim", lambda *_, **__: False)
-    monkeypatch.setattr(Moments, "at_the_end", lambda *_: False)
+    monkeypatch.setattr(CheckSchedule, "due", lambda *_: False)
+    monkeypatch.setattr(CheckSchedule, "before_claim", lambda *_, **__: False)
+    monkeypatch.setattr(CheckSchedule, "at_the_end", lambda *_: False)
     sys.setprofile(called)
     try:
         private.backward(next(lots))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.workbench import Workbench
 
 NOISES = ((8.0, 16.0), (4.0, 7.0), (2.0, 4.0))
@@ -34,13 +34,13 @@ def plan(
     epochs: float | None = None,
     batch: float = 600,
     **given: Any,
-) -> Plan:
+) -> CurvePlan:
     """One run of the paper's network."""
     n = bench.pick(60_000, 6_000, 60_000, 60_000)
     own: dict[str, Any] = {"noise_multiplier": noise, "pca": pca, "schedule_steps": round(10 * n / batch)}
     if bench.size.value == "quick":
         own["widths"] = (256,)
-    return Plan(
+    return CurvePlan(
         label=label,
         method=method,
         recipe="abadi-mnist",
@@ -79,11 +79,11 @@ DIFFERS = (
 )
 
 
-def within(bench: Workbench, one: Within, variant: int) -> Plan:
+def within(bench: Workbench, one: Within, variant: int) -> CurvePlan:
     """The paper's network, all of ε spent."""
     n = bench.pick(60_000, 6_000, 60_000, 60_000)
     epochs = bench.pick(1, 10, one.epochs, one.epochs)
-    return Plan(
+    return CurvePlan(
         label=f"all of ε = {one.epsilon:g}",
         method="pca",
         recipe="abadi-mnist",

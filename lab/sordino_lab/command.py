@@ -13,7 +13,7 @@ import tyro
 from sordino_lab import page, store
 from sordino_lab.catalogue import chosen, experiment, experiments
 from sordino_lab.experiment import FAILS, HOLDS, UNTESTED, outcome
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 
 _PAGE = "index.html"
 
@@ -63,10 +63,10 @@ class Command:
         return actions[self.action]()
 
     @property
-    def _size(self) -> Size:
+    def _size(self) -> ExperimentSize:
         if "seconds" in self.names and not self.full:
-            return Size.QUICK
-        return Size.QUICK if self.quick else Size.FULL if self.full else Size.MIDDLE
+            return ExperimentSize.QUICK
+        return ExperimentSize.QUICK if self.quick else ExperimentSize.FULL if self.full else ExperimentSize.MIDDLE
 
     def _list(self) -> int:
         some = chosen(self.names) if self.names else list(experiments().values())

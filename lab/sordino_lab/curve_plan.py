@@ -15,7 +15,7 @@ from typing import Any
 from sordino.app.runs import find
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.settings import Settings, settle
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 
 _EVALUATIONS = 10
 _CHECKPOINTS = 40
@@ -41,7 +41,7 @@ SIZES: Mapping[str, int] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CurvePlan:
     """One curve: a recipe, changed in some fields, over some epochs in lots of `batch`."""
 
     label: str
@@ -61,11 +61,11 @@ class Plan:
     evaluations: int = _EVALUATIONS
     variant: int = 0
 
-    def fields(self, size: Size, seed: int) -> dict[str, Any]:
+    def fields(self, size: ExperimentSize, seed: int) -> dict[str, Any]:
         """What differs from the recipe."""
         base = find(self.recipe)
         given: dict[str, Any] = dict(self.given)
-        if size is Size.TINY:
+        if size is ExperimentSize.TINY:
             given = {**given, **_TINY, **dict.fromkeys(_ALONE)}
         else:
             n = self.records or SIZES[str(given.get("dataset", base.dataset))]
@@ -76,10 +76,10 @@ class Plan:
             if self.records is not None:
                 given["records"] = self.records
         steps = int(given.get("steps", base.steps))
-        given["evaluate_every"] = max(1, steps // (1 if size is Size.TINY else self.evaluations))
+        given["evaluate_every"] = max(1, steps // (1 if size is ExperimentSize.TINY else self.evaluations))
         return {**given, "seed": seed, "init_seed": seed}
 
-    def settings(self, size: Size, seed: int) -> Settings:
+    def settings(self, size: ExperimentSize, seed: int) -> Settings:
         """The run of one seed."""
         given = self.fields(size, seed)
         base: str | Recipe = self.recipe
@@ -88,10 +88,12 @@ class Plan:
             base = find(self.recipe).but(**cleared)
         steps = int(given.get("steps", find(self.recipe).steps))
         # Checkpoints change no result. A training of seconds has none between its first and its last step.
-        checkpoint_every = max(1, steps // _CHECKPOINTS) if size in (Size.MIDDLE, Size.FULL) else steps
+        checkpoint_every = (
+            max(1, steps // _CHECKPOINTS) if size in (ExperimentSize.MIDDLE, ExperimentSize.FULL) else steps
+        )
         return settle(base, {**given, "checkpoint_every": checkpoint_every}, dict(self.parameters))
 
-    def command(self, size: Size, seed: int = 0) -> str:
+    def command(self, size: ExperimentSize, seed: int = 0) -> str:
         """Returns the command that repeats the training of one seed, with the same evaluations."""
         words = ["sordino", "train", self.recipe]
         given = self.fields(size, seed)

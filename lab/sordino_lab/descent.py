@@ -19,7 +19,7 @@ from sordino.sampling.full import Full
 from sordino.sampling.sampler import Sampler
 
 
-class Point(nn.Module):
+class DescentPoint(nn.Module):
     """Parameters and nothing else."""
 
     def __init__(self, start: Sequence[float]) -> None:
@@ -65,7 +65,7 @@ def descend(
     delta: float | None = None,
 ) -> Path:
     """Train a `Point` and keep its path."""
-    model = Point(start)
+    model = DescentPoint(start)
     options = {"weight_decay": decay} if decay else {}
     stepper = optimizer(model.parameters(), lr=learning_rate, **options)
     private = Private(model, loss_fn, ask, penalty=L2(penalty) if penalty else None, seed=seed)

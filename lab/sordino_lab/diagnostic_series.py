@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 
 
-def steps_of(one: Trained, name: str) -> NDArray[np.float64]:
+def steps_of(one: TrainedCurve, name: str) -> NDArray[np.float64]:
     """All steps of a diagnostic for every seed: (seeds, steps) or (seeds, steps, k); what was not measured is nan.
 
     Seeds that ended early are cut to the shortest.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sordino.app.report.panels import Panel, panel
 
 if TYPE_CHECKING:
-    from sordino_lab.curve_plan import Plan
+    from sordino_lab.curve_plan import CurvePlan
     from sordino_lab.workbench import Workbench
 
 SOURCES: Mapping[str, str] = {
@@ -143,7 +143,7 @@ class Experiment:
     seconds: float
     """CPU seconds at --quick, roughly: what is longest is begun first."""
     run: Callable[[Workbench], Outcome]
-    plans: Callable[[Workbench], Sequence[Plan]] | None = None
+    plans: Callable[[Workbench], Sequence[CurvePlan]] | None = None
     """Trainings that it needs, so that they can be done beforehand and side by side."""
 
     def __post_init__(self) -> None:

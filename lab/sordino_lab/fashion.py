@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.workbench import Workbench
 
 RECORDS = 60_000
@@ -17,11 +17,11 @@ RECORDS = 60_000
 
 def fashion(
     bench: Workbench, values: Sequence[float], label: str, setting: Callable[[float], dict[str, Any]]
-) -> list[Plan]:
+) -> list[CurvePlan]:
     """One plan for each value; `setting` says what of a plan it decides."""
     n, few = bench.pick(RECORDS, 8_000, RECORDS, RECORDS), values if bench.tells else values[:1]
     return [
-        Plan(
+        CurvePlan(
             label=f"{label} = {value:g}",
             method="dpsgd",
             recipe="fashion-logistic",

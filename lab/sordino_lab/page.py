@@ -18,7 +18,7 @@ from sordino_lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, Compared, ou
 from sordino_lab.not_private import entries
 from sordino_lab.refresh_results import trains_stand_in
 from sordino_lab.scoreboard import Score, score, summary
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 from sordino_lab.slips import SLIPS
 
 _CLASSES = {HOLDS: "holds", FAILS: "fails", UNTESTED: "untested"}
@@ -102,7 +102,7 @@ def _entry(result: dict[str, Any]) -> dict[str, Any]:
 def _reduced_to(result: dict[str, Any]) -> str:
     """Returns what stands behind the title of a result that is smaller than the source's; empty for one that is not."""
     one = experiments()[result["id"]]
-    if not store.note(Size(result["size"]), one):
+    if not store.note(ExperimentSize(result["size"]), one):
         return ""
     stand_in = trains_stand_in(one, result)
     return "reduced, another network than the source's" if stand_in else "reduced"

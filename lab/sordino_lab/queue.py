@@ -28,7 +28,7 @@ from sordino_lab import store, training_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Experiment
 from sordino_lab.runner import make
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 from sordino_lab.trained import train, unfinished_folder
 from sordino_lab.training_cost import expected_seconds
 from sordino_lab.training_store import digest
@@ -99,7 +99,7 @@ class Queue:
         """Works until nothing is left; returns how many jobs failed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         failed: set[str] = set()
-        bench = Workbench(Size.FULL, self.folder)
+        bench = Workbench(ExperimentSize.FULL, self.folder)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             with Workers(processes, niceness=19) as workers:
@@ -185,7 +185,7 @@ class Queue:
             return training_store.find(job.settings, self.trainings) is not None
         for folder in (self.out, store.SHIPPED):
             path = folder / f"{job.name}.json"
-            if path.is_file() and json.loads(path.read_text("utf-8"))["size"] == Size.FULL.value:
+            if path.is_file() and json.loads(path.read_text("utf-8"))["size"] == ExperimentSize.FULL.value:
                 return True
         return False
 
@@ -199,7 +199,7 @@ class Queue:
 
 def all_jobs() -> list[QueuedJob]:
     """Returns every training of every id at the source's own size, once, and every figure that needs none."""
-    bench = Workbench(Size.FULL, Path())
+    bench = Workbench(ExperimentSize.FULL, Path())
     found: dict[str, QueuedJob] = {}
     for one in experiments().values():
         if one.plans is None:
@@ -208,7 +208,7 @@ def all_jobs() -> list[QueuedJob]:
         published = _published_by_label(one)
         for plan in one.plans(bench):
             for seed in bench.seeds_of(plan):
-                settings = plan.settings(Size.FULL, seed)
+                settings = plan.settings(ExperimentSize.FULL, seed)
                 name = digest(settings)
                 worth = _worth(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0))
                 worth *= 1.0 if seed == 0 else _FURTHER_SEED

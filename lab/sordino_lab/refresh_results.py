@@ -20,7 +20,7 @@ from sordino_lab import index, store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Experiment
 from sordino_lab.runner import make
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 from sordino_lab.training_store import TRAININGS
 from sordino_lab.workbench import NotTrained, Workbench
 
@@ -44,16 +44,16 @@ def refresh(folder: Path) -> list[str]:
 
 def trains_stand_in(one: Experiment, result: dict[str, Any]) -> bool:
     """Whether a result trained a small network in place of the one that the id trains at the source's size."""
-    if one.plans is None or result["size"] == Size.FULL.value:
+    if one.plans is None or result["size"] == ExperimentSize.FULL.value:
         return False
-    bench = Workbench(Size.FULL, Path())
+    bench = Workbench(ExperimentSize.FULL, Path())
     at_full_size = any(_STAND_IN in command for command in bench.commands(one.plans(bench)))
     return not at_full_size and any(_STAND_IN in command for command in result["commands"])
 
 
 def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
     """Returns a result with the facts and commands of today, and without verdicts where it is not what the source ran."""
-    size = Size(kept["size"])
+    size = ExperimentSize(kept["size"])
     result = {**kept, **json.loads(json.dumps(one.facts()))}
     if one.plans is not None:
         bench = Workbench(size, Path())
@@ -62,7 +62,7 @@ def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
         result["commands"] = [*own, *(said for said in kept["commands"] if said.split()[2] not in recipes)]
     if not store.is_source_size(size, one):
         result["findings"] = [{**finding, "holds": None} for finding in kept["findings"]]
-    if size is not Size.FULL:
+    if size is not ExperimentSize.FULL:
         result["note"] = store.note(size, one)
     return result
 
@@ -71,10 +71,15 @@ def _draw_from_trainings(one: Experiment, kept: dict[str, Any] | None) -> dict[s
     """Returns the result at the source's size from the trainings that are there; None if it is not to replace `kept`."""
     if one.plans is None:
         return None
-    bench = Workbench(Size.FULL, TRAININGS, trains=False)
+    bench = Workbench(ExperimentSize.FULL, TRAININGS, trains=False)
     plans = one.plans(bench)
     there = len(plans) - len(bench.missing(plans))
-    replaces = kept is None or kept["size"] == Size.FULL.value or trains_stand_in(one, kept) or 2 * there >= len(plans)
+    replaces = (
+        kept is None
+        or kept["size"] == ExperimentSize.FULL.value
+        or trains_stand_in(one, kept)
+        or 2 * there >= len(plans)
+    )
     if not there or not replaces:
         return None
     with tempfile.TemporaryDirectory() as folder:

@@ -18,8 +18,8 @@ from sordino.version import __version__
 from sordino_lab import store
 from sordino_lab.catalogue import experiment
 from sordino_lab.experiment import Experiment
-from sordino_lab.size import Size
-from sordino_lab.trained import Trained, is_known, train
+from sordino_lab.size import ExperimentSize
+from sordino_lab.trained import TrainedCurve, is_known, train
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import NotTrained, Workbench
 from sordino_lab.workers import run_all
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class ExperimentJob:
     """One piece of work, with what it will roughly cost."""
 
     name: str
@@ -37,7 +37,7 @@ class Job:
 
 
 def run(
-    chosen: Sequence[Experiment], size: Size, out: Path, *, processes: int, anew: bool, say: Say
+    chosen: Sequence[Experiment], size: ExperimentSize, out: Path, *, processes: int, anew: bool, say: Say
 ) -> list[dict[str, Any]]:
     """Run what is not there yet, and return every result, in the order given."""
     bench = Workbench(size, store.cache_folder())
@@ -45,14 +45,14 @@ def run(
     trainings = _trainings(waiting, bench)
     if trainings:
         say(f"{len(trainings)} trainings for {len(waiting)} figures")
-    work = [*trainings, *(Job(one.id, one.seconds * (0.2 if one.plans else 1.0)) for one in waiting)]
+    work = [*trainings, *(ExperimentJob(one.id, one.seconds * (0.2 if one.plans else 1.0)) for one in waiting)]
     clock = Clock(work, say)
     _spread(trainings, bench, out, processes, clock)
     _spread([job for job in work if job.settings is None], bench, out, processes, clock)
     return [json.loads((out / f"{one.id}.json").read_text("utf-8")) for one in chosen]
 
 
-def done(one: Experiment, size: Size, out: Path) -> bool:
+def done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
     """Whether a result of this size and version is there, figures and all."""
     path = out / f"{one.id}.json"
     if not path.is_file() or not path.with_suffix(".png").is_file():
@@ -68,13 +68,13 @@ def make(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
     found = one.run(bench)
     spent = time.process_time() - begun + sum(run.seconds for each in trained for run in each.runs)
     result = store.table(one, found, bench.size, spent)
-    if bench.size is Size.FULL and one.plans is not None:
+    if bench.size is ExperimentSize.FULL and one.plans is not None:
         result["note"] = _note(trained, bench.missing(one.plans(bench)))
     store.write(out, result)
     return result
 
 
-def _note(trained: Sequence[Trained], missing: Sequence[str]) -> str:
+def _note(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> str:
     """Returns what is written on a figure at the source's size: how many seeds, and which curves are not there yet."""
     counts = sorted({len(each.runs) for each in trained})
     seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
@@ -86,7 +86,7 @@ def draw(one: Experiment, out: Path) -> str:
     """Draws a figure at the source's size from trainings that are there, and returns in words what came of it."""
     if one.plans is None:
         return "needs no training; `sordino lab run --full` makes it"
-    bench = Workbench(Size.FULL, store.cache_folder(), trains=False)
+    bench = Workbench(ExperimentSize.FULL, store.cache_folder(), trains=False)
     missing = bench.missing(one.plans(bench))
     if missing and len(missing) == len(one.plans(bench)):
         return "not trained yet"
@@ -100,12 +100,12 @@ def draw(one: Experiment, out: Path) -> str:
 class Clock:
     """How much is done and how long the rest may take."""
 
-    def __init__(self, work: Sequence[Job], say: Say) -> None:
+    def __init__(self, work: Sequence[ExperimentJob], say: Say) -> None:
         self.total = sum(job.cost for job in work)
         self.done, self.count, self.most = 0.0, 0, len(work)
         self.begun, self.say = time.monotonic(), say
 
-    def tick(self, job: Job) -> None:
+    def tick(self, job: ExperimentJob) -> None:
         """One job more is done."""
         self.done, self.count = self.done + job.cost, self.count + 1
         spent = time.monotonic() - self.begun
@@ -113,9 +113,9 @@ class Clock:
         self.say(f"[{self.count}/{self.most}] {job.name}; {_minutes(left)} left")
 
 
-def _trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Job]:
+def _trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[ExperimentJob]:
     """Every run that is not kept yet, once, the longest first."""
-    found: dict[str, Job] = {}
+    found: dict[str, ExperimentJob] = {}
     for one in waiting:
         plans = [] if one.plans is None else list(one.plans(bench))
         several = sum(len(bench.seeds_of(plan)) for plan in plans)
@@ -124,11 +124,13 @@ def _trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Job]:
                 settings = plan.settings(bench.size, seed)
                 name = digest(settings)
                 if name not in found and not is_known(settings, bench.cache):
-                    found[name] = Job(f"{one.id}: {plan.label}, seed {seed}", 0.8 * one.seconds / several, settings)
+                    found[name] = ExperimentJob(
+                        f"{one.id}: {plan.label}, seed {seed}", 0.8 * one.seconds / several, settings
+                    )
     return sorted(found.values(), key=lambda job: -job.cost)
 
 
-def _spread(jobs: Sequence[Job], bench: Workbench, out: Path, processes: int, clock: Clock) -> None:
+def _spread(jobs: Sequence[ExperimentJob], bench: Workbench, out: Path, processes: int, clock: Clock) -> None:
     """Carries out jobs, the longest first, here or in worker processes that end with this one."""
     ordered = sorted(jobs, key=lambda job: -job.cost)
     if processes <= 1 or len(ordered) <= 1:
@@ -140,7 +142,7 @@ def _spread(jobs: Sequence[Job], bench: Workbench, out: Path, processes: int, cl
         clock.tick(ordered[number])
 
 
-def _work(job: Job, bench: Workbench, out: Path) -> None:
+def _work(job: ExperimentJob, bench: Workbench, out: Path) -> None:
     if job.settings is None:
         make(experiment(job.name), bench, out)
     else:

@@ -20,7 +20,7 @@ from typing import Any
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Compared, outcome
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 
 PUBLISHED = Path(__file__).parent / "published.json"
 MET, MISSED, NOT_RUN = "met", "missed", "not run at the source's size"
@@ -76,7 +76,7 @@ def score(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
     for number in published_numbers():
         result = results.get(number.id)
         ours = None
-        if result is not None and store.is_source_size(Size(result["size"]), experiments()[number.id]):
+        if result is not None and store.is_source_size(ExperimentSize(result["size"]), experiments()[number.id]):
             ours = next((one for one in outcome(result).compared if _is_same(one, number)), None)
         if ours is None or (ours.ours is None):
             found.append(Score(number, NOT_RUN if ours is None else MISSED, ours))

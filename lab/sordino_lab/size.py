@@ -8,7 +8,7 @@ from typing import TypeVar
 _Value = TypeVar("_Value")
 
 
-class Size(Enum):
+class ExperimentSize(Enum):
     """Sizes, the smallest first."""
 
     TINY = "tiny"
@@ -26,4 +26,9 @@ class Size(Enum):
         >>> Size.QUICK.pick(1, 2, 3, 4)
         2
         """
-        return {Size.TINY: tiny, Size.QUICK: quick, Size.MIDDLE: middle, Size.FULL: full}[self]
+        return {
+            ExperimentSize.TINY: tiny,
+            ExperimentSize.QUICK: quick,
+            ExperimentSize.MIDDLE: middle,
+            ExperimentSize.FULL: full,
+        }[self]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.workbench import Workbench
 
 OUTSIDE, INSIDE, IGNORED = "decay outside the clip", "L2 inside the clip", "penalty that the hooks ignore"
@@ -39,9 +39,9 @@ def mnist(
     variant: int = 0,
     evaluations: int = 1,
     **given: Any,
-) -> Plan:
+) -> CurvePlan:
     """One run of the Opacus MNIST example."""
-    return Plan(
+    return CurvePlan(
         label=label or way,
         method=_METHODS[way],
         recipe="wd-mnist",
@@ -64,9 +64,9 @@ def cifar(
     variant: int = 0,
     evaluations: int = 3,
     **given: Any,
-) -> Plan:
+) -> CurvePlan:
     """One run of the Opacus CIFAR-10 example."""
-    return Plan(
+    return CurvePlan(
         label=label or way,
         method=_METHODS[way],
         recipe="wd-cifar",

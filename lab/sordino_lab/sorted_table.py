@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.app.report.panels import Panel
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Finding, Outcome
 from sordino_lab.thesis import RATES, cifar, label, mnist, pairs
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import Pairs, against, higher, learning, no_guarantee, not_run
 from sordino_lab.workbench import Workbench
 
 
 @dataclass(frozen=True)
-class Table:
+class SortedTable:
     """Ways to train over learning rates, each with its bounds and the published (loss, accuracy)."""
 
     data: str
@@ -34,12 +34,12 @@ class Table:
     """Learning rates of the middle size, where it leaves some out."""
     title: str = ""
 
-    def plans(self, bench: Workbench) -> list[Plan]:
+    def plans(self, bench: Workbench) -> list[CurvePlan]:
         """All curves; at the size of the tests one rate only."""
         rates = bench.pick(self.rates[1:2], self.rates, self.between or self.rates, self.rates)
         return [self._plan(bench, way, rate) for rate in rates for way in self.ways]
 
-    def _plan(self, bench: Workbench, way: str, rate: float) -> Plan:
+    def _plan(self, bench: Workbench, way: str, rate: float) -> CurvePlan:
         bound = self.bound if isinstance(self.bound, int | float) else self.bound[rate]
         bound = (self.bounds or {}).get(way, bound)
         given = dict(self.given or {})
@@ -47,11 +47,11 @@ class Table:
             return mnist(bench, way, rate, bound, **given)
         return cifar(bench, way, rate, bound, epochs=self.epochs, **given)
 
-    def trained(self, bench: Workbench) -> dict[str, Trained]:
+    def trained(self, bench: Workbench) -> dict[str, TrainedCurve]:
         """Returns what is trained, by label; a workbench that does not train may lack some."""
         return {one.plan.label: one for one in bench.available(self.plans(bench))}
 
-    def _panels(self, trained: Sequence[Trained], published: Pairs) -> list[Panel]:
+    def _panels(self, trained: Sequence[TrainedCurve], published: Pairs) -> list[Panel]:
         """Returns a panel for each learning rate, so that a panel has few curves: accuracies first, then losses."""
         pairs_of_panels = []
         for rate in self.rates:

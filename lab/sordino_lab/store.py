@@ -12,11 +12,11 @@ from typing import Any
 from sordino.app.report import panel_figures
 from sordino.app.report.panels import panel
 from sordino.app.runs import atomic_files
-from sordino.app.runs.environment import processor
+from sordino.environment import processor
 from sordino.version import __version__
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Experiment, Outcome
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 
 SHIPPED = Path(__file__).parent / "results"
 OUT = Path("lab")
@@ -28,20 +28,20 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache" / "sordino") / "lab"
 
 
-def note(size: Size, one: Experiment) -> str:
+def note(size: ExperimentSize, one: Experiment) -> str:
     """What is written on every figure of a reduced run."""
-    left_out = one.middle or one.reduced if size is Size.MIDDLE else one.reduced
-    if size is Size.FULL or left_out.startswith("nothing"):
+    left_out = one.middle or one.reduced if size is ExperimentSize.MIDDLE else one.reduced
+    if size is ExperimentSize.FULL or left_out.startswith("nothing"):
         return ""
     return f"reduced ({size.value}): {left_out}"
 
 
-def is_source_size(size: Size, one: Experiment) -> bool:
+def is_source_size(size: ExperimentSize, one: Experiment) -> bool:
     """Whether a run of this size is what the source ran: nothing reduced, and the source's own network and data."""
-    return size is not Size.TINY and not note(size, one) and not one.differs
+    return size is not ExperimentSize.TINY and not note(size, one) and not one.differs
 
 
-def withhold_verdicts(one: Experiment, found: Outcome, size: Size) -> Outcome:
+def withhold_verdicts(one: Experiment, found: Outcome, size: ExperimentSize) -> Outcome:
     """Returns the outcome without verdicts where the run is not what the source ran.
 
     Below the source's size, or on another network, what comes out neither confirms nor refutes a sentence of the source.
@@ -51,7 +51,7 @@ def withhold_verdicts(one: Experiment, found: Outcome, size: Size) -> Outcome:
     return replace(found, findings=[replace(finding, holds=None) for finding in found.findings])
 
 
-def table(one: Experiment, found: Outcome, size: Size, seconds: float) -> dict[str, Any]:
+def table(one: Experiment, found: Outcome, size: ExperimentSize, seconds: float) -> dict[str, Any]:
     """Returns the JSON of an experiment; verdicts are withheld where it is not what the source ran."""
     found = withhold_verdicts(one, found, size)
     head = {

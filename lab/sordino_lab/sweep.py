@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sordino.app.report.panels import Panel
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Finding, Outcome
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import against, no_guarantee, not_run, swept
 from sordino_lab.workbench import NotTrained, Workbench
 
-Grid = dict[str, dict[float, Trained]]
+Grid = dict[str, dict[float, TrainedCurve]]
 """Trained plans by method and by value."""
 Judge = Callable[[Workbench, Grid], Sequence[Finding]]
 
@@ -25,12 +25,12 @@ class Sweep:
     """Of the axis, with its unit."""
     values: Callable[[Workbench, str], Sequence[float]]
     """For a method."""
-    plan: Callable[[Workbench, str, float], Plan]
+    plan: Callable[[Workbench, str, float], CurvePlan]
     methods: tuple[str, ...]
     title: str
     log: bool = True
 
-    def plans(self, bench: Workbench) -> list[Plan]:
+    def plans(self, bench: Workbench) -> list[CurvePlan]:
         """All of them; at the size of the tests the first value only."""
         some = slice(None) if bench.tells else slice(1)
         return [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.workbench import Workbench
 
 RATES = (0.01, 0.1, 1.0)
@@ -45,10 +45,10 @@ def label(way: str, rate: float) -> str:
     return f"{way}, lr {rate:g}"
 
 
-def mnist(bench: Workbench, way: str, rate: float, bound: float, **given: Any) -> Plan:
+def mnist(bench: Workbench, way: str, rate: float, bound: float, **given: Any) -> CurvePlan:
     """One curve on MNIST."""
     method, words = WAYS[way]
-    return Plan(
+    return CurvePlan(
         label=label(way, rate),
         method=method,
         recipe="thesis-mnist",
@@ -62,11 +62,11 @@ def mnist(bench: Workbench, way: str, rate: float, bound: float, **given: Any) -
     )
 
 
-def cifar(bench: Workbench, way: str, rate: float, bound: float, *, epochs: int = 30, **given: Any) -> Plan:
+def cifar(bench: Workbench, way: str, rate: float, bound: float, *, epochs: int = 30, **given: Any) -> CurvePlan:
     """One curve on CIFAR-10."""
     method, words = WAYS[way]
     small = {"model": "mlp", "widths": (64,)} if bench.size.value == "quick" else {}
-    return Plan(
+    return CurvePlan(
         label=label(way, rate),
         method=method,
         recipe="thesis-cifar",

@@ -21,17 +21,17 @@ from typing import Any
 from sordino.app.report.panels import Series
 from sordino.app.runs.settings import Settings
 from sordino_lab import training_store
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.training_store import Kept, digest
 
 NAN = math.nan
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedCurve:
     """All seeds of a plan."""
 
-    plan: Plan
+    plan: CurvePlan
     runs: tuple[Kept, ...]
 
     @property
@@ -107,7 +107,7 @@ def _train_or_resume(settings: Settings, folder: Path) -> Kept:
     from sordino.app.runs.directory import Run
     from sordino.app.runs.fit import Failed, carry_out, resume
     from sordino.app.runs.progress_view import Silent
-    from sordino.app.runs.training_loop import NotFinite
+    from sordino.app.runs.training_loop import TrainingNotFinite
 
     run_folder, spent, begun = folder / "run", _SpentSeconds(folder / "seconds"), time.process_time()
     diverged = ""
@@ -119,7 +119,7 @@ def _train_or_resume(settings: Settings, folder: Path) -> Kept:
             history = carry_out(settings, run_folder, Silent())
     except Failed as error:
         # A training that diverged is a result. One that failed otherwise, for want of disk or memory, is none.
-        if not isinstance(error.__cause__, NotFinite):
+        if not isinstance(error.__cause__, TrainingNotFinite):
             raise
         diverged = str(error).split(";")[0]
     else:
@@ -139,8 +139,8 @@ def _can_resume(run_folder: Path) -> bool:
     it. Such a training starts anew; its records are public, so nothing is charged for it.
     """
     from sordino.app.runs.directory import CONFIG, FAILED, PRIVACY
-    from sordino.app.runs.environment import difference, here
     from sordino.app.runs.write_ahead import Ahead
+    from sordino.environment import difference, here
 
     try:
         if not (run_folder / CONFIG).is_file():

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sordino.app.report.panels import Panel, Series
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Finding
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.workbench import Workbench
 
 Pairs = Mapping[str, tuple[float | None, float | None]]
@@ -22,7 +22,7 @@ _BLOWN_UP = 50.0
 """A loss; guessing among ten classes has 2.3."""
 
 
-def learning(trained: Sequence[Trained], title: str, published: Pairs | None = None) -> list[Panel]:
+def learning(trained: Sequence[TrainedCurve], title: str, published: Pairs | None = None) -> list[Panel]:
     """Returns accuracy and loss against epochs; published final values are drawn as stars in the colour of their method."""
     accuracy = [*_told_apart(trained, "test_accuracy"), *_stars(trained, published or {}, 1)]
     loss = [*_told_apart(trained, "test_loss"), *_stars(trained, published or {}, 0)]
@@ -32,14 +32,14 @@ def learning(trained: Sequence[Trained], title: str, published: Pairs | None = N
     ]
 
 
-def _told_apart(trained: Sequence[Trained], field: str) -> list[Series]:
+def _told_apart(trained: Sequence[TrainedCurve], field: str) -> list[Series]:
     """Returns one series for each training, with marks and dashes of its own where two would look the same."""
     looks = [(one.plan.method, one.plan.variant) for one in trained]
     alike = len(set(looks)) < len(looks)
     return [replace(one.series(field), variant=k if alike else one.plan.variant) for k, one in enumerate(trained)]
 
 
-def _stars(trained: Sequence[Trained], published: Pairs, which: int) -> list[Series]:
+def _stars(trained: Sequence[TrainedCurve], published: Pairs, which: int) -> list[Series]:
     """Returns the published final values, loss (0) or accuracy (1), at the last epoch of their curves."""
     stars: list[Series] = []
     for one in trained:
@@ -62,7 +62,7 @@ def _losses(title: str, lines: Sequence[Series]) -> Panel:
     return Panel(f"{title} (what blows up is above)", "epochs", "test loss", lines, ylog=True, ylim=limits)
 
 
-def against(trained: Sequence[Trained], published: Pairs, where: str) -> list[Compared]:
+def against(trained: Sequence[TrainedCurve], published: Pairs, where: str) -> list[Compared]:
     """Final loss and accuracy beside the published ones."""
     rows = []
     for one in trained:
@@ -74,7 +74,9 @@ def against(trained: Sequence[Trained], published: Pairs, where: str) -> list[Co
     return rows
 
 
-def swept(trained: Mapping[float, Trained], label: str, *, field: str = "test_accuracy", variant: int = 0) -> Series:
+def swept(
+    trained: Mapping[float, TrainedCurve], label: str, *, field: str = "test_accuracy", variant: int = 0
+) -> Series:
     """The last evaluation against a setting that was swept."""
     ends = {x: one.last(field) for x, one in trained.items()}
     first = next(iter(trained.values()))
@@ -91,7 +93,7 @@ def swept(trained: Mapping[float, Trained], label: str, *, field: str = "test_ac
     )
 
 
-def mean(one: Trained, field: str = "test_accuracy") -> float:
+def mean(one: TrainedCurve, field: str = "test_accuracy") -> float:
     """The mean over seeds of the last evaluation; of a run that diverged, −∞ for accuracy and ∞ for loss."""
     value = one.last(field)[0]
     if math.isfinite(value):
@@ -100,7 +102,7 @@ def mean(one: Trained, field: str = "test_accuracy") -> float:
 
 
 def higher(
-    bench: Workbench, one: Trained, other: Trained, says: str, line: str, *, less: float = 0.0, why: str = ""
+    bench: Workbench, one: TrainedCurve, other: TrainedCurve, says: str, line: str, *, less: float = 0.0, why: str = ""
 ) -> Finding:
     """Judges whether one method is above the other in accuracy.
 
@@ -117,13 +119,13 @@ def higher(
     return Finding(says, line, holds, f"{because}{'; ' + why if why else ''}")
 
 
-def not_run(bench: Workbench, plans: Sequence[Plan]) -> list[str]:
+def not_run(bench: Workbench, plans: Sequence[CurvePlan]) -> list[str]:
     """Returns a note that names the curves which a workbench that does not train lacks; nothing if it has all."""
     missing = bench.missing(plans)
     return [f"Not run at the source's size yet: {'; '.join(missing)}."] if missing else []
 
 
-def no_guarantee(trained: Sequence[Trained]) -> list[str]:
+def no_guarantee(trained: Sequence[TrainedCurve]) -> list[str]:
     """Why some curves are hollow, in full."""
     reasons = {run.reason: one.plan.label for one in trained for run in one.runs if run.reason}
     return [f"No guarantee for {label} and those like it: {reason}." for reason, label in reasons.items()]

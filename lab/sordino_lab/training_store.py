@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.app.runs import atomic_files
-from sordino.app.runs.environment import processor
 from sordino.app.runs.recipe import MEASURED, Recipe
 from sordino.app.runs.settings import Options, Settings
+from sordino.environment import processor
 from sordino.version import __version__
 
 TRAININGS = Path(__file__).parent / "trainings"

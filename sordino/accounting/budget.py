@@ -47,7 +47,7 @@ class BudgetExhausted(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class BudgetEntry:
     """One run that was allowed."""
 
     name: str
@@ -92,7 +92,7 @@ class Budget:
         with self._open(exclusive=False) as file:
             return _limit(_lines(file), self.path)
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[BudgetEntry, ...]:
         """The runs so far."""
         with self._open(exclusive=False) as file:
             return _entries(_lines(file), self.path)
@@ -132,7 +132,7 @@ class Budget:
             os.fsync(file.fileno())
         return total
 
-    def _epsilon(self, entries: tuple[Entry, ...], more: tuple[Event, ...], delta: float) -> float:
+    def _epsilon(self, entries: tuple[BudgetEntry, ...], more: tuple[Event, ...], delta: float) -> float:
         events = [entry.event for entry in entries] + list(more)
         return self.accountant.epsilon(compose(events), delta) if events else 0.0
 
@@ -173,11 +173,11 @@ def _limit(lines: list[str], path: str | Path) -> tuple[float, float]:
     return validate.positive("epsilon", head["epsilon"]), validate.fraction("delta", head["delta"])
 
 
-def _entries(lines: list[str], path: str | Path) -> tuple[Entry, ...]:
+def _entries(lines: list[str], path: str | Path) -> tuple[BudgetEntry, ...]:
     result = []
     for number, line in enumerate(lines[1:], start=2):
         value = _parsed(line, number, path)
         if "event" not in value:
             raise ValueError(f"{path}:{number}: no event")
-        result.append(Entry(str(value.get("name", "")), from_json(value["event"]), str(value.get("time", ""))))
+        result.append(BudgetEntry(str(value.get("name", "")), from_json(value["event"]), str(value.get("time", ""))))
     return tuple(result)

@@ -2,6 +2,8 @@
 
 from sordino.auditing.selftest import selftest
 from sordino.auditing.selftest_subject import Pieces
-from sordino.auditing.verdict import Finding, Verdict
+from sordino.auditing.verdict import SelftestFinding, Verdict
 
-__all__ = ["Finding", "Pieces", "Verdict", "selftest"]
+Finding = SelftestFinding  # the name of 0.2
+
+__all__ = ["Pieces", "SelftestFinding", "Verdict", "selftest"]

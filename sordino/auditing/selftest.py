@@ -22,7 +22,7 @@ from sordino.auditing.selftest_checks.release_checks import door
 from sordino.auditing.selftest_checks.sampler_checks import draws
 from sordino.auditing.selftest_checks.sum_checks import sums
 from sordino.auditing.selftest_subject import Pieces
-from sordino.auditing.verdict import Finding, Verdict
+from sordino.auditing.verdict import SelftestFinding, Verdict
 from sordino.lots.loading import MapStyle, length
 from sordino.private import Private
 from sordino.rng.global_generators import left_as_they_were
@@ -63,7 +63,7 @@ def selftest(
     pieces = Pieces.of(private, sampler) if isinstance(private, Private) else private
     with left_as_they_were():
         some = company(dataset)
-        found: list[Finding] = [
+        found: list[SelftestFinding] = [
             *door(),
             *sums(pieces, some),
             *noise(pieces, some),

@@ -81,7 +81,7 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenParts:
     """A sampler whose lots are given; nothing is amplified."""
 
     lots: tuple[tuple[int, ...], ...]
@@ -163,7 +163,7 @@ class Trial:
         """
         private = self.private
         names = {id(p): name for name, p in private._model.named_parameters()}
-        given = Given(tuple(tuple(lot) for lot in lots))
+        given = GivenParts(tuple(tuple(lot) for lot in lots))
 
         def tap(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
             copied = {name: tensor.detach().clone() for name, tensor in value.items()} if keep else {}

@@ -9,7 +9,7 @@ from sordino.auditing import e_values
 
 
 @dataclass(frozen=True)
-class Finding:
+class SelftestFinding:
     """One thing that was tried: exact (`holds`), or statistical (`log_e`), or not at all (neither), and what was seen.
 
     Args:
@@ -52,7 +52,7 @@ class Verdict:
 
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[SelftestFinding, ...]
     error: float
     seconds: float
 
@@ -62,7 +62,7 @@ class Verdict:
         return e_values.mean(f.log_e for f in self.findings if f.log_e is not None)
 
     @property
-    def failures(self) -> tuple[Finding, ...]:
+    def failures(self) -> tuple[SelftestFinding, ...]:
         """Exact facts that do not hold; and, if the evidence exceeds the budget, whoever exceeds it alone."""
         exact = tuple(f for f in self.findings if f.holds is not None and not f.holds)
         if self.log_e < -math.log(self.error):

@@ -33,7 +33,7 @@ from sordino.release.exact_sums_by_rows import ByRowsAccumulator
 from sordino.release.rounding import USUAL_ROWS
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Estimate, Exact, Sensitivity, Unproven
-from sordino.release.vectors import Accumulator, Grads, Pair, Summed
+from sordino.release.vectors import Accumulator, Grads, Summed, TwoPartSum
 from sordino.rng.streams import Rng
 
 State: TypeAlias = Any
@@ -107,7 +107,7 @@ EXACT = Exact()
 class Weighed:
     """What a rule made of a lot; total and tally are private."""
 
-    total: Grads | Pair | Summed | OnGrid
+    total: Grads | TwoPartSum | Summed | OnGrid
     tally: Tensor | None
     rows: int  # at most so many records were added up at once
     dtype: torch.dtype  # in this type

@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 
 from sordino.distributed.agreement_digest import wrapped
-from sordino.distributed.claim_facts import Facts, differences
+from sordino.distributed.claim_facts import ClaimFacts, differences
 from sordino.distributed.process_group import Ranks, ranks_of
 from sordino.distributed.shared_lot import Disagreement, StoppedElsewhere
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _MOST_NAMED = 12
 
 
-def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, Facts]]) -> T:
+def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, ClaimFacts]]) -> T:
     """Returns what `collect` made, once all ranks are found to have the same facts.
 
     Args:
@@ -45,7 +45,7 @@ def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, Facts]]) -> T
     return made
 
 
-def agree_within_group(add: Callable[[Facts, bytes], None]) -> None:
+def agree_within_group(add: Callable[[ClaimFacts, bytes], None]) -> None:
     """Compares facts among the ranks of torch's own group, if there is one, all of which must call this.
 
     Two ranks that add one noise to two different sums, and both hand out the result, have told the difference of the sums.
@@ -62,15 +62,15 @@ def agree_within_group(add: Callable[[Facts, bytes], None]) -> None:
         return
     key = bytes(ranks.of_first(secrets.token_bytes(32)))
 
-    def collect() -> tuple[None, Facts]:
-        facts = Facts(b"", ranks.rank)
+    def collect() -> tuple[None, ClaimFacts]:
+        facts = ClaimFacts(b"", ranks.rank)
         add(facts, key)
         return None, facts
 
     collect_and_agree(ranks, collect)
 
 
-def meet_over(ranks: Ranks, facts: Facts | None) -> None:
+def meet_over(ranks: Ranks, facts: ClaimFacts | None) -> None:
     """Meets all ranks once and raises on each of them unless all have the same facts; None: this rank has failed."""
     known = 0 if facts is None else int.from_bytes(facts.digest()[:8], "little", signed=True)
     words = torch.tensor([facts is None, 0, known, 0], dtype=torch.int64, device=ranks.device)
@@ -88,7 +88,7 @@ def is_unanimous(ranks: Ranks, known: int, digests: int) -> bool:
     return digests == wrapped(known * ranks.size)
 
 
-def raise_differences(ranks: Ranks, facts: Facts) -> None:
+def raise_differences(ranks: Ranks, facts: ClaimFacts) -> None:
     """Exchanges the facts and raises an error that names those which are not the same on all ranks."""
     lines = differences(ranks.gathered(facts.found))
     named = "\n".join(f"  {line}" for line in lines[:_MOST_NAMED])

@@ -52,7 +52,7 @@ class Fact:
 
 
 @dataclass
-class Facts:
+class ClaimFacts:
     """Named facts about a run, in the order in which they were added.
 
     Args:
@@ -128,7 +128,7 @@ class Facts:
             for path, value in parts:
                 self.add(path, value)
             return
-        inner = Facts(self.key, self.rank, _inside=self._inside, _described=set(self._described))
+        inner = ClaimFacts(self.key, self.rank, _inside=self._inside, _described=set(self._described))
         for path, value in parts:
             inner.add(path, value)
         self._leaf(name, f"{len(parts)} elements", inner.digest())

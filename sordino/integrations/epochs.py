@@ -11,7 +11,7 @@ from sordino.lots.lot import Lot
 from sordino.lots.lot_iterator import Draws
 
 
-class Epochs:
+class EpochLoader:
     """`per_epoch` lots each time it is gone through, from one call of `draws`."""
 
     def __init__(self, draws: Draws, per_epoch: int, dataset: Any) -> None:

@@ -62,13 +62,13 @@ class _Form:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowDigests:
     """A table in several precisions: enough to know its rows again, too little to read them."""
 
     forms: tuple[_Form, ...]
 
     @classmethod
-    def of(cls, table: Any) -> Rows | None:
+    def of(cls, table: Any) -> RowDigests | None:
         """Returns the rows of a table of numbers, or of digests; None where it is none."""
         exact = digests(table)
         if exact is None:

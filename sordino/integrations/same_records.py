@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from sordino.integrations.equal_rows import Rows, table_of
+from sordino.integrations.equal_rows import RowDigests, table_of
 
 EVALUATED = "records that were trained on were evaluated, and what comes of it has no noise; evaluate held-out ones"
 SCORED = "the training set was scored, and what comes of it has no noise; score held-out records"
@@ -31,7 +31,7 @@ class _Known:
     """Stands for records with the same content, wherever they lie: a ledger notes it in place of a table."""
 
 
-_known: deque[tuple[Rows, _Known]] = deque(maxlen=32)
+_known: deque[tuple[RowDigests, _Known]] = deque(maxlen=32)
 """Tables that were fitted on in this process, as digests."""
 
 
@@ -40,7 +40,7 @@ def stand_in_for(table: Any) -> Any:
 
     Another ledger that used the object is then named in the claim, as for a dataset that is used twice.
     """
-    rows = Rows.of(table)
+    rows = RowDigests.of(table)
     if rows is None or not any(len(form.once) for form in rows.forms):
         return table if table is not None else _Known()
     for known, stands_in in _known:
@@ -68,7 +68,7 @@ class TrainedOn:
     def __init__(self, dataset: Any) -> None:
         self._made = _rows(dataset)
         self._dataset, self._looked = dataset, False  # held, so that what it is made of stays where it is
-        self._table: Rows | None = None
+        self._table: RowDigests | None = None
         self._others: deque[Any] = deque(maxlen=_OTHERS)
 
     def shares(self, dataset: Any) -> bool:
@@ -89,7 +89,7 @@ class TrainedOn:
 
     def _alike(self, dataset: Any) -> bool:
         if not self._looked:
-            self._table, self._looked = Rows.of(table_of(self._dataset)), True
+            self._table, self._looked = RowDigests.of(table_of(self._dataset)), True
         return self._table is not None and self._table.hold(table_of(dataset))
 
 
@@ -131,13 +131,13 @@ class Trained:
     """A table that was trained on, to be known again: its memory, which may be another's by now, and its rows."""
 
     memory: tuple[int, int] | None
-    rows: Rows | None
+    rows: RowDigests | None
 
     @classmethod
     def on(cls, table: Any) -> Trained:
         """Of what `fit` was given; the table itself is not kept."""
         found = table_of(table) if not isinstance(table, list | tuple) else table
-        return cls(_memory(found), Rows.of(found))
+        return cls(_memory(found), RowDigests.of(found))
 
     def hold(self, table: Any) -> bool:
         """Was it trained on, or a part of it?"""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.integrations.callers import around_fit
-from sordino.integrations.epochs import Epochs, lots_in_an_epoch
+from sordino.integrations.epochs import EpochLoader, lots_in_an_epoch
 from sordino.integrations.equal_rows import table_of
 from sordino.integrations.fitted_tables import find_sign_of_fitting
 from sordino.integrations.missing_library import NotInstalled
@@ -84,7 +84,7 @@ class _Net:
         if void is not None:
             net.ledger_.void(void)
         net.releases_loss_ = isinstance(query, WithLoss)
-        return Epochs(net.private_.draws(dataset, sampler, steps), per_epoch, dataset)
+        return EpochLoader(net.private_.draws(dataset, sampler, steps), per_epoch, dataset)
 
     def _losses(self, module: nn.Module, x: Any, y: Any) -> Tensor:
         net: Any = self

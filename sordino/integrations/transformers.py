@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.integrations.epochs import Epochs, lots_in_an_epoch
+from sordino.integrations.epochs import EpochLoader, lots_in_an_epoch
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED, TrainedOn
@@ -128,7 +128,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """What can truly be said of the training so far."""
         return self._started().claim(self._privacy.delta)
 
-    def get_train_dataloader(self) -> Epochs:
+    def get_train_dataloader(self) -> EpochLoader:
         """Lots instead of batches; asked for once by each call of `train`."""
         dataset = self.train_dataset
         if dataset is None:
@@ -160,11 +160,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             collate=collate,
             workers=args.dataloader_num_workers,
         )
-        return Epochs(draws, per_epoch, dataset)
+        return EpochLoader(draws, per_epoch, dataset)
 
     def num_examples(self, dataloader: Any) -> int:
         """Of lots: as many as are expected to be drawn in an epoch, a public number."""
-        if isinstance(dataloader, Epochs):
+        if isinstance(dataloader, EpochLoader):
             return round(len(dataloader) * self._lot_size)
         found: int = super().num_examples(dataloader)
         return found

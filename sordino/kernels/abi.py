@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from sordino.kernels import processor
 from sordino.kernels.build import Library
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.library import KernelUnavailable, opened
 
 if TYPE_CHECKING:  # the noise, which needs no torch, is bound by this file too
     from torch import Tensor
@@ -64,7 +64,7 @@ def trusted(
     """
     try:
         library = typed(opened(made_of), functions)
-    except Unavailable:
+    except KernelUnavailable:
         return None
     level = int(library.sordino_level(BEST if halved or processor.one_piece() else _EIGHT_LANES))
     if level < least:
@@ -98,7 +98,7 @@ def address(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-class Geometry(Protocol):
+class KernelGeometry(Protocol):
     """The options of a convolution, one number per spatial dimension each."""
 
     @property
@@ -113,7 +113,7 @@ class Geometry(Protocol):
     def groups(self) -> int: ...  # noqa: D102
 
 
-class Window(NamedTuple):
+class KernelWindow(NamedTuple):
     """A `Geometry` of two dimensions, of numbers alone."""
 
     kernel: tuple[int, ...]
@@ -127,7 +127,7 @@ Shape: TypeAlias = ctypes.Array[ctypes.c_int64]
 """shape_t of image.h."""
 
 
-def shape_of(a: Tensor, y: Tensor, geometry: Geometry, weight: Sequence[int] = (0, 0, 0, 0)) -> Shape:
+def shape_of(a: Tensor, y: Tensor, geometry: KernelGeometry, weight: Sequence[int] = (0, 0, 0, 0)) -> Shape:
     """Input, output, options, and the steps of the weight where it is read."""
     options = (geometry.kernel, geometry.stride, geometry.padding, geometry.dilation)
     return _laid_out(a.shape[1:], a.stride(), y.shape[1:], y.stride(), tuple(weight), options, geometry.groups)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import cache
 
 from sordino.kernels import build
-from sordino.kernels.abi import Window, trusted
+from sordino.kernels.abi import KernelWindow, trusted
 from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients, agree, readable
 
 takes = readable
 """Whether the kernel can do this layer."""
-_UNEVEN = Window((3, 2), stride=(2, 1), padding=(1, 0))
+_UNEVEN = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))
 
 
 @cache

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, Window, address, near, shape_of, trusted
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelGeometry, KernelWindow, address, near, shape_of, trusted
 from sordino.kernels.kernel_tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
@@ -35,7 +35,7 @@ class Correlations:
     library: ctypes.CDLL
     level: int = BEST
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry) -> Tensor:
         """The output, channels last."""
         y = torch.empty(_output(x, weight, geometry), dtype=x.dtype, memory_format=torch.channels_last)
         bias = None if bias is None else bias.contiguous()
@@ -43,7 +43,7 @@ class Correlations:
         self._run("sordino_correlation", shape_of(x, y, geometry, weight.stride()), len(x), where)
         return y
 
-    def backward(self, size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    def backward(self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry) -> Tensor:
         """The gradient at an input of this size, channels last."""
         a = torch.empty(size, dtype=g.dtype, memory_format=torch.channels_last)
         where = (g.data_ptr(), weight.data_ptr(), a.data_ptr())
@@ -55,7 +55,7 @@ class Correlations:
         in_parts(getattr(self.library, name), of, where, samples, threads, short=_PACKED)
 
 
-def takes(x: Tensor, weight: Tensor, geometry: Geometry) -> bool:
+def takes(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> bool:
     """Whether the kernel can do this layer."""
     return (
         on_cpu(x, weight)
@@ -66,7 +66,7 @@ def takes(x: Tensor, weight: Tensor, geometry: Geometry) -> bool:
     )
 
 
-def _output(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[int, ...]:
+def _output(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> tuple[int, ...]:
     sizes = zip(x.shape[2:], geometry.kernel, geometry.stride, geometry.padding, strict=True)
     return (len(x), len(weight), *((n + 2 * p - k) // s + 1 for n, k, s, p in sizes))
 
@@ -82,7 +82,7 @@ def agrees(made: Correlations) -> bool:
     x = (torch.arange(2 * 9 * 7 * 6, dtype=torch.float32) * 0.7).sin().view(2, 9, 7, 6)
     weight = (torch.arange(17 * 9 * 3 * 2, dtype=torch.float32) * 1.3).cos().view(17, 9, 3, 2)
     bias = torch.arange(17, dtype=torch.float32)
-    geometry = Window((3, 2), stride=(2, 1), padding=(1, 0))
+    geometry = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))
     y = torch.conv2d(x, weight, bias, geometry.stride, geometry.padding)
     back = conv2d_input(x.shape, weight, y, geometry.stride, geometry.padding)
     return near((made.forward(x, weight, bias, geometry), y), (made.backward(x.shape, y, weight, geometry), back))

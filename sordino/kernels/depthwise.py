@@ -11,13 +11,13 @@ from functools import cache
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import Geometry, Window, trusted
+from sordino.kernels.abi import KernelGeometry, KernelWindow, trusted
 from sordino.kernels.sample_gradients import CHANNELS, FUNCTIONS, SampleGradients, agree, readable
 
-_UNEVEN = Window((3, 2), stride=(2, 1), padding=(1, 0), groups=CHANNELS)
+_UNEVEN = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0), groups=CHANNELS)
 
 
-def takes(a: Tensor, g: Tensor, geometry: Geometry) -> bool:
+def takes(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
     """Whether the kernel can do this layer."""
     return geometry.groups == a.shape[1] == g.shape[1] and readable(a, g, geometry)
 

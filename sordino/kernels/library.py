@@ -9,21 +9,21 @@ from sordino.kernels import build
 from sordino.kernels.build import Library
 
 
-class Unavailable(Exception):
+class KernelUnavailable(Exception):
     """Why a library is left alone."""
 
 
 def opened(library: Library) -> ctypes.CDLL:
     """The library, without the types of its functions; `Unavailable` says why not."""
     if os.environ.get("SORDINO_KERNELS") == "0":
-        raise Unavailable("SORDINO_KERNELS=0")
+        raise KernelUnavailable("SORDINO_KERNELS=0")
     if not library.path.exists():
-        raise Unavailable("no library was built at install")
+        raise KernelUnavailable("no library was built at install")
     try:
         found = ctypes.CDLL(str(library.path))
         stamp = (ctypes.c_char * 64).in_dll(found, "sordino_source").value.decode()
     except (OSError, ValueError, AttributeError) as error:
-        raise Unavailable(f"the library cannot be loaded: {error}") from error
+        raise KernelUnavailable(f"the library cannot be loaded: {error}") from error
     if stamp != library.source_hash():
-        raise Unavailable(f"the library is older than its source; python {build.__file__} makes it anew")
+        raise KernelUnavailable(f"the library is older than its source; python {build.__file__} makes it anew")
     return found

@@ -46,7 +46,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseKernel:
     """The library's functions at one level of the processor's abilities."""
 
     library: ctypes.CDLL

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, Window, trusted
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelWindow, trusted
 from sordino.kernels.kernel_tensors import on_cpu
 from sordino.kernels.threads import in_parts
 
@@ -32,33 +32,33 @@ class Pools:
     library: ctypes.CDLL
     level: int = BEST
 
-    def forward(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, window: KernelWindow) -> tuple[Tensor, Tensor]:
         """The maxima, channels last, and the tap of its window that each is from."""
         size = (*x.shape[:2], *_outputs(x.shape, window))
         y, taps = (torch.empty(size, dtype=dtype, memory_format=_LAST) for dtype in (x.dtype, torch.int16))
         self._run("sordino_pool", x.shape, y, window, (x.data_ptr(), y.data_ptr(), taps.data_ptr()))
         return y, taps
 
-    def backward(self, size: torch.Size, g: Tensor, taps: Tensor, window: Window) -> Tensor:
+    def backward(self, size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
         """The gradient at an input of this size, channels last."""
         g = g.contiguous(memory_format=_LAST)
         x = torch.empty(size, dtype=g.dtype, memory_format=_LAST)
         self._run("sordino_pool_input", size, g, window, (g.data_ptr(), taps.data_ptr(), x.data_ptr()))
         return x
 
-    def _run(self, name: str, size: torch.Size, y: Tensor, window: Window, where: tuple[int, ...]) -> None:
+    def _run(self, name: str, size: torch.Size, y: Tensor, window: KernelWindow, where: tuple[int, ...]) -> None:
         options = (*window.kernel, *window.stride, *window.padding)
         shape = (ctypes.c_int64 * 11)(*size[1:], *y.shape[2:], *options)
         threads = torch.get_num_threads() if y.numel() >= _SPLIT else 1
         in_parts(getattr(self.library, name), (self.level, shape), where, len(y), min(threads, len(y)))
 
 
-def _outputs(size: torch.Size, window: Window) -> tuple[int, ...]:
+def _outputs(size: torch.Size, window: KernelWindow) -> tuple[int, ...]:
     sizes = zip(size[2:], window.kernel, window.stride, window.padding, strict=True)
     return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
 
 
-def takes(x: Tensor, window: Window) -> bool:
+def takes(x: Tensor, window: KernelWindow) -> bool:
     """Whether the kernel can do this layer: every window has a pixel, and nothing is empty."""
     return (
         x.dim() == 4
@@ -80,7 +80,7 @@ def pools() -> Pools | None:
 def agrees(made: Pools) -> bool:
     """Whether maxima and gradients of a small layer are torch's to the last bit, among equal values too."""
     x = torch.arange(2 * 19 * 7 * 6).remainder(11).float().view(2, 19, 7, 6).contiguous(memory_format=_LAST)
-    window = Window((3, 2), stride=(2, 1), padding=(1, 0))
+    window = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))
     y, found = torch.ops.aten.max_pool2d_with_indices(x, *window[:3])
     g = (torch.arange(y.numel()) * 0.7).sin().view(y.shape).contiguous(memory_format=_LAST)
     back = torch.ops.aten.max_pool2d_with_indices_backward(g, x, *window[:3], (1, 1), False, found)

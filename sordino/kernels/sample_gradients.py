@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, address, near, shape_of
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelGeometry, address, near, shape_of
 from sordino.kernels.kernel_tensors import on_cpu, waves
 from sordino.kernels.threads import in_parts
 
@@ -34,7 +34,7 @@ class SampleGradients:
     library: ctypes.CDLL
     level: int = BEST
 
-    def rows(self, a: Tensor, g: Tensor, geometry: Geometry, into: Tensor | None) -> Tensor:
+    def rows(self, a: Tensor, g: Tensor, geometry: KernelGeometry, into: Tensor | None) -> Tensor:
         """The squared norms, (B,); the gradients themselves go into a dense (B, p, K, C/groups), if there is one."""
         squared, shape = a.new_empty(len(a)), shape_of(a, g, geometry)
         where = (a.data_ptr(), g.data_ptr(), address(into), squared.data_ptr())
@@ -42,7 +42,7 @@ class SampleGradients:
         in_parts(self.library.sordino_rows, (self.level, shape), where, len(a), torch.get_num_threads(), short=_PADDED)
         return squared
 
-    def sum(self, a: Tensor, g: Tensor, geometry: Geometry, weights: Tensor) -> Tensor:
+    def sum(self, a: Tensor, g: Tensor, geometry: KernelGeometry, weights: Tensor) -> Tensor:
         """Σ w_i G_i, as (p, K, C/groups); a sample of weight 0 is not looked at."""
         shape, threads, weights = shape_of(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
         size = (g.shape[1], prod(geometry.kernel), a.shape[1] // geometry.groups)
@@ -53,12 +53,12 @@ class SampleGradients:
         return sums[0] if threads <= 1 else sums.sum(0)
 
 
-def readable(a: Tensor, g: Tensor, geometry: Geometry) -> bool:
+def readable(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
     """Whether such a kernel can read this layer: one or two dimensions, nothing empty."""
     return on_cpu(a, g) and len(geometry.kernel) <= 2 and min(a.shape[1:]) > 0 and min(g.shape[1:]) > 0
 
 
-def agree(made: SampleGradients, geometry: Geometry) -> bool:
+def agree(made: SampleGradients, geometry: KernelGeometry) -> bool:
     """Whether rows, norms and sum of a small layer are torch's."""
     a, groups = waves(0.7, 2, CHANNELS, 7, 6), geometry.groups
     weight = torch.zeros(5 if groups == 1 else groups, CHANNELS // groups, *geometry.kernel)

@@ -21,7 +21,7 @@ from typing import Any
 
 from sordino.kernels import build
 from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, check, numbers
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.library import KernelUnavailable, opened
 
 _NUMBERS, _FLOATS = 12, 2  # that a function may take
 _MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
@@ -60,7 +60,7 @@ def _team() -> Callable[..., int] | None:
         return None
     try:
         team = opened(build.THREADS).sordino_team
-    except Unavailable:
+    except KernelUnavailable:
         return None
     team.restype, team.argtypes = INT, (POINTER, POINTER, POINTER, POINTER, SIZE, SIZE, POINTER)
     return team if _agrees(team) else None

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, Geometry, Window, address, near, shape_of, trusted
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelGeometry, KernelWindow, address, near, shape_of, trusted
 from sordino.kernels.kernel_tensors import Room, fresh, waves
 from sordino.kernels.threads import in_parts
 
@@ -28,10 +28,10 @@ FUNCTIONS = {
 }
 _PANEL = 16, 16, 32  # output channels that are computed at once, by level
 _POINTS = 16  # products of a tile
-_PLAIN = Window((3, 3), padding=(1, 1))
+_PLAIN = KernelWindow((3, 3), padding=(1, 1))
 
 
-def fits(geometry: Geometry) -> bool:
+def fits(geometry: KernelGeometry) -> bool:
     """Whether it is a convolution of this kind."""
     return (
         geometry.kernel == (3, 3)
@@ -53,17 +53,21 @@ class Passes:
     library: ctypes.CDLL
     level: int = BEST
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, room: Room = fresh) -> Tensor:
+    def forward(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry, room: Room = fresh
+    ) -> Tensor:
         """The output, channels last."""
         size = (len(x), len(weight), *(n + 2 * p - 2 for n, p in zip(x.shape[2:], geometry.padding, strict=True)))
         return self._pass(x, torch.Size(size), weight.data_ptr(), weight.stride(), bias, geometry, room)
 
-    def backward(self, size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry, room: Room = fresh) -> Tensor:
+    def backward(
+        self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry, room: Room = fresh
+    ) -> Tensor:
         """The gradient at an input of this size, channels last: taps in reverse, the other two dimensions exchanged."""
         out, channel, row, column = weight.stride()
         last = weight.data_ptr() + (2 * row + 2 * column) * weight.element_size()
         (above, left), steps = geometry.padding, (channel, out, -row, -column)
-        return self._pass(g, size, last, steps, None, Window((3, 3), padding=(2 - above, 2 - left)), room)
+        return self._pass(g, size, last, steps, None, KernelWindow((3, 3), padding=(2 - above, 2 - left)), room)
 
     def _pass(
         self,
@@ -72,7 +76,7 @@ class Passes:
         weight: int,
         steps: tuple[int, ...],
         bias: Tensor | None,
-        geometry: Geometry,
+        geometry: KernelGeometry,
         room: Room,
     ) -> Tensor:
         x = x if channels_last(x) else x.contiguous(memory_format=torch.channels_last)

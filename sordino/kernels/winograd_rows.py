@@ -12,14 +12,14 @@ from functools import cache
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import Geometry, Window, trusted
+from sordino.kernels.abi import KernelGeometry, KernelWindow, trusted
 from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients, agree, readable
 from sordino.kernels.winograd import channels_last, fits
 
-_PLAIN = Window((3, 3), padding=(1, 1))
+_PLAIN = KernelWindow((3, 3), padding=(1, 1))
 
 
-def takes(a: Tensor, g: Tensor, geometry: Geometry) -> bool:
+def takes(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
     """Whether the weight gradients of this layer can be had so."""
     return fits(geometry) and readable(a, g, geometry) and channels_last(a) and channels_last(g)
 

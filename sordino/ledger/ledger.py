@@ -43,7 +43,7 @@ _RECORD = "record"
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """An event, `count` times in a row; draws of one `cover`, or pass, touch disjoint records.
 
     A pass in which each record chose one of `bins` draws for itself is balls in bins; without bins, a shuffle.
@@ -63,9 +63,9 @@ class _Draw:
     bins: int | None
     released: list[Event] = field(default_factory=list)
 
-    def entry(self) -> Entry:
+    def entry(self) -> LedgerEntry:
         events = self.released or [self.planned()]
-        return Entry(canonical(self.amplify(compose(events))), 1, self.cover, self.bins)
+        return LedgerEntry(canonical(self.amplify(compose(events))), 1, self.cover, self.bins)
 
 
 class Ledger:
@@ -84,7 +84,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[LedgerEntry] = []
         self._open: dict[str, _Draw] = {}  # by page
         self._pages = self._coordinates = 0
         self._disclosed: dict[str, None] = {}
@@ -136,13 +136,13 @@ class Ledger:
         if page in self._open:
             self._open[page].released.append(event)
         else:
-            self._append(Entry(canonical(event), 1))
+            self._append(LedgerEntry(canonical(event), 1))
 
     def void(self, reason: str) -> None:
         """There is no guarantee from here on."""
         self.voided = self.voided or reason
         if NonPrivate(reason) not in (entry.event for entry in self._entries):
-            self._append(Entry(NonPrivate(reason), 1))
+            self._append(LedgerEntry(NonPrivate(reason), 1))
 
     def disclose(self, name: str) -> None:
         """The claim will list this as not covered."""
@@ -214,7 +214,7 @@ class Ledger:
 
     def event(self) -> Event:
         """Everything so far, as one event; open draws included."""
-        passes: dict[str, list[Entry]] = {}
+        passes: dict[str, list[LedgerEntry]] = {}
         parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
         for entry in self._all():
             if entry.cover is None:
@@ -250,7 +250,7 @@ class Ledger:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a saved ledger. A ledger that holds something else is never overwritten; one that holds this is left."""
-        loaded = [Entry(from_json(event), *rest) for event, *rest in state["entries"]]
+        loaded = [LedgerEntry(from_json(event), *rest) for event, *rest in state["entries"]]
         if not self.empty and self._all() != loaded:
             raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
         if self.empty:
@@ -262,13 +262,13 @@ class Ledger:
         for page, counts in state.get("counts", {}).items():
             self._counts.setdefault(page, LotCounts(*counts))
 
-    def _all(self) -> list[Entry]:
+    def _all(self) -> list[LedgerEntry]:
         entries = self._entries
         for draw in self._open.values():
             entries = _appended(entries, draw.entry())
         return entries
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: LedgerEntry) -> None:
         self._entries = _appended(self._entries, entry, in_place=True)
 
 
@@ -278,7 +278,7 @@ def _loaded(state: Mapping[str, Any]) -> Ledger:
     return ledger
 
 
-def _pass(entries: list[Entry]) -> Event:
+def _pass(entries: list[LedgerEntry]) -> Event:
     """What the draws of one pass amount to; a record meets at most one of them."""
     bins = entries[0].bins
     if bins is None:
@@ -292,11 +292,11 @@ def _batch(event: Event) -> Event:
     return Batch(event) if isinstance(event, Together | Repeat) else event
 
 
-def _appended(entries: list[Entry], entry: Entry, *, in_place: bool = False) -> list[Entry]:
+def _appended(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: bool = False) -> list[LedgerEntry]:
     result = entries if in_place else list(entries)
     last = result[-1] if result else None
     if last is not None and (last.event, last.cover, last.bins) == (entry.event, entry.cover, entry.bins):
-        result[-1] = Entry(entry.event, last.count + entry.count, entry.cover, entry.bins)
+        result[-1] = LedgerEntry(entry.event, last.count + entry.count, entry.cover, entry.bins)
     else:
         result.append(entry)
     return result

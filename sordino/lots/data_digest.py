@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.distributed.claim_facts import Facts, digest_of_record
+from sordino.distributed.claim_facts import ClaimFacts, digest_of_record
 from sordino.lots.loading import Loader
 from sordino.rng.global_generators import left_as_they_were, seed_all
 
@@ -88,7 +88,7 @@ def reads_in_time(seconds_each: float, n: int) -> int:
     return int(min(n, SECONDS / max(seconds_each, 1e-7)))
 
 
-def add_records(facts: Facts, key: bytes, load: Loader, n: int) -> float:
+def add_records(facts: ClaimFacts, key: bytes, load: Loader, n: int) -> float:
     """Adds a digest of a dataset's records, or of some of them, and returns the seconds that one took to be read.
 
     Returns 0 where rows of tensors are compared, and where records change by themselves and cannot be.

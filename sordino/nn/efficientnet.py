@@ -51,7 +51,7 @@ STAGES = (
 _STEM = 32
 
 
-class Convolution(nn.Module):
+class PaddedConvolution(nn.Module):
     """A convolution with bias whose output has ⌈side / stride⌉ points, padded more at the end than at the beginning."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, depthwise: bool = False) -> None:
@@ -79,9 +79,9 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         wide = inputs * expansion
-        self.expand = Convolution(inputs, wide) if expansion > 1 else None
-        self.depthwise = Convolution(wide, wide, kernel, stride, depthwise=True)
-        self.project = Convolution(wide, outputs)
+        self.expand = PaddedConvolution(inputs, wide) if expansion > 1 else None
+        self.depthwise = PaddedConvolution(wide, wide, kernel, stride, depthwise=True)
+        self.project = PaddedConvolution(wide, outputs)
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class EfficientNetLite0(nn.Module):
     def __init__(self, side: int = SIDE) -> None:
         super().__init__()
         self.side = side
-        self.stem = Convolution(3, _STEM, 3, 2)
+        self.stem = PaddedConvolution(3, _STEM, 3, 2)
         blocks, width = [], _STEM
         for number, stage in enumerate(STAGES):
             for k in range(stage.blocks):
@@ -105,7 +105,7 @@ class EfficientNetLite0(nn.Module):
                 blocks.append(Bottleneck(width, stage.width, stage.kernel, stride, expansion))
                 width = stage.width
         self.blocks = nn.Sequential(*blocks)
-        self.head = Convolution(width, FEATURES)
+        self.head = PaddedConvolution(width, FEATURES)
         self.requires_grad_(False)
 
     @torch.no_grad()

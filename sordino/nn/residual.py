@@ -17,7 +17,7 @@ _GROUPS = 32
 _WIDE_GROUPS = 16
 
 
-class Basic(nn.Module):
+class BasicResidualBlock(nn.Module):
     """ResNet's basic block (He et al. 2016)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -47,10 +47,10 @@ class ResNet18(nn.Module):
         self.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.GroupNorm(_GROUPS, 64)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = nn.Sequential(Basic(64, 64, 1), Basic(64, 64, 1))
-        self.layer2 = nn.Sequential(Basic(64, 128, 2), Basic(128, 128, 1))
-        self.layer3 = nn.Sequential(Basic(128, 256, 2), Basic(256, 256, 1))
-        self.layer4 = nn.Sequential(Basic(256, 512, 2), Basic(512, 512, 1))
+        self.layer1 = nn.Sequential(BasicResidualBlock(64, 64, 1), BasicResidualBlock(64, 64, 1))
+        self.layer2 = nn.Sequential(BasicResidualBlock(64, 128, 2), BasicResidualBlock(128, 128, 1))
+        self.layer3 = nn.Sequential(BasicResidualBlock(128, 256, 2), BasicResidualBlock(256, 256, 1))
+        self.layer4 = nn.Sequential(BasicResidualBlock(256, 512, 2), BasicResidualBlock(512, 512, 1))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.fc = nn.Linear(512, classes)

@@ -51,7 +51,7 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(b, t, d))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """A pre-norm transformer block."""
 
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
@@ -72,7 +72,9 @@ class _Trunk(nn.Module):
     def __init__(self, size: Size, *, causal: bool) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(size.vocabulary, size.width), nn.Embedding(size.positions, size.width)
-        self.blocks = nn.Sequential(*[Block(size.width, size.heads, causal=causal) for _ in range(size.blocks)])
+        self.blocks = nn.Sequential(
+            *[TransformerBlock(size.width, size.heads, causal=causal) for _ in range(size.blocks)]
+        )
         self.norm = nn.LayerNorm(size.width)
 
     def forward(self, ids: Tensor) -> Tensor:

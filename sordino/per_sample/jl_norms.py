@@ -36,7 +36,7 @@ from sordino.per_sample.model_inventory import Inventory
 from sordino.per_sample.protocol import LossFn, Norms, PerSample, trainable
 from sordino.per_sample.row_arithmetic import zeros
 from sordino.per_sample.seeded_forward import Seeded
-from sordino.per_sample.vmap_backend import Loss
+from sordino.per_sample.vmap_backend import FunctionalLoss
 from sordino.refusal import Refusal
 from sordino.release.sensitivity import FromProjections
 from sordino.release.vectors import Grads, accumulation_dtype
@@ -92,7 +92,7 @@ class JL:
         theta = {f"model.{name}": p.detach() for name, p in parameters.items()}
         seed = _seed()  # of the forward passes, which must all drop the same
         directions = torch.Generator().manual_seed(_seed() if self.directions is None else self.directions)
-        wrapped, b, silent = Loss(model, loss_fn), size(batch), _padding(model, parameters)
+        wrapped, b, silent = FunctionalLoss(model, loss_fn), size(batch), _padding(model, parameters)
         device = next(iter(theta.values())).device
 
         def losses(values: dict[str, Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from sordino.per_sample.protocol import LossFn, trainable
 from sordino.refusal import Refusal
 
 
-class Loss(nn.Module):
+class FunctionalLoss(nn.Module):
     """The loss as a module around the user's model, so that the model's parameters can be arguments."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
@@ -60,7 +60,7 @@ class Vmap:
         """Each sample goes through the loss as a batch of one."""
         size(batch)
         parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
-        wrapped = Loss(model, loss_fn)
+        wrapped = FunctionalLoss(model, loss_fn)
         leaves, spec = tree_flatten(batch)
 
         def loss(theta: dict[str, Tensor], sample: list[Tensor]) -> Tensor:

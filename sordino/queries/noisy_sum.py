@@ -32,7 +32,7 @@ from sordino.release.release import Release, release
 from sordino.release.rounding import slack
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import EXACT, Estimate, Sensitivity, Unproven
-from sordino.release.vectors import Grads, Pair, Summed
+from sordino.release.vectors import Grads, Summed, TwoPartSum
 from sordino.rng.streams import Rng
 
 NO_NORMS = Norms(torch.zeros(0, 0), ())
@@ -59,7 +59,7 @@ class _Look:
 
 def weighed(
     weigher: Weigher, state: State, grads: PerSample
-) -> tuple[Grads | Pair | Summed | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
+) -> tuple[Grads | TwoPartSum | Summed | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
     """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
     look = _Look(grads.norms)
     rule, watch = weigher.rule(state, look), Watched()

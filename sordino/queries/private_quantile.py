@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.distributed.agreement import agree_within_group
-from sordino.distributed.claim_facts import Facts, digest_of_record
+from sordino.distributed.claim_facts import ClaimFacts, digest_of_record
 from sordino.distributed.process_group import fresh
 from sordino.events import Event
 from sordino.ledger.claims import SEED
@@ -69,7 +69,7 @@ class PrivateQuantile:
             ledger.disclose(SEED)
         else:
 
-            def add(facts: Facts, key: bytes) -> None:
+            def add(facts: ClaimFacts, key: bytes) -> None:
                 facts.add("quantile", self)
                 facts.add("entries of the ledger", ledger.length)
                 facts.add("values", digest_of_record(key, values))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sordino.distributed.noise_division import ByRows, Division, Evenly, Stretches, apart
 from sordino.distributed.process_group import Ranks
-from sordino.release.vectors import Grads, Pair, Summed, accumulation_dtype, rounded
+from sordino.release.vectors import Grads, Summed, TwoPartSum, accumulation_dtype, rounded
 
 FINE = 34
 """Bits between the bound and a step of the grid."""
@@ -223,7 +223,7 @@ class OnGridAccumulator:
         return OnGrid(self._values, self._narrow, self._grid, self._ranks, self._shards)
 
 
-def whole(total: Grads | Pair | Summed | OnGrid) -> Grads:
+def whole(total: Grads | TwoPartSum | Summed | OnGrid) -> Grads:
     """The whole sum in its own type, the same on every rank: for queries that go on from it before there is noise."""
     return rounded(total.summed() if isinstance(total, OnGrid) else total)
 

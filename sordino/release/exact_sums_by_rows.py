@@ -1,8 +1,8 @@
 """Sums of chunks on the grid, parameter by parameter: no rank ever holds a whole gradient, nor a whole sum.
 
 Each chunk's sum for one parameter is rounded to whole numbers as any other (`exact_sums.py`), and brought together there
-and then (`distributed/collectives_on_demand.py`): a rank keeps its own rows of the sum over all ranks. Whole numbers have no
-order of addition, so the bits are those of a sum that was added up chunk by chunk on each rank first.
+and then (`distributed/collectives_on_demand.py`): a rank keeps its own rows of the sum over all ranks. Whole numbers have
+no order of addition, so the bits are those of a sum that was added up chunk by chunk on each rank first.
 
 Privacy: as in `grid.py`. What a chunk adds is rounded once, whoever brings it.
 """

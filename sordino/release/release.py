@@ -32,7 +32,7 @@ from sordino.release.exact_sums import MOVED, OnGrid
 from sordino.release.noise import Gaussian, Noise, dense
 from sordino.release.sealed import Sealed, unseal
 from sordino.release.sensitivity import Sensitivity, Unproven
-from sordino.release.vectors import Grads, Pair, Summed, cleared_like, divide_, rounded, stretches
+from sordino.release.vectors import Grads, Summed, TwoPartSum, cleared_like, divide_, rounded, stretches
 from sordino.rng.streams import Rng
 
 
@@ -77,7 +77,7 @@ def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
 
 
 def release(
-    value: Sealed[Grads] | Sealed[Grads | Pair | Summed | OnGrid],
+    value: Sealed[Grads] | Sealed[Grads | TwoPartSum | Summed | OnGrid],
     sensitivity: Sensitivity | Unproven,
     noise: Noise,
     rng: Rng,
@@ -93,9 +93,11 @@ def release(
         return _released_by_ranks(on_grid, sensitivity, noise, rng, divide_by)
     if isinstance(total, OnGrid):
         total = total.summed()
-    if isinstance(total, Pair) and (_taps or (isinstance(sensitivity, Sensitivity) and sensitivity.units is not None)):
+    if isinstance(total, TwoPartSum) and (
+        _taps or (isinstance(sensitivity, Sensitivity) and sensitivity.units is not None)
+    ):
         total = total.widened()  # somebody looks at the sum itself
-    bare = total.values if isinstance(total, Summed) else total.first if isinstance(total, Pair) else total
+    bare = total.values if isinstance(total, Summed) else total.first if isinstance(total, TwoPartSum) else total
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
         event: Event = events.NonPrivate(sensitivity.reason)
@@ -117,7 +119,9 @@ def release(
     if on_grid is not None and noise.multiplier > 0:
         return replace(_released_by_ranks(on_grid, sensitivity, noise, rng, divide_by), event=event)
     scale = _scale(noise, bound, lost=isinstance(sensitivity, Unproven)) * (1 + slack)
-    whole = Summed(bare, total.narrow) if isinstance(total, Summed) else total if isinstance(total, Pair) else bare
+    whole = (
+        Summed(bare, total.narrow) if isinstance(total, Summed) else total if isinstance(total, TwoPartSum) else bare
+    )
     noised = _noised(whole, noise, scale, rng, divide_by)
     return Release(_divided(noised, factors), event, divide_by)
 
@@ -160,8 +164,10 @@ def _noise_at(noise: Noise, total: int, own: Stretches, scale: float, rng: Rng, 
     return torch.cat([whole[start : start + count] for start, count in own])
 
 
-def _opened(value: Sealed[Grads] | Sealed[Grads | Pair | Summed | OnGrid]) -> Grads | Pair | Summed | OnGrid:
-    total: Grads | Pair | Summed | OnGrid = unseal(value)  # type: ignore[misc]  # a sealed union of the four
+def _opened(
+    value: Sealed[Grads] | Sealed[Grads | TwoPartSum | Summed | OnGrid],
+) -> Grads | TwoPartSum | Summed | OnGrid:
+    total: Grads | TwoPartSum | Summed | OnGrid = unseal(value)  # type: ignore[misc]  # a sealed union of the four
     return total
 
 
@@ -192,8 +198,8 @@ def _scale(noise: Noise, bound: float, *, lost: bool) -> float:
     return noise.multiplier * bound
 
 
-def _noised(value: Grads | Pair | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
-    if isinstance(value, Pair | Summed) and scale > 0:
+def _noised(value: Grads | TwoPartSum | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+    if isinstance(value, TwoPartSum | Summed) and scale > 0:
         return _noised_wide(value, noise, scale, rng, divide_by)
     summed = {name: dense(tensor) for name, tensor in rounded(value).items()}
     if math.isnan(scale):
@@ -205,10 +211,10 @@ def _noised(value: Grads | Pair | Summed, noise: Noise, scale: float, rng: Rng, 
     return summed
 
 
-def _noised_wide(value: Pair | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+def _noised_wide(value: TwoPartSum | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
     """The noise is made where the result goes, and the sum added to it in float64, a stretch at a time."""
     sums: tuple[Grads, ...]
-    if isinstance(value, Pair):
+    if isinstance(value, TwoPartSum):
         made, sums = cleared_like(value.first), (value.first, value.second)
     else:
         made, sums = {name: tensor.zero_() for name, tensor in value.narrow.items()}, (value.values,)

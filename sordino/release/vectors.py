@@ -25,7 +25,7 @@ class Summed:
 
 
 @dataclass(frozen=True)
-class Pair:
+class TwoPartSum:
     """The sums of two chunks, each in float32; what they come to together is a number of float64, and not written out."""
 
     first: Grads
@@ -55,7 +55,7 @@ class Accumulator:
         if self._first is None or self.dtype is torch.float64:
             return self._first
         if self._second is not None:
-            self._wide, self._second = Pair(self._first, self._second).widened(), None
+            self._wide, self._second = TwoPartSum(self._first, self._second).widened(), None
         if self._wide is None:
             return None
         for tensor in self._first.values():
@@ -79,17 +79,17 @@ class Accumulator:
         return torch.float64 if wide else torch.float32
 
     @property
-    def total(self) -> Grads | Pair | Summed:
+    def total(self) -> Grads | TwoPartSum | Summed:
         """The sum."""
         assert self._first is not None, "a lot has at least one part"
         if self._wide is not None:
             return self._wide
-        return self._first if self._second is None else Pair(self._first, self._second)
+        return self._first if self._second is None else TwoPartSum(self._first, self._second)
 
 
-def rounded(total: Grads | Pair | Summed) -> Grads:
+def rounded(total: Grads | TwoPartSum | Summed) -> Grads:
     """The sum in its own type."""
-    if isinstance(total, Pair):
+    if isinstance(total, TwoPartSum):
         total = total.widened()
     if not isinstance(total, Summed):
         return total

@@ -14,13 +14,13 @@ import numpy as np
 
 from sordino.kernels import build
 from sordino.kernels.abi import typed
-from sordino.kernels.library import Unavailable, opened
-from sordino.kernels.noise_kernel import BEST, FUNCTIONS, LEVELS, Noise
+from sordino.kernels.library import KernelUnavailable, opened
+from sordino.kernels.noise_kernel import BEST, FUNCTIONS, LEVELS, NoiseKernel
 from sordino.rng import normals
 from sordino.rng.keystream import KeyStream
 
 
-def kernel() -> Noise | None:
+def kernel() -> NoiseKernel | None:
     """The kernel that is used, or None."""
     return _found()[0]
 
@@ -32,16 +32,16 @@ def status() -> str:
 
 
 @cache
-def _found() -> tuple[Noise | None, str]:
+def _found() -> tuple[NoiseKernel | None, str]:
     try:
         library = typed(opened(build.NOISE), FUNCTIONS)
-    except Unavailable as reason:
+    except KernelUnavailable as reason:
         return None, str(reason)
-    made = Noise(library, int(library.sordino_level(BEST)))
+    made = NoiseKernel(library, int(library.sordino_level(BEST)))
     return (made, "") if agrees(made) else (None, "the library does not give the values it should")
 
 
-def agrees(made: Noise, n: int = 4999) -> bool:
+def agrees(made: NoiseKernel, n: int = 4999) -> bool:
     """Whether the kernel's key stream is the cipher's and its values those of the slow path."""
 
     def stream() -> KeyStream:

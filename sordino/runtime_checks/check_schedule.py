@@ -45,7 +45,7 @@ share of tests on a few records that ask all questions, where masks of dropout a
 
 
 @dataclass(frozen=True)
-class Pieces:
+class CheckPieces:
     """What is asked at one tested lot."""
 
     few: bool  # the questions on a few records, in passes of their own
@@ -54,7 +54,7 @@ class Pieces:
     exchange: bool  # rows of the lot's own pass exchanged
 
 
-class Moments:
+class CheckSchedule:
     """Decides, lot by lot."""
 
     def __init__(self, stream: Rng, *, replayed: bool = False) -> None:
@@ -78,7 +78,7 @@ class Moments:
         tossed = chance == 1.0 or self._coin("coin", lot) < chance
         return self.changed or tossed
 
-    def pieces(self, lot: int, tested: int, drawn: Drawn | None, *, last: bool) -> Pieces:
+    def pieces(self, lot: int, tested: int, drawn: Drawn | None, *, last: bool) -> CheckPieces:
         """Returns what is asked at a lot that is tested.
 
         Args:
@@ -90,13 +90,13 @@ class Moments:
         """
         early = lot < _EARLY
         if drawn is None or tested == 0 or self.changed:
-            return Pieces(few=True, thorough=True, company=True, exchange=True)
+            return CheckPieces(few=True, thorough=True, company=True, exchange=True)
         exchange = _EXCHANGE_RANDOM if early and drawn is not Drawn.NOTHING else _EXCHANGE
         exchanged = last or self._coin("exchange", lot) < exchange
         if drawn is Drawn.NOTHING:
-            return Pieces(self._coin("few", lot) < _FEW, thorough=early, company=True, exchange=exchanged)
+            return CheckPieces(self._coin("few", lot) < _FEW, thorough=early, company=True, exchange=exchanged)
         thorough = early and (drawn is Drawn.OTHER or self._coin("thorough", lot) < _THOROUGH)
-        return Pieces(few=True, thorough=thorough, company=False, exchange=exchanged)
+        return CheckPieces(few=True, thorough=thorough, company=False, exchange=exchanged)
 
     def stream(self, lot: int, number: int) -> Rng:
         """The secret choices of one test."""

@@ -64,7 +64,7 @@ class Broken(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CouplingFinding:
     """A broken promise."""
 
     broken: Broken

@@ -28,7 +28,7 @@ from sordino.per_sample import model_checks
 from sordino.per_sample.model_inventory import Inventory
 from sordino.rng.global_generators import left_as_they_were
 from sordino.rng.streams import Rng
-from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
 from sordino.runtime_checks.kept_records import KeptRecords
 from sordino.runtime_checks.reading_check import ReadingCheck
 from sordino.runtime_checks.test_runner import Guard
@@ -104,7 +104,7 @@ class LotChecks:
         self.tripwire.put_back()  # a query may have moved the model and put it back
         self._guard.after_pass()
         if self._gradients.written is not None:
-            self._ledger.void(str(Finding(Broken.WRITTEN, self._gradients.written)))
+            self._ledger.void(str(CouplingFinding(Broken.WRITTEN, self._gradients.written)))
         self._gradients.over()
         self._watch()
 

@@ -36,7 +36,7 @@ from sordino.rng.global_generators import GlobalState, left_as_they_were
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.alterations import ALTERATIONS, Alterations
 from sordino.runtime_checks.compare_passes import NOTHING, directions, distance
-from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
 from sordino.runtime_checks.double_precision import Rounding
 
 COMPANY = 4
@@ -137,7 +137,7 @@ class OwnPassTest:
 
     def in_other_company(
         self, own: Remembered, load: Reads, drawn: NDArray[np.int64], n: int, chunk: int, stream: Rng
-    ) -> Finding | None:
+    ) -> CouplingFinding | None:
         """Asks whether a few records have the same losses and lengths among fewer and other records.
 
         Args:
@@ -214,7 +214,7 @@ class OwnPassTest:
 
     def _settle_suspicion(
         self, own: Remembered, load: Reads, first: NDArray[np.int64], places: NDArray[np.int64], few: Any
-    ) -> Finding | None:
+    ) -> CouplingFinding | None:
         """Finds out why records differ in other company; called seldom, so that it may cost a pass or two more."""
         # Records that are read with random changes are other records the second time.
         again = load(first)
@@ -228,7 +228,7 @@ class OwnPassTest:
         seen = part.losses.detach().cpu(), part.norms().squared.detach().cpu().sqrt()
         everyone = torch.arange(len(own.losses))
         if _apart(own, seen, everyone, len(everyone)) > _SAME:
-            return Finding(Broken.AGAIN)
+            return CouplingFinding(Broken.AGAIN)
         # What counts is the gradients themselves: a loss may be little but rounding while its gradient is not.
         rows, lengths = torch.from_numpy(places), own.lengths.square().sum(1).sqrt().float()
         chosen = torch.zeros(len(lengths), dtype=torch.bool)
@@ -245,9 +245,9 @@ class OwnPassTest:
         )
         if explained is None:  # float64 cannot be asked
             explained = far <= self._tolerance(own)
-        return None if explained else Finding(Broken.EXCHANGED)
+        return None if explained else CouplingFinding(Broken.EXCHANGED)
 
-    def with_rows_exchanged(self, own: Remembered, stream: Rng) -> Finding | None:
+    def with_rows_exchanged(self, own: Remembered, stream: Rng) -> CouplingFinding | None:
         """Asks whether the watched rows stay as they are if the others are replaced, at the size that training has."""
         assert own.weights is not None, "remembered for this question"
         places = torch.nonzero(~own.watched).flatten().tolist()
@@ -271,7 +271,7 @@ class OwnPassTest:
                 return self._compare_exchanged(own, part)
         return None
 
-    def _compare_exchanged(self, own: Remembered, part: PerSample) -> Finding | None:
+    def _compare_exchanged(self, own: Remembered, part: PerSample) -> CouplingFinding | None:
         """Compares the watched rows of two passes over batches of the same shape."""
         squared = part.norms().squared
         weights = own.weights
@@ -293,7 +293,7 @@ class OwnPassTest:
             seen = part.losses.detach().cpu()[front], squared.detach().cpu().sqrt()[front]
             if not len(front) or _apart(own, seen, front, len(front)) <= _SAME:
                 return None
-        return Finding(Broken.EXCHANGED)
+        return CouplingFinding(Broken.EXCHANGED)
 
     def _measure(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Returns the losses (B,) and the lengths (B, P) of a batch."""

@@ -46,9 +46,9 @@ from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, Steady
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.alterations import ALTERATIONS, LENGTHS, Alterations
 from sordino.runtime_checks.compare_passes import NOTHING, Seen, directions, disagreement, distance, length
-from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
 from sordino.runtime_checks.double_precision import Rounding
-from sordino.runtime_checks.test_batches import Loaded, RecordsTogether, shapes
+from sordino.runtime_checks.test_batches import LoadedTestBatch, RecordsTogether, shapes
 
 MOST, LEAST = 16, 8
 """Records of a test: enough to be coupled with one another, few enough to cost little; an eighth of a lot between them."""
@@ -109,7 +109,7 @@ class StandingTest:
         thorough: bool,
         extremes: int = len(ALTERATIONS),
         whole: int | None = None,
-    ) -> Finding | None:
+    ) -> CouplingFinding | None:
         """Returns what is broken, if anything is.
 
         Args:
@@ -148,7 +148,7 @@ class StandingTest:
         thorough: bool,
         extremes: int,
         whole: int | None,
-    ) -> Finding | None:
+    ) -> CouplingFinding | None:
         """Asks the questions in turn, the cheap ones first, until one of them finds something."""
         test = begin(RecordsTogether(load, indices, stream.seed()))
         if test.finding is not None:
@@ -178,7 +178,7 @@ class StandingTest:
 
     def _ask_without_chance(
         self, begin: Callable[..., _OneTest], test: _OneTest, stream: Rng, n: int, *, thorough: bool
-    ) -> Finding | None:
+    ) -> CouplingFinding | None:
         """Asks with steady draws, or in evaluation mode where not everything drawn can be made steady."""
         levels = [LOW_DRAWS, HIGH_DRAWS] if stream.integers(1, 4)[0] else [HIGH_DRAWS, LOW_DRAWS]
         for level in levels[: 1 + int(thorough and bool(stream.integers(1, 2)[0]))]:
@@ -217,7 +217,7 @@ class _OneTest:
         self._test, self.together, self._stream, self._n, self._whole = of, together, stream, n, whole
         self._state, self._steady = state, steady
         self._device = next(of._model.parameters()).device
-        self.finding: Finding | None = None
+        self.finding: CouplingFinding | None = None
         self.random = False  # something was drawn at random by the model, the loss or collate
         self.unknown = False  # something was drawn that could not be made steady
 
@@ -226,7 +226,7 @@ class _OneTest:
         self._loaded = self._load()
         b = batches.size(self._loaded.batch)
         if b != len(self.together.indices):
-            self.finding = Finding(Broken.ROWS)
+            self.finding = CouplingFinding(Broken.ROWS)
             return
         if self._whole:  # in the second half, so that there are others in front of all of them
             self._places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _OF)]
@@ -272,7 +272,7 @@ class _OneTest:
         loaded = self._load(in_state=False) if self.together.load.code() else self._loaded
         seen = self._pass(loaded.batch)
         if loaded.ended == self._loaded.ended and disagreement(self._first, seen, everyone) > _SAME:
-            self.finding = Finding(Broken.COUNTED if self._is_counted() else Broken.AGAIN)
+            self.finding = CouplingFinding(Broken.COUNTED if self._is_counted() else Broken.AGAIN)
 
     def alone(self) -> None:
         """Runs one record by itself, and compares the length of its gradient with what it adds to a sum."""
@@ -289,7 +289,7 @@ class _OneTest:
         size, measured = length(within), float(self._first.lengths[i])
         exact = self._part.norms().estimate == EXACT  # an estimate has a law of its own, and the event says so
         if exact and size > (1 + _SHORT) * measured + torch.finfo(torch.float32).tiny:
-            self.finding = Finding(Broken.NORM)
+            self.finding = CouplingFinding(Broken.NORM)
             return
         if (self.random and self._steady is None) or self.unknown:
             return
@@ -369,7 +369,7 @@ class _OneTest:
             return False
         return True
 
-    def _other(self) -> Loaded:
+    def _other(self) -> LoadedTestBatch:
         """Loads the batch with one record exchanged; with randomness, by one that leaves its shapes as they are, if it
         can.
         """
@@ -382,13 +382,13 @@ class _OneTest:
                 break
         return made
 
-    def _compare(self, loaded: Loaded, *, altered: bool = False) -> None:
+    def _compare(self, loaded: LoadedTestBatch, *, altered: bool = False) -> None:
         """Runs a batch with exchanged records, and compares the losses and gradients of all others."""
         rows = batches.size(loaded.batch)
         if altered and rows == len(self._watched) - len(self._places):
             raise _LeftOut
         if rows != len(self._watched):
-            self.finding = Finding(Broken.ROWS)
+            self.finding = CouplingFinding(Broken.ROWS)
             return
         try:
             seen = self._pass(loaded.batch)
@@ -417,9 +417,9 @@ class _OneTest:
         if explained is None and not same and self._in_half_precision():
             explained = far <= _LOW
         if not explained:
-            self.finding = Finding(broken)
+            self.finding = CouplingFinding(broken)
 
-    def _met_the_same_numbers(self, loaded: Loaded, seen: Seen) -> bool:
+    def _met_the_same_numbers(self, loaded: LoadedTestBatch, seen: Seen) -> bool:
         """Returns whether the records of two batches that differ were given the same random numbers, beyond all doubt.
 
         Two batches may draw equally much by chance although a record that was exchanged drew more than the one before
@@ -436,7 +436,7 @@ class _OneTest:
         in_front = torch.arange(len(self._watched)) < int(self._places.min())
         return disagreement(self._first, replace(seen, total=self._first.total), in_front) > _SAME
 
-    def _draws_equally_much(self, loaded: Loaded) -> bool:
+    def _draws_equally_much(self, loaded: LoadedTestBatch) -> bool:
         """Returns whether two batches draw equally much at random under a seed that they have not met."""
         seed = self._stream.seed()
         ended = []
@@ -456,7 +456,7 @@ class _OneTest:
         unread: bool = False,
         in_state: bool = True,
         seed: int | None = None,
-    ) -> Loaded:
+    ) -> LoadedTestBatch:
         """Loads a batch, by default from the state in which the test found the user's objects."""
         if in_state:
             self._state.put_back()
@@ -475,7 +475,7 @@ class _OneTest:
         self.unknown = self.unknown or steady.unknown or outside or self._state.generators_moved()
         return replace(loaded, reload=reload)
 
-    def _reloads(self, loaded: Loaded) -> Callable[[], Any]:
+    def _reloads(self, loaded: LoadedTestBatch) -> Callable[[], Any]:
         """Returns how to load a batch once more, from the state that the test found, with the same random numbers."""
         return lambda: self._ready(loaded.reload().batch)
 

@@ -31,7 +31,7 @@ from sordino.per_sample.batch_structure import mapped
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import left_as_they_were, seed_all
 from sordino.rng.streams import Rng
-from sordino.runtime_checks.coupling_finding import Broken, Finding
+from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
 from sordino.runtime_checks.dataset_view import Exchange, Walk, distance, same_record, whole_numbers_at
 
 FIRST_RECORDS, LATER_RECORDS = 8, 2
@@ -55,7 +55,7 @@ NOT_TESTED = (
 )
 
 
-class Outcome(Enum):
+class ReadingOutcome(Enum):
     """What a test of some records showed."""
 
     CLEAN = 0
@@ -64,20 +64,20 @@ class Outcome(Enum):
     REPEATED = 3
 
 
-def test_reading(load: Loader, records: Iterable[int], seed: int) -> Outcome:
+def test_reading(load: Loader, records: Iterable[int], seed: int) -> ReadingOutcome:
     """Reads the records normally and from a view with all other rows exchanged, and says whether they differ."""
     if load.by_indexing:
-        return Outcome.CLEAN  # rows of tensors, read by nobody's code
+        return ReadingOutcome.CLEAN  # rows of tensors, read by nobody's code
     with left_as_they_were():
         return _Test(load, sorted(set(records)), seed).outcome()
 
 
-def test_repeats(load: Loader, seed: int) -> Outcome:
+def test_repeats(load: Loader, seed: int) -> ReadingOutcome:
     """Looks for rows that are read as several records: by a wrapper that repeats, by indices, plain and augmented."""
     if load.by_indexing or load.repeats_are_charged:
-        return Outcome.CLEAN
+        return ReadingOutcome.CLEAN
     with left_as_they_were():
-        return Outcome.REPEATED if _Test(load, [], seed).finds_repeats() else Outcome.CLEAN
+        return ReadingOutcome.REPEATED if _Test(load, [], seed).finds_repeats() else ReadingOutcome.CLEAN
 
 
 class _Test:
@@ -90,17 +90,17 @@ class _Test:
         self._pointers: list[NDArray[np.int64]] = []
         self._own_of: dict[int, frozenset[int]] = {}
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ReadingOutcome:
         """Reads, traces and compares."""
         plain = self._read_plainly()
         if plain is None:
-            return Outcome.NOT_SEEN
+            return ReadingOutcome.NOT_SEEN
         steady = [i for i in self._records if i in plain]
         walk = self._walk()
         dataset, collate = self._copies(walk, Exchange.of(self._n, steady, walk.choose))
         # The dataset's own __getitem__ is always exchanged, which shows nothing unless it calls itself for others.
         if not walk.containers and len(walk.readers) < 2:
-            return Outcome.NOT_SEEN
+            return ReadingOutcome.NOT_SEEN
         seen = False
         for i in steady:
             try:
@@ -109,8 +109,8 @@ class _Test:
                 continue  # what a view cannot offer is an error of ours, and shows nothing
             seen = True
             if not same_record(plain[i], found) and self._is_coupled(i, plain[i], walk):
-                return Outcome.COUPLED
-        return Outcome.CLEAN if seen else Outcome.NOT_SEEN
+                return ReadingOutcome.COUPLED
+        return ReadingOutcome.CLEAN if seen else ReadingOutcome.NOT_SEEN
 
     def finds_repeats(self) -> bool:
         """Returns whether pairs of records are made of one row of something, by one of the usual rules for it."""
@@ -378,17 +378,17 @@ class ReadingCheck:
         if n < _FEWEST:
             return
 
-        def work() -> Finding | None:
+        def work() -> CouplingFinding | None:
             if len(lot.indices):
                 drawn = lot.indices[stream.permutation(len(lot.indices))]
             else:
                 drawn = _held_records(lot.load.dataset, stream, count)
-            if count == FIRST_RECORDS and test_repeats(lot.load, stream.seed()) is Outcome.REPEATED:
-                return Finding(Broken.REPEATED)
+            if count == FIRST_RECORDS and test_repeats(lot.load, stream.seed()) is ReadingOutcome.REPEATED:
+                return CouplingFinding(Broken.REPEATED)
             outcome = test_reading(lot.load, drawn[: min(count, n // 4)].tolist(), stream.seed())
-            if outcome is Outcome.NOT_SEEN:
+            if outcome is ReadingOutcome.NOT_SEEN:
                 self._declare(NOT_TESTED)
-            return Finding(Broken.READ) if outcome is Outcome.COUPLED else None
+            return CouplingFinding(Broken.READ) if outcome is ReadingOutcome.COUPLED else None
 
         finding = work() if ranks is None else first_of(ranks, work, "how records are read", lot.number)
         if finding is not None:

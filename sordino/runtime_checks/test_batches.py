@@ -23,13 +23,13 @@ Draws = tuple[int, float, int]
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedTestBatch:
     """A batch as a test loads it."""
 
     batch: Any
     drew: bool  # collate drew at random, or a generator of the user's own did
     ended: tuple[Draws | None, Draws]  # where the generators stood after reading, if that is known, and after collate
-    reload: Callable[..., Loaded]  # loads the same once more
+    reload: Callable[..., LoadedTestBatch]  # loads the same once more
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RecordsTogether:
         *,
         alter: Alter | None = None,
         unread: bool = False,
-    ) -> Loaded:
+    ) -> LoadedTestBatch:
         """Loads the batch of these places (all of them if None), with some records exchanged or altered.
 
         Args:
@@ -77,7 +77,9 @@ class RecordsTogether:
         seed_all(self.seed)
         made = (self.load.unread() if unread else self.load)(indices, before, alter)
         after_collate = next_draws()
-        return Loaded(made, collated and after_collate != self.untouched, (after_reading, after_collate), self.batch)
+        return LoadedTestBatch(
+            made, collated and after_collate != self.untouched, (after_reading, after_collate), self.batch
+        )
 
     @cached_property
     def untouched(self) -> Draws:

@@ -29,8 +29,8 @@ from sordino.refusal import Refusal
 from sordino.rng.named_draws import Drawn, drawn_by
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.alterations import ALTERATIONS
-from sordino.runtime_checks.check_schedule import Moments, Pieces, mark_of
-from sordino.runtime_checks.coupling_finding import Finding
+from sordino.runtime_checks.check_schedule import CheckPieces, CheckSchedule, mark_of
+from sordino.runtime_checks.coupling_finding import CouplingFinding
 from sordino.runtime_checks.double_precision import Rounding
 from sordino.runtime_checks.lot_pass import OwnPass, OwnPassTest, Remembered
 from sordino.runtime_checks.neighbour_test import StandingTest
@@ -63,7 +63,7 @@ class _Armed:
     """A test that waits for the lot's own pass."""
 
     lot: _Lot
-    pieces: Pieces
+    pieces: CheckPieces
     own: OwnPass
     stream: Rng
     released: bool
@@ -88,7 +88,7 @@ class Guard:
         self._code = [model, gradients.loss_fn]
         self._test = StandingTest(gradients.gradients, model, rounding, code=[gradients.loss_fn])
         self._own_test = OwnPassTest(gradients.gradients, model, rounding)
-        self._moments, self._void = Moments(stream), void
+        self._moments, self._void = CheckSchedule(stream), void
         self._lot: _Lot | None = None  # drawn last, and not tested yet
         self._newest, self._last = -1, -1  # the numbers of the lots drawn last and tested last
         self._ends = 0  # calls of `draws` whose last lot was tested
@@ -106,7 +106,7 @@ class Guard:
         self.tested, self.before_claims = state.get("tested", (0, 0))
         drawn = state.get("drawn")
         self._drawn = None if drawn is None else Drawn[drawn]
-        self._moments = Moments(stream, replayed=replayed)
+        self._moments = CheckSchedule(stream, replayed=replayed)
 
     def drawn(
         self, number: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int, *, last: bool = False
@@ -182,7 +182,7 @@ class Guard:
         """How many lots came after the last one that was tested."""
         return self._newest - self._last
 
-    def _ask_after_pass(self, armed: _Armed, before_pass: UserState) -> Finding | None:
+    def _ask_after_pass(self, armed: _Armed, before_pass: UserState) -> CouplingFinding | None:
         """Asks the questions that share the lot's own pass, and what they could not answer in passes of their own.
 
         Half of the times they begin in the state that the user's objects had before the lot's own pass, so that a statistic
@@ -244,7 +244,7 @@ class Guard:
             found = drawn_by(lambda: batches.losses(loss, self._model, rows), devices)
         return Drawn.MASKS if found is Drawn.NOTHING else found
 
-    def _ask_few(self, lot: _Lot, stream: Rng, *, thorough: bool) -> Finding | None:
+    def _ask_few(self, lot: _Lot, stream: Rng, *, thorough: bool) -> CouplingFinding | None:
         """Asks the questions on a few records, in passes of their own."""
         extremes = len(ALTERATIONS) if lot.number < _FIRST else _SOME if thorough else 1
         return self._test(lot.load, lot.indices, lot.n, stream, extremes=extremes, thorough=thorough)
@@ -263,7 +263,7 @@ class Guard:
         assert lot is not None, "a lot was drawn"
         stream = self._moments.stream(lot.number, self.tested)
 
-        def test() -> Finding | None:
+        def test() -> CouplingFinding | None:
             found = self._ask_few(lot, stream, thorough=thorough)
             if found is None and (self.tested == 0 or float(stream.uniform(1)[0]) < whole):
                 ask_whole = partial(self._test, lot.load, lot.indices, lot.n, stream)
@@ -275,7 +275,7 @@ class Guard:
         self.tested, self._last = self.tested + 1, lot.number
         self._conclude(finding, released=released)
 
-    def _conclude(self, finding: Finding | None, *, released: bool) -> None:
+    def _conclude(self, finding: CouplingFinding | None, *, released: bool) -> None:
         """Refuses, or voids the claim, if something was found."""
         if finding is None:
             return

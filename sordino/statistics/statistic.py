@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.distributed.agreement import agree_within_group
-from sordino.distributed.claim_facts import Facts
+from sordino.distributed.claim_facts import ClaimFacts
 from sordino.distributed.process_group import fresh
 from sordino.events import Event
 from sordino.ledger import claims
@@ -136,7 +136,7 @@ def ask(
         ledger.disclose(claims.SEED)
     if rng is None and seed is None:
 
-        def add(facts: Facts, key: bytes) -> None:
+        def add(facts: ClaimFacts, key: bytes) -> None:
             facts.add("statistic", statistic)
             facts.add("sampler", sampler)
             facts.add("expected_batch", given)

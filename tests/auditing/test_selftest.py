@@ -13,7 +13,7 @@ import sordino as sd
 from sordino.app.cli.main import main
 from sordino.auditing import Pieces, e_values, selftest
 from sordino.auditing.selftest_checks.sampler_checks import draws
-from sordino.auditing.verdict import Finding, Verdict
+from sordino.auditing.verdict import SelftestFinding, Verdict
 from sordino.rng.streams import Rng
 from tests.auditing.settings import network, pieces, records
 
@@ -103,14 +103,14 @@ def test_e_values_have_mean_at_most_one():
 
 
 def test_one_bad_test_among_many_good_ones_is_enough():
-    good = tuple(Finding(str(i), "", log_e=0.0) for i in range(30))
+    good = tuple(SelftestFinding(str(i), "", log_e=0.0) for i in range(30))
     assert Verdict(good, 1e-6, 0.0).passed
-    assert not Verdict((*good, Finding("bad", "", log_e=40.0)), 1e-6, 0.0).passed
+    assert not Verdict((*good, SelftestFinding("bad", "", log_e=40.0)), 1e-6, 0.0).passed
 
 
 def test_a_fact_that_does_not_hold_is_a_failure_whatever_its_type():
     """numpy's False is not Python's, and once slipped through."""
-    assert not Verdict((Finding("bad", "", holds=np.bool_(False)),), 1e-6, 0.0).passed
+    assert not Verdict((SelftestFinding("bad", "", holds=np.bool_(False)),), 1e-6, 0.0).passed
 
 
 class Sloppy:

@@ -13,7 +13,7 @@ import torch
 from sordino.distributed.noise_division import Stretches
 from sordino.distributed.process_group import Ranks
 from sordino.distributed.shared_lot import RankedLot
-from sordino.distributed_run import Together
+from sordino.distributed_run import DistributedRun
 from sordino.lots.chunking import InTurn
 from sordino.private import Private
 from sordino.release import release as door
@@ -95,7 +95,7 @@ def noise_at_other_coordinates(ranks: Ranks) -> Iterator[None]:
 @contextmanager
 def ranks_draw_by_themselves(ranks: Ranks) -> Iterator[None]:
     """Each rank samples with a key of its own."""
-    with patch.object(Together, "root", lambda self, seed, ledger: Rng.from_seed(ranks.rank)):
+    with patch.object(DistributedRun, "root", lambda self, seed, ledger: Rng.from_seed(ranks.rank)):
         yield
 
 

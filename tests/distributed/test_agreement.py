@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sordino.distributed.claim_facts import Facts, differences
+from sordino.distributed.claim_facts import ClaimFacts, differences
 from tests.distributed import agreement_jobs as jobs
 from tests.distributed.gang import Failed
 
@@ -57,14 +57,14 @@ def test_an_argument_that_one_rank_refuses_stops_the_others(gang):
 
 def test_no_record_is_shown_in_what_ranks_say():
     """An error quotes public settings; what is in a tensor is compared by a keyed digest and never shown."""
-    one, two = Facts(b"key"), Facts(b"key")
+    one, two = ClaimFacts(b"key"), ClaimFacts(b"key")
     for facts, value in ((one, 123.456), (two, 654.321)):
         facts.add("records", jobs.torch.tensor([value]))
     assert differences([one.found, two.found]) == ["records: not the same on rank 1"]
 
 
 def test_a_digest_follows_the_key():
-    one, two = Facts(b"key"), Facts(b"another")
+    one, two = ClaimFacts(b"key"), ClaimFacts(b"another")
     for facts in (one, two):
         facts.add("records", jobs.torch.tensor([1.0]))
     assert one.digest() != two.digest()

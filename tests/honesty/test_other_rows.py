@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sordino.lots.loading import Loader
-from sordino.runtime_checks.reading_check import FIRST_RECORDS, Outcome, test_reading
+from sordino.runtime_checks.reading_check import FIRST_RECORDS, ReadingOutcome, test_reading
 from tests.honesty.attacks.model import far
 from tests.honesty.attacks.other_rows import MADE
 from tests.honesty.data import cross_entropy, network
@@ -68,7 +68,7 @@ def test_a_record_made_of_other_rows_is_found_at_the_first_lot(name):
         load = Loader(*MADE[name](*far(seed).tensors))
         load.begin()
         chosen = np.random.default_rng(seed).permutation(len(load.dataset))[:FIRST_RECORDS].tolist()
-        found += test_reading(load, chosen, seed) is Outcome.COUPLED
+        found += test_reading(load, chosen, seed) is ReadingOutcome.COUPLED
     assert found == 5, f"{name}: found {found} of 5 times"
 
 
@@ -78,4 +78,4 @@ def test_an_honest_dataset_is_not_taken_for_one(name):
         load = Loader(*HONEST_DATASETS[name](*far(seed).tensors))
         load.begin()
         chosen = np.random.default_rng(seed).permutation(len(load.dataset))[:FIRST_RECORDS].tolist()
-        assert test_reading(load, chosen, seed) is not Outcome.COUPLED
+        assert test_reading(load, chosen, seed) is not ReadingOutcome.COUPLED

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from sordino.lots.loading import Loader
 from sordino.runtime_checks import dataset_view
-from sordino.runtime_checks.reading_check import Outcome, test_reading
+from sordino.runtime_checks.reading_check import ReadingOutcome, test_reading
 from tests.honesty.attacks.model import far
 
 test_reading.__test__ = False  # a function of the library, not a test
@@ -40,10 +40,10 @@ def row_of(frame, i):
 
 
 FRAMES = {
-    "plain": (row_of, Outcome.CLEAN),
-    "by label": (lambda f, i: torch.tensor(f.loc[f.index[i]].to_numpy().astype("float32")), Outcome.CLEAN),
-    "mean": (lambda f, i: row_of(f, i) - row_of(f.mean().to_frame().T, 0), Outcome.COUPLED),
-    "of one class": (lambda f, i: row_of(f, i) * float(f[f.y == f.iloc[i].y][0].mean()), Outcome.COUPLED),
+    "plain": (row_of, ReadingOutcome.CLEAN),
+    "by label": (lambda f, i: torch.tensor(f.loc[f.index[i]].to_numpy().astype("float32")), ReadingOutcome.CLEAN),
+    "mean": (lambda f, i: row_of(f, i) - row_of(f.mean().to_frame().T, 0), ReadingOutcome.COUPLED),
+    "of one class": (lambda f, i: row_of(f, i) * float(f[f.y == f.iloc[i].y][0].mean()), ReadingOutcome.COUPLED),
 }
 
 
@@ -62,9 +62,9 @@ def vector(table, i):
 
 
 TABLES = {
-    "plain": (vector, Outcome.CLEAN),
-    "mixed": (lambda t, i: vector(t, i) + vector(t, random.randrange(64)), Outcome.COUPLED),
-    "the next": (lambda t, i: vector(t, i) - vector(t, (i + 1) % 64), Outcome.COUPLED),
+    "plain": (vector, ReadingOutcome.CLEAN),
+    "mixed": (lambda t, i: vector(t, i) + vector(t, random.randrange(64)), ReadingOutcome.COUPLED),
+    "the next": (lambda t, i: vector(t, i) - vector(t, (i + 1) % 64), ReadingOutcome.COUPLED),
 }
 
 
@@ -88,21 +88,21 @@ def test_transforms_of_datasets():
     def mixed(batch):
         return {"x": [torch.tensor(v) + torch.tensor(copied[random.randrange(64)]) for v in batch["x"]]}
 
-    assert outcome(table) is Outcome.CLEAN
-    assert outcome(table.with_transform(noisy)) is Outcome.CLEAN
-    assert outcome(table.with_transform(mixed)) is Outcome.COUPLED
+    assert outcome(table) is ReadingOutcome.CLEAN
+    assert outcome(table.with_transform(noisy)) is ReadingOutcome.CLEAN
+    assert outcome(table.with_transform(mixed)) is ReadingOutcome.COUPLED
 
 
 LARGE = {
-    "plain": (lambda b, i: b[i], Outcome.CLEAN),
-    "part of a row": (lambda b, i: b[i, :3], Outcome.CLEAN),
-    "the next": (lambda b, i: b[i] - b[(i + 1) % len(b)], Outcome.COUPLED),
-    "mean": (lambda b, i: b[i] - b.mean(0), Outcome.COUPLED),
-    "largest": (lambda b, i: b[i] / abs(b).max(), Outcome.COUPLED),
-    "some rows": (lambda b, i: b[i] + b[[1, 2, 3]].sum(0) + b[4:9].sum(0), Outcome.COUPLED),
+    "plain": (lambda b, i: b[i], ReadingOutcome.CLEAN),
+    "part of a row": (lambda b, i: b[i, :3], ReadingOutcome.CLEAN),
+    "the next": (lambda b, i: b[i] - b[(i + 1) % len(b)], ReadingOutcome.COUPLED),
+    "mean": (lambda b, i: b[i] - b.mean(0), ReadingOutcome.COUPLED),
+    "largest": (lambda b, i: b[i] / abs(b).max(), ReadingOutcome.COUPLED),
+    "some rows": (lambda b, i: b[i] + b[[1, 2, 3]].sum(0) + b[4:9].sum(0), ReadingOutcome.COUPLED),
     "a function": (
         lambda b, i: (torch.mean if isinstance(b[0], torch.Tensor) else np.mean)(b, 0) + b[i],
-        Outcome.COUPLED,
+        ReadingOutcome.COUPLED,
     ),
 }
 
@@ -120,4 +120,4 @@ def test_an_array_too_large_to_go_through_is_not_taken_for_a_breach(monkeypatch)
     monkeypatch.setattr(dataset_view, "COPIED_BYTES", 1000)
     monkeypatch.setattr(dataset_view, "MATERIALISED_BYTES", 2000)
     rows = np.random.default_rng(0).normal(size=(300, 6)).astype("float32")
-    assert outcome(Held(rows, lambda b, i: b[i] - b.mean(0), n=300)) is Outcome.NOT_SEEN
+    assert outcome(Held(rows, lambda b, i: b[i] - b.mean(0), n=300)) is ReadingOutcome.NOT_SEEN

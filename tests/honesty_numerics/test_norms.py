@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sordino.per_sample import PerformanceOptions
-from sordino.per_sample.formulas.compound_parts import Several, SeveralRows
+from sordino.per_sample.formulas.compound_parts import SeveralParts, SeveralRows
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.convolution_weight import Convolution
-from sordino.per_sample.formulas.gradient_part import NEVER, Rows, measured
+from sordino.per_sample.formulas.gradient_part import NEVER, GradientRows, measured
 from sordino.per_sample.formulas.lookup import Lookup, Tied
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.formulas.output_gradient import Output
@@ -58,12 +58,12 @@ def one_position(case):
 
 def twice(case):
     a, g = factors(case, 2)
-    return Several((Matmul(a[:, :1], g[:, :1]), Matmul(a[:, 1:], g[:, 1:]))), (P, D)
+    return SeveralParts((Matmul(a[:, :1], g[:, :1]), Matmul(a[:, 1:], g[:, 1:]))), (P, D)
 
 
 def rows(case):
     a, g = factors(case)
-    return Rows(torch.bmm(g.mT, a)), (P, D)
+    return GradientRows(torch.bmm(g.mT, a)), (P, D)
 
 
 def frames(case):

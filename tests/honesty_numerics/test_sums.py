@@ -20,7 +20,7 @@ from sordino.release.release import release, tapped
 from sordino.release.rounding import MOST_ROWS, slack
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Sensitivity
-from sordino.release.vectors import Accumulator, Pair, Summed
+from sordino.release.vectors import Accumulator, Summed, TwoPartSum
 from sordino.rng.streams import Rng
 
 D = 24
@@ -55,7 +55,7 @@ def summed(x: torch.Tensor, physical: int) -> torch.Tensor:
     cut = chunks(np.arange(len(x)), physical, len(x))
     parts = [Materialised({"w": x[torch.from_numpy(some)]}, torch.zeros(len(some))) for some in cut]
     total = weigh(Chunked(lambda: parts), sd.Flat(1.0).rule(None, list)).total
-    total = total.widened() if isinstance(total, Pair) else total
+    total = total.widened() if isinstance(total, TwoPartSum) else total
     return (total.values if isinstance(total, Summed) else total)["w"].double()
 
 
@@ -180,7 +180,7 @@ def test_two_chunks_have_the_bits_of_their_sum_in_float64(one_buffer, compiled, 
     before = {name: tensor.clone() for name, tensor in (*first.items(), ("v", second["w"]))}
     released = [
         release(Sealed(total), Sensitivity(1.0), Gaussian(1.0), Rng.from_seed(3), divide_by=3.0).value
-        for total in (Pair(first, second), Summed(wide, narrow))
+        for total in (TwoPartSum(first, second), Summed(wide, narrow))
     ]
     for name, tensor in released[0].items():
         assert torch.equal(tensor, released[1][name])
@@ -196,7 +196,7 @@ def test_chunks_are_added_up_in_float64_however_many_there_are():
             room["w"] += 1.0 if k == 0 else 2.0**-30
             total.take(room)
         found = total.total
-        if isinstance(found, Pair):
+        if isinstance(found, TwoPartSum):
             found = found.widened()
         value = found.values["w"] if isinstance(found, Summed) else found["w"]
         assert value.item() == 1.0 + (many - 1) * 2.0**-30

@@ -15,7 +15,7 @@ import pytest
 
 from sordino.kernels import build
 from sordino.kernels.abi import LEVELS, Functions, typed
-from sordino.kernels.library import Unavailable, opened
+from sordino.kernels.library import KernelUnavailable, opened
 
 
 def copied(folder: Path) -> None:
@@ -38,7 +38,7 @@ def library(made: build.Library, functions: Functions) -> ctypes.CDLL:
     """One of them; a test that asks for it is skipped where there is no compiler."""
     try:
         return typed(opened(made), functions)
-    except Unavailable:
+    except KernelUnavailable:
         folder = _folder()
     if folder is None:
         pytest.skip("there is no C compiler")

@@ -21,7 +21,7 @@ from sordino.rng.keystream import KeyStream
 from sordino.rng.streams import Rng
 from tests.kernels.libraries import levels
 
-compiled = levels(build.NOISE, noise_kernel.FUNCTIONS, noise_kernel.Noise, noise_kernel.LEVELS)
+compiled = levels(build.NOISE, noise_kernel.FUNCTIONS, noise_kernel.NoiseKernel, noise_kernel.LEVELS)
 
 
 def slow(stream, n, scale):
@@ -90,7 +90,7 @@ def test_release_gives_the_same_bits_with_and_without_the_kernel(compiled, monke
 
 
 def test_a_wrong_kernel_is_not_trusted(compiled):
-    class Wrong(noise_kernel.Noise):
+    class Wrong(noise_kernel.NoiseKernel):
         def add_normal(self, stream, scale, addresses, sizes, threads=1):
             super().add_normal(stream, scale * (1 + 2e-7), addresses, sizes, threads)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sordino.kernels import build, pool
-from sordino.kernels.abi import Window
+from sordino.kernels.abi import KernelWindow
 from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.layers import pooling
 from tests.kernels.libraries import library as of_these_sources
@@ -27,7 +27,7 @@ def layers(draw):
     stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     padding = tuple(draw(st.integers(0, k // 2)) for k in kernel)
     size = tuple(draw(st.integers(max(1, k - 2 * p), 9)) for k, p in zip(kernel, padding, strict=True))
-    return draw(st.integers(1, 3)), draw(st.integers(1, 19)), size, Window(kernel, stride, padding)
+    return draw(st.integers(1, 3)), draw(st.integers(1, 19)), size, KernelWindow(kernel, stride, padding)
 
 
 @pytest.mark.parametrize("level", [0, 1])
@@ -56,7 +56,7 @@ def test_maxima_and_gradients_are_torchs_to_the_last_bit(library, level, layer, 
 
 def test_threads_change_nothing(library):
     x = torch.randn(5, 32, 20, 20).contiguous(memory_format=LAST)
-    window, made, before = Window((3, 3), (2, 2), (1, 1)), pool.Pools(library, 1), torch.get_num_threads()
+    window, made, before = KernelWindow((3, 3), (2, 2), (1, 1)), pool.Pools(library, 1), torch.get_num_threads()
     found = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
@@ -104,7 +104,7 @@ def test_what_is_unusual_runs_by_its_own_code(options):
 def test_a_gradient_of_the_gradient_goes_through(library):
     """As torch's own does: by create_graph."""
     x = torch.randn(2, 9, 6, 6).contiguous(memory_format=LAST).requires_grad_()
-    kernel, window = pool.Pools(library, 1), Window((2, 2), (2, 2))
+    kernel, window = pool.Pools(library, 1), KernelWindow((2, 2), (2, 2))
 
     def penalty(pooled):
         (slope,) = torch.autograd.grad(pooled.pow(3).sum(), x, create_graph=True)

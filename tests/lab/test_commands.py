@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
-from sordino_lab.curve_plan import Plan
-from sordino_lab.size import Size
+from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.size import ExperimentSize
 from sordino_lab.trained import train
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import Workbench
@@ -51,7 +51,7 @@ def assert_same(plan, size):
 
 def test_every_kind_of_command_parses_to_the_settings_of_its_curve(tmp_path):
     kinds = {}
-    for size in (Size.QUICK, Size.FULL):
+    for size in (ExperimentSize.QUICK, ExperimentSize.FULL):
         for plan in plans_of(size, tmp_path):
             kinds.setdefault(shape_of(plan.command(size)), (plan, size))
     assert len(kinds) > 20
@@ -60,10 +60,10 @@ def test_every_kind_of_command_parses_to_the_settings_of_its_curve(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [Size.TINY, Size.QUICK, Size.MIDDLE, Size.FULL], ids=lambda size: size.value)
+@pytest.mark.parametrize("size", [ExperimentSize.TINY, ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL], ids=lambda size: size.value)
 def test_every_command_parses_to_the_settings_of_its_curve(size, tmp_path):
     every = list(plans_of(size, tmp_path))
-    assert len(every) > (100 if size is Size.TINY else 200)
+    assert len(every) > (100 if size is ExperimentSize.TINY else 200)
     for plan in every:
         assert_same(plan, size)
 
@@ -78,13 +78,13 @@ def test_the_commands_that_came_with_the_package_parse():
 
 
 PLANS = {
-    "sorted": Plan(label="x", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k", "bound": 2.0}),
-    "hidden layers": Plan(label="x", method="dpsgd", recipe="thesis-cifar", given={"widths": (8, 4)}),
-    "projected": Plan(
+    "sorted": CurvePlan(label="x", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k", "bound": 2.0}),
+    "hidden layers": CurvePlan(label="x", method="dpsgd", recipe="thesis-cifar", given={"widths": (8, 4)}),
+    "projected": CurvePlan(
         label="x", method="projected", recipe="thesis-cifar", given={"query": "projected"},
         parameters={"rho": 4.0, "rounds": 3.0},
     ),
-    "inside": Plan(label="x", method="l2-inside", recipe="wd-mnist", given={"weight_decay": 0.0, "penalty": 1 / 3}),
+    "inside": CurvePlan(label="x", method="l2-inside", recipe="wd-mnist", given={"weight_decay": 0.0, "penalty": 1 / 3}),
 }  # fmt: skip
 
 
@@ -92,9 +92,9 @@ PLANS = {
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_command_that_is_run_gives_the_numbers_of_its_curve(name, seed, tmp_path):
     plan = PLANS[name]
-    kept = train(tiny(plan).settings(Size.QUICK, seed), tmp_path / "cache")
+    kept = train(tiny(plan).settings(ExperimentSize.QUICK, seed), tmp_path / "cache")
     out = tmp_path / "run"
-    command = tiny(plan).command(Size.QUICK, seed)
+    command = tiny(plan).command(ExperimentSize.QUICK, seed)
     assert main([*shlex.split(command)[1:], "--out", str(out), "--no-report", "--json"]) == 0
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["test_accuracy"] for row in rows] == [row["test_accuracy"] for row in kept.rows]

@@ -9,7 +9,7 @@ from sordino_lab import store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import outcome
 from sordino_lab.order import ORDER
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 from sordino_lab.workbench import Workbench
 
 
@@ -27,8 +27,8 @@ def test_the_order_of_the_papers_names_every_id_once():
 @pytest.mark.parametrize("name", ORDER)
 def test_an_id_ends_in_panels_that_can_be_kept(name, kept):
     one = experiments()[name]
-    found = one.run(Workbench(Size.TINY, kept))
-    text = json.dumps(store.table(one, found, Size.TINY, 0.0), allow_nan=False)
+    found = one.run(Workbench(ExperimentSize.TINY, kept))
+    text = json.dumps(store.table(one, found, ExperimentSize.TINY, 0.0), allow_nan=False)
     again = outcome(json.loads(text))
     assert again.panels
     assert [panel.title for panel in again.panels] == [panel.title for panel in found.panels]

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sordino_lab.curve_plan import Plan
-from sordino_lab.size import Size
+from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.size import ExperimentSize
 from sordino_lab.trained import train, unfinished_folder
 from sordino_lab.training_store import TRAININGS, digest, digest_of_table, find, keep, rename_files
 
@@ -21,7 +21,9 @@ STEPS = 60
 
 def settings_of(sampler=None, steps=STEPS):
     given = {"learning_rate": 0.1, **({"sampler": sampler} if sampler else {})}
-    tiny = Plan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given=given).settings(Size.TINY, 0)
+    tiny = CurvePlan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given=given).settings(
+        ExperimentSize.TINY, 0
+    )
     options = replace(tiny.options, evaluate_every=5, checkpoint_every=7)
     return replace(tiny, recipe=tiny.recipe.but(steps=steps), options=options)
 

@@ -6,22 +6,22 @@ from dataclasses import replace
 import pytest
 from sordino_lab import store
 from sordino_lab.catalogue import experiment, experiments
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Finding, Outcome
-from sordino_lab.size import Size
-from sordino_lab.trained import Trained
+from sordino_lab.size import ExperimentSize
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import higher
 from sordino_lab.training_store import Kept
 from sordino_lab.workbench import Workbench
 
-PLAN = Plan(label="a", method="dpsgd", recipe="thesis-mnist")
+PLAN = CurvePlan(label="a", method="dpsgd", recipe="thesis-mnist")
 
 
 def trained(*accuracies):
-    return Trained(PLAN, tuple(Kept([{"test_accuracy": one}], 1.0, "", "", 1.0, {}) for one in accuracies))
+    return TrainedCurve(PLAN, tuple(Kept([{"test_accuracy": one}], 1.0, "", "", 1.0, {}) for one in accuracies))
 
 
-@pytest.mark.parametrize("size", [Size.QUICK, Size.MIDDLE, Size.FULL])
+@pytest.mark.parametrize("size", [ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL])
 @pytest.mark.parametrize(
     ("one", "other", "holds"),
     [
@@ -46,23 +46,23 @@ def test_below_the_size_of_the_source_there_is_no_verdict_either_way(holds):
     verdicts = {
         (one.id, size): store.table(one, outcome, size, 1.0)["findings"][0]["holds"]
         for one in (reduced, calculated, replace(calculated, id="another", differs="another network"))
-        for size in (Size.QUICK, Size.MIDDLE, Size.FULL)
+        for size in (ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL)
     }
     assert verdicts == {
-        **{("sorted-mnist-fixed", size): None for size in (Size.QUICK, Size.MIDDLE)},
-        ("sorted-mnist-fixed", Size.FULL): holds,
-        **{("lr-cosine", size): holds for size in (Size.QUICK, Size.MIDDLE, Size.FULL)},
-        **{("another", size): None for size in (Size.QUICK, Size.MIDDLE, Size.FULL)},
+        **{("sorted-mnist-fixed", size): None for size in (ExperimentSize.QUICK, ExperimentSize.MIDDLE)},
+        ("sorted-mnist-fixed", ExperimentSize.FULL): holds,
+        **{("lr-cosine", size): holds for size in (ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL)},
+        **{("another", size): None for size in (ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL)},
     }
 
 
 def test_no_result_that_comes_with_the_package_has_a_verdict_below_the_size_of_the_source():
     for path in sorted(store.SHIPPED.glob("*.json")):
         kept = json.loads(path.read_text("utf-8"))
-        if not store.is_source_size(Size(kept["size"]), experiments()[kept["id"]]):
+        if not store.is_source_size(ExperimentSize(kept["size"]), experiments()[kept["id"]]):
             assert [one["holds"] for one in kept["findings"]] == [None] * len(kept["findings"]), path.name
 
 
 @pytest.mark.parametrize("name", ["noise-convergence", "fmnist-noise", "fmnist-batch", "fmnist-tradeoff"])
 def test_a_caption_is_no_claim(name, tmp_path):
-    assert not experiment(name).run(Workbench(Size.TINY, tmp_path)).findings
+    assert not experiment(name).run(Workbench(ExperimentSize.TINY, tmp_path)).findings

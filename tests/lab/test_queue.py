@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from sordino_lab import queue as queue_module
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.queue import Queue, QueuedJob, all_jobs
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 from sordino_lab.training_store import digest
 
 QUEUE = """
@@ -30,9 +30,9 @@ if __name__ == "__main__":
 def jobs(count, steps=100):
     found = []
     for seed in range(count):
-        plan = Plan(label="x", method="dpsgd", recipe="thesis-mnist", epochs=steps / 10, batch=20, records=200,
+        plan = CurvePlan(label="x", method="dpsgd", recipe="thesis-mnist", epochs=steps / 10, batch=20, records=200,
                     given={"dataset": "spiral", "model": "mlp", "features": "none"})  # fmt: skip
-        settings = plan.settings(Size.FULL, seed)
+        settings = plan.settings(ExperimentSize.FULL, seed)
         found.append(QueuedJob(digest(settings), f"seed {seed}", 1.0 + seed, 1.0, ("sorted-mnist-fixed",), settings))
     return found
 

@@ -5,14 +5,14 @@ import json
 import pytest
 from sordino_lab import runner, store, trained
 from sordino_lab.catalogue import chosen, experiment
-from sordino_lab.curve_plan import Plan
-from sordino_lab.size import Size
+from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.size import ExperimentSize
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import Workbench
 
 from sordino.app.runs.settings import settle
 
-ONE = Plan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.1})
+ONE = CurvePlan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.1})
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def test_a_run_is_made_once(tmp_path, monkeypatch):
-    bench = Workbench(Size.TINY, tmp_path)
+    bench = Workbench(ExperimentSize.TINY, tmp_path)
     first = bench.trained([ONE])[0]
     monkeypatch.setattr(trained, "_train_or_resume", lambda *given: pytest.fail("trained again"))
     again = bench.trained([ONE])[0]
@@ -32,17 +32,19 @@ def test_a_run_is_made_once(tmp_path, monkeypatch):
 
 def test_a_run_is_known_by_recipe_seed_and_version(tmp_path, monkeypatch):
     names = {
-        digest(ONE.settings(Size.TINY, 0)),
-        digest(ONE.settings(Size.TINY, 1)),
-        digest(ONE.settings(Size.QUICK, 0)),
+        digest(ONE.settings(ExperimentSize.TINY, 0)),
+        digest(ONE.settings(ExperimentSize.TINY, 1)),
+        digest(ONE.settings(ExperimentSize.QUICK, 0)),
         digest(
-            Plan(label="x", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.2}).settings(Size.TINY, 0)
+            CurvePlan(label="x", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.2}).settings(
+                ExperimentSize.TINY, 0
+            )
         ),
     }
     assert len(names) == 4
-    same = Plan(label="another name", method="sorted", recipe="thesis-mnist", given={"learning_rate": 0.1})
-    assert digest(same.settings(Size.TINY, 0)) in names
-    settings = ONE.settings(Size.TINY, 0)
+    same = CurvePlan(label="another name", method="sorted", recipe="thesis-mnist", given={"learning_rate": 0.1})
+    assert digest(same.settings(ExperimentSize.TINY, 0)) in names
+    settings = ONE.settings(ExperimentSize.TINY, 0)
     trained.train(settings, tmp_path)
     assert trained.is_known(settings, tmp_path)
     monkeypatch.setattr("sordino_lab.training_store.__version__", "0.0.0")
@@ -50,15 +52,15 @@ def test_a_run_is_known_by_recipe_seed_and_version(tmp_path, monkeypatch):
 
 
 def test_methods_that_are_compared_start_from_one_network():
-    other = Plan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
+    other = CurvePlan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
     for seed in range(3):
-        both = [plan.settings(Size.QUICK, seed).options for plan in (ONE, other)]
+        both = [plan.settings(ExperimentSize.QUICK, seed).options for plan in (ONE, other)]
         assert both[0].init_seed == both[1].init_seed == seed == both[0].seed
 
 
 def test_a_run_without_a_guarantee_is_hollow_and_has_no_epsilon(tmp_path):
-    sorted_ = Plan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
-    private, none = Workbench(Size.TINY, tmp_path).trained([ONE, sorted_])
+    sorted_ = CurvePlan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
+    private, none = Workbench(ExperimentSize.TINY, tmp_path).trained([ONE, sorted_])
     assert private.hollow == ""
     assert private.epsilon is not None
     assert private.epsilon > 0
@@ -68,9 +70,9 @@ def test_a_run_without_a_guarantee_is_hollow_and_has_no_epsilon(tmp_path):
 
 
 def test_the_command_of_a_plan_can_be_typed():
-    plan = Plan(label="x", method="sorted", recipe="thesis-mnist", epochs=1, batch=600, records=6000,
+    plan = CurvePlan(label="x", method="sorted", recipe="thesis-mnist", epochs=1, batch=600, records=6000,
                 given={"sampler": "sorted-top-k", "bound": 2.0}, parameters={"pool": 4.0})  # fmt: skip
-    said = plan.command(Size.QUICK)
+    said = plan.command(ExperimentSize.QUICK)
     assert said.startswith("sordino train thesis-mnist ")
     for word in (
         "--sampler sorted-top-k",
@@ -86,20 +88,20 @@ def test_the_command_of_a_plan_can_be_typed():
 def test_a_sweep_goes_on_where_it_was(tmp_path, monkeypatch):
     some = [experiment("lr-cosine"), experiment("sorted-mnist-fixed")]
     said = []
-    first = runner.run(some, Size.TINY, tmp_path, processes=1, anew=False, say=said.append)
+    first = runner.run(some, ExperimentSize.TINY, tmp_path, processes=1, anew=False, say=said.append)
     assert [one["id"] for one in first] == ["lr-cosine", "sorted-mnist-fixed"]
     assert any("left" in line for line in said)
     assert (tmp_path / "lr-cosine.png").is_file()
     assert (tmp_path / "lr-cosine.svg").is_file()
     monkeypatch.setattr(runner, "make", lambda *given: pytest.fail("made again"))
-    assert runner.run(some, Size.TINY, tmp_path, processes=1, anew=False, say=said.append) == first
+    assert runner.run(some, ExperimentSize.TINY, tmp_path, processes=1, anew=False, say=said.append) == first
 
 
 def test_the_longest_is_begun_first(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(runner, "_work", lambda job, bench, out: order.append(job.cost))
-    jobs = [runner.Job("a", 1.0), runner.Job("b", 9.0), runner.Job("c", 4.0)]
-    runner._spread(jobs, Workbench(Size.TINY, tmp_path), tmp_path, 1, runner.Clock(jobs, lambda text: None))
+    jobs = [runner.ExperimentJob("a", 1.0), runner.ExperimentJob("b", 9.0), runner.ExperimentJob("c", 4.0)]
+    runner._spread(jobs, Workbench(ExperimentSize.TINY, tmp_path), tmp_path, 1, runner.Clock(jobs, lambda text: None))
     assert order == [9.0, 4.0, 1.0]
 
 
@@ -114,16 +116,16 @@ def test_ids_are_chosen_by_name_by_source_and_by_time():
 
 def test_a_reduced_run_says_so_on_its_figure():
     one = experiment("sorted-mnist-fixed")
-    assert store.note(Size.QUICK, one).startswith("reduced (quick): ")
-    assert store.note(Size.MIDDLE, one).startswith("reduced (middle): ")
-    assert store.note(Size.MIDDLE, one).split(": ")[1] != store.note(Size.QUICK, one).split(": ")[1]
-    assert store.note(Size.FULL, one) == ""
-    assert store.note(Size.MIDDLE, experiment("fmnist-noise")) == ""
-    assert store.note(Size.QUICK, experiment("composition")) == ""
+    assert store.note(ExperimentSize.QUICK, one).startswith("reduced (quick): ")
+    assert store.note(ExperimentSize.MIDDLE, one).startswith("reduced (middle): ")
+    assert store.note(ExperimentSize.MIDDLE, one).split(": ")[1] != store.note(ExperimentSize.QUICK, one).split(": ")[1]
+    assert store.note(ExperimentSize.FULL, one) == ""
+    assert store.note(ExperimentSize.MIDDLE, experiment("fmnist-noise")) == ""
+    assert store.note(ExperimentSize.QUICK, experiment("composition")) == ""
 
 
 def test_results_are_json(tmp_path):
-    runner.make(experiment("log-schedule"), Workbench(Size.TINY, tmp_path), tmp_path)
+    runner.make(experiment("log-schedule"), Workbench(ExperimentSize.TINY, tmp_path), tmp_path)
     kept = json.loads((tmp_path / "log-schedule.json").read_text())
     assert kept["id"] == "log-schedule"
     assert kept["size"] == "tiny"
@@ -132,7 +134,7 @@ def test_results_are_json(tmp_path):
 
 
 def test_seconds_are_with_the_trainings_that_were_kept(tmp_path):
-    bench, one = Workbench(Size.TINY, tmp_path), experiment("wd-mnist-baseline")
+    bench, one = Workbench(ExperimentSize.TINY, tmp_path), experiment("wd-mnist-baseline")
     trained = bench.trained(one.plans(bench))
     again = runner.make(one, bench, tmp_path)
     assert again["seconds"] >= round(sum(run.seconds for each in trained for run in each.runs), 1)

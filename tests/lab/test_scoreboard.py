@@ -8,7 +8,7 @@ from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Compared
 from sordino_lab.refresh_results import bring_in_line
 from sordino_lab.scoreboard import MET, MISSED, NOT_RUN, REASONS, is_met, published_numbers, score, summary, table
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_every_miss_has_a_reason_and_every_reason_a_miss():
     missed = {(one.number.id, one.number.what) for one in scores if one.status == MISSED}
     assert set(REASONS) >= missed
     assert summary(scores) in table(scores)
-    assert Size.FULL.value == "full"
+    assert ExperimentSize.FULL.value == "full"
 
 
 def test_shipped_results_are_in_line_with_the_code():

@@ -11,7 +11,7 @@ from torch import nn
 
 import sordino as sd
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.engine.module_plan import Plan
+from sordino.per_sample.engine.module_plan import ModulePlan
 from sordino.per_sample.model_inventory import Inventory
 from tests.per_sample.oracle import same, square
 from tests.per_sample.zoo import GRID, Case
@@ -26,7 +26,7 @@ def _loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(x).square().flatten(1).sum(1)
 
 
-def _plan(backend: Captured, model: nn.Module, x: torch.Tensor) -> Plan:
+def _plan(backend: Captured, model: nn.Module, x: torch.Tensor) -> ModulePlan:
     return backend._plans.find(Inventory(model), _loss, [x])
 
 

@@ -14,7 +14,7 @@ from sordino.per_sample.engine import pruned_backward
 from sordino.per_sample.engine.batch_result import Result
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
 from sordino.per_sample.engine.recorded_use import Use
-from sordino.per_sample.formulas.gradient_part import Rows
+from sordino.per_sample.formulas.gradient_part import GradientRows
 from sordino.per_sample.physical_batch import activation_bytes, physical_batch
 from tests.per_sample.oracle import same, square
 from tests.per_sample.zoo import GRID, Case
@@ -155,10 +155,10 @@ class _Branches(nn.Module):
 def test_rows_that_are_kept_stay_within_what_memory_keeps_warm() -> None:
     uses = [Use("", None, (torch.empty(1 << 20),), (0,), None, 1, bytes=1 << 27)]  # type: ignore[arg-type]
     budget = KeepBudget.holding(PerformanceOptions(), uses)
-    budget.measure(Rows(torch.ones(2, 3)))
+    budget.measure(GradientRows(torch.ones(2, 3)))
     assert budget.options.keep_bytes == 1 << 26
     few = KeepBudget.holding(PerformanceOptions(), [Use("", None, (), (), None, 1, bytes=800)])  # type: ignore[arg-type]
-    few.measure(Rows(torch.ones(2, 3)))
+    few.measure(GradientRows(torch.ones(2, 3)))
     assert few.options.keep_bytes == 1000
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Experiment, Outcome
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import higher, learning
 from sordino_lab.workbench import Workbench
 
@@ -20,12 +20,12 @@ LOTS = ((600, 60, 100), (2000, 200, 140), (4000, 400, 920))
 """The paper's lots, those at --quick, and epochs within the paper's ε by its own accountant."""
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Three lots; smaller in proportion where there are fewer records."""
     small: dict[str, Any] = {"model": "mlp", "widths": (64,), "schedule": "constant"}
     reduced = bench.size.value in ("tiny", "quick")
     return [
-        Plan(
+        CurvePlan(
             label=f"lot {lot}",
             method="dpsgd",
             recipe="thesis-cifar" if reduced else "abadi-cifar",
@@ -70,7 +70,7 @@ def run(bench: Workbench) -> Outcome:
     )
 
 
-def _accuracy_within(one: Trained, epsilon: float) -> float:
+def _accuracy_within(one: TrainedCurve, epsilon: float) -> float:
     """Returns the accuracy, %, of the last evaluation at which no more than `epsilon` was spent; nan if there is none."""
     spent = [row for row in one.runs[0].rows if (row["epsilon"] or math.inf) <= epsilon]
     return 100 * float(spent[-1]["test_accuracy"]) if spent else math.nan

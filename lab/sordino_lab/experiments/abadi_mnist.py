@@ -14,15 +14,15 @@ from sordino.accounting import PLD
 from sordino.app.report.panels import Panel, Series
 from sordino.events import Gaussian, Poisson, Repeat, compose
 from sordino_lab.abadi import DIFFERS, LEVELS, MIDDLE, NOISES, REDUCED, Within, plan, within
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Experiment, Finding, Outcome
-from sordino_lab.size import Size
-from sordino_lab.trained import Trained
+from sordino_lab.size import ExperimentSize
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import mean
 from sordino_lab.workbench import Workbench
 
 
-def papers(bench: Workbench) -> list[Plan]:
+def papers(bench: Workbench) -> list[CurvePlan]:
     """The three levels as printed; the training accuracy is looked at, which the claim then lists."""
     return [
         plan(bench, noise, pca, label=f"σ = {noise:g}, PCA {pca:g}", variant=k, show_private=True)
@@ -30,7 +30,7 @@ def papers(bench: Workbench) -> list[Plan]:
     ]
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """As printed, and with all of each ε spent."""
     return [*papers(bench), *(within(bench, one, k) for k, one in enumerate(LEVELS))]
 
@@ -92,11 +92,11 @@ def run(bench: Workbench) -> Outcome:
     )
 
 
-def _reached(bench: Workbench, level: Within, spent: Trained, printed: Trained) -> Finding:
+def _reached(bench: Workbench, level: Within, spent: TrainedCurve, printed: TrainedCurve) -> Finding:
     """Whether the published accuracy is there within the published ε."""
     accuracy, spread = spent.last()
     inside = (spent.epsilon or 99.0) <= level.epsilon
-    told = bench.tells and (bench.size is not Size.QUICK or accuracy >= level.published)
+    told = bench.tells and (bench.size is not ExperimentSize.QUICK or accuracy >= level.published)
     return Finding(
         f"{level.published:g} % at ε = {level.epsilon:g}",
         "002:160",
@@ -121,7 +121,7 @@ def _draw_delta(bench: Workbench) -> Panel:
     return Panel("δ at a fixed ε", "epochs", "δ", lines, xlog=True, ylog=True)
 
 
-def _with_train(ones: Sequence[Trained]) -> list[Series]:
+def _with_train(ones: Sequence[TrainedCurve]) -> list[Series]:
     """Test accuracy, and the training accuracy of those where it was looked at."""
     train = [
         Series(f"train, {one.plan.label}", s.x, s.y, low=s.low, high=s.high, method="none", variant=one.plan.variant)

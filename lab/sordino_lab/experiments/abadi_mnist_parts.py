@@ -8,13 +8,13 @@ reduced    see lab/sordino_lab/abadi.py
 from __future__ import annotations
 
 from sordino_lab.abadi import MIDDLE, REDUCED, plan
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.training_curves import higher, learning
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """The whole, without PCA, without decay."""
     return [
         plan(bench, 4.0, 7.0, label="PCA and decay", method="pca"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from sordino.app.report.panels import Panel
 from sordino_lab.abadi import plan
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.training_curves import mean, no_guarantee, swept
 from sordino_lab.workbench import Workbench
@@ -28,7 +28,7 @@ SWEEPS: Mapping[str, tuple[str, tuple[float, ...], tuple[float, ...]]] = {
 """Field, name, values at --quick and beyond."""
 
 
-def one(bench: Workbench, name: str, value: float) -> Plan:
+def one(bench: Workbench, name: str, value: float) -> CurvePlan:
     """The reference with one thing changed; seed 0 only at --quick."""
     given: dict[str, Any] = {"final_rate": 0.0521 * (value if name == "learning_rate" else 0.1) / 0.1}
     batch, noise = (value if name == "batch" else 600.0), (value if name == "noise_multiplier" else 4.0)
@@ -43,7 +43,7 @@ def one(bench: Workbench, name: str, value: float) -> Plan:
     )
 
 
-def grid(bench: Workbench) -> dict[str, dict[float, Plan]]:
+def grid(bench: Workbench) -> dict[str, dict[float, CurvePlan]]:
     """Everything; at the size of the tests one value of two sweeps."""
     some = bench.pick(2, 6, 6, 6)
     return {
@@ -55,7 +55,7 @@ def grid(bench: Workbench) -> dict[str, dict[float, Plan]]:
     }
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """All of them."""
     return [each for row in grid(bench).values() for each in row.values()]
 

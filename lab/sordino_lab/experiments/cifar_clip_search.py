@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino_lab.sweep import Sweep
 from sordino_lab.thesis import BEST, CIFAR, CIFAR_MIDDLE, cifar, label
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import mean
 from sordino_lab.workbench import Workbench
 
@@ -30,7 +30,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
     )
 
 
-def plan(bench: Workbench, way: str, value: float) -> Plan:
+def plan(bench: Workbench, way: str, value: float) -> CurvePlan:
     """One run."""
     return replace(cifar(bench, "DP-SGD", RATES[way], value), label=f"{way}, C = {value:g}")
 
@@ -38,7 +38,7 @@ def plan(bench: Workbench, way: str, value: float) -> Plan:
 SWEEP = Sweep("clip bound C", values, plan, tuple(RATES), "CIFAR-10")
 
 
-def _least(row: Mapping[float, Trained]) -> float:
+def _least(row: Mapping[float, TrainedCurve]) -> float:
     """The bound with the least loss."""
     return min(row, key=lambda value: mean(row[value], "test_loss"))
 

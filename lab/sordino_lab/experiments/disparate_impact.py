@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from sordino.app.report.panels import Panel, Series
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import mean, no_guarantee
 from sordino_lab.workbench import Workbench
 
 CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Without DP, and at two noises."""
     base: dict[str, Any] = {
         "recipe": "fashion-logistic",
@@ -32,13 +32,13 @@ def plans(bench: Workbench) -> list[Plan]:
         "evaluations": 3,
     }
     return [
-        Plan(label="without DP", method="sgd", given={"non_private": True, "learning_rate": 0.1}, **base),
-        Plan(label="σ = 0.7", method="dpsgd", variant=1, given={"noise_multiplier": 0.7}, **base),
-        Plan(label="σ = 4", method="dpsgd", variant=2, given={"noise_multiplier": 4.0}, **base),
+        CurvePlan(label="without DP", method="sgd", given={"non_private": True, "learning_rate": 0.1}, **base),
+        CurvePlan(label="σ = 0.7", method="dpsgd", variant=1, given={"noise_multiplier": 0.7}, **base),
+        CurvePlan(label="σ = 4", method="dpsgd", variant=2, given={"noise_multiplier": 4.0}, **base),
     ]
 
 
-def by_class(one: Trained) -> np.ndarray:
+def by_class(one: TrainedCurve) -> np.ndarray:
     """Mean over seeds of the last accuracies, in percent."""
     rows = [
         [np.nan if v is None else v for v in run.rows[-1]["test_by_class"]]

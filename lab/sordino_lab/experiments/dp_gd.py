@@ -7,7 +7,7 @@ reduced    2,000 records of the three-armed cloud, 2 seeds
 
 from __future__ import annotations
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.training_curves import higher, learning, mean
 from sordino_lab.workbench import Workbench
@@ -15,12 +15,12 @@ from sordino_lab.workbench import Workbench
 EPSILON = 3.0
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Three ways, each with its own number of steps for the same gradients computed."""
     passes = bench.pick(1, 30, 60, 100)
     base = {"optimizer": "sgd", "learning_rate": 1.0, "epsilon": EPSILON, "model": "mlp"}
     return [
-        Plan(
+        CurvePlan(
             label="DP-SGD, lots of 100",
             method="dpsgd",
             recipe="spiral",
@@ -31,7 +31,7 @@ def plans(bench: Workbench) -> list[Plan]:
             evaluations=5,
             given=base,
         ),
-        Plan(
+        CurvePlan(
             label="full batch, Gaussian noise",
             method="moments",
             recipe="spiral",
@@ -43,7 +43,7 @@ def plans(bench: Workbench) -> list[Plan]:
             variant=1,
             given={**base, "sampler": "full"},
         ),
-        Plan(
+        CurvePlan(
             label="full batch, Laplace noise",
             method="laplace",
             recipe="spiral",

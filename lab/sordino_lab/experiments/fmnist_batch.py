@@ -8,7 +8,7 @@ reduced    8,000 records, 8 epochs, 2 seeds
 from __future__ import annotations
 
 from sordino.app.report.panels import Panel, Series
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.fashion import fashion
 from sordino_lab.training_curves import mean, no_guarantee, swept
@@ -17,7 +17,7 @@ from sordino_lab.workbench import Workbench
 VALUES = (64.0, 256.0, 1024.0, 4096.0)
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """One for each value."""
     return fashion(bench, VALUES, "size", lambda size: {"batch": size})
 

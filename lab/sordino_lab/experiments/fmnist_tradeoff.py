@@ -8,7 +8,7 @@ reduced    8,000 records, 8 epochs, 2 seeds
 from __future__ import annotations
 
 from sordino.app.report.panels import Panel
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.fashion import fashion
 from sordino_lab.training_curves import mean, no_guarantee
@@ -17,7 +17,7 @@ from sordino_lab.workbench import Workbench
 VALUES = (0.7,)
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """One for each value."""
     return fashion(bench, VALUES, "σ", lambda σ: {"batch": 256, "given": {"noise_multiplier": σ}})
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sordino.app.report.panels import Boxes, Panel
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.diagnostic_series import steps_of
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
 METHODS = {"topk": "sorted", "no sorting": "sgd", "quantilesort": "quantile-sorted"}
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Plain SGD with each way to fill a lot."""
     return [cifar(bench, "DP-SGD", 0.01, 1.0, diagnose="lengths", non_private=True, **words) for words in WAYS.values()]
 

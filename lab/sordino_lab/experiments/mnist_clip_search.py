@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino_lab.sweep import Grid, Sweep
 from sordino_lab.thesis import MNIST, MNIST_MIDDLE, mnist
@@ -26,7 +26,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
     )
 
 
-def plan(bench: Workbench, way: str, value: float) -> Plan:
+def plan(bench: Workbench, way: str, value: float) -> CurvePlan:
     """One run."""
     return replace(mnist(bench, "DP-SGD", 0.1, value), label=f"DP-SGD, C = {value:g}")
 

@@ -7,7 +7,7 @@ reduced    4,000 records, 120 iterations, one seed
 
 from __future__ import annotations
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.training_curves import learning, mean
 from sordino_lab.workbench import Workbench
@@ -15,12 +15,12 @@ from sordino_lab.workbench import Workbench
 NOISES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """One for each noise; σ = 0 has no guarantee."""
     records, iterations = bench.pick(60_000, 4_000, 60_000, 60_000), bench.pick(3, 120, 500, 500)
     some = NOISES if bench.tells else NOISES[:2]
     return [
-        Plan(
+        CurvePlan(
             label=f"σ = {noise:g}",
             method="dpsgd" if noise else "sgd",
             recipe="wd-mnist",

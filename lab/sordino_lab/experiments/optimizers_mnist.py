@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.thesis import MNIST, MNIST_MIDDLE, mnist
 from sordino_lab.training_curves import higher, learning
@@ -24,7 +24,7 @@ WAYS = {
 }
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Each with a rate of its own, not tuned."""
     base = mnist(bench, "DP-SGD", 0.1, 1.0, schedule="constant")
     some = WAYS if bench.tells else {name: WAYS[name] for name in ("SGD", "AdaGrad")}

@@ -7,16 +7,16 @@ reduced    2,000 generated digits with wavelet features in place of a pretrained
 
 from __future__ import annotations
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.training_curves import against, higher, learning, no_guarantee
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Every curve."""
     return [
-        Plan(
+        CurvePlan(
             label=name,
             method=method,
             recipe="digits",

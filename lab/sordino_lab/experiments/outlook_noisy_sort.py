@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino_lab.training_curves import against, higher, learning, no_guarantee
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Every curve."""
     base = cifar(bench, "sorted", 0.1, 5.0)
     pools = ((0.0, "exact"), (4.0, "of 4 lots"), (2.0, "of 2 lots"))

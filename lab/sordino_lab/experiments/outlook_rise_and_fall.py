@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import against, learning, no_guarantee
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Every curve."""
     base = cifar(bench, "sorted", 1.0, 5.0)
     risen = replace(
@@ -29,7 +29,7 @@ def plans(bench: Workbench) -> list[Plan]:
     return [base, risen]
 
 
-def most(one: Trained) -> float:
+def most(one: TrainedCurve) -> float:
     """The largest test loss of any seed on the way."""
     return max((float(row["test_loss"]) for run in one.runs for row in run.rows), default=0.0)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino_lab.training_curves import against, higher, learning, no_guarantee
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Every curve."""
     base = cifar(bench, "projected", 1.0, 5.0)
     some = (({"rho": 2.0}, "ρ = 2"), ({"rho": 4.0}, "ρ = 4"), ({"rho": 2.0, "rounds": 3.0}, "3 rounds"))

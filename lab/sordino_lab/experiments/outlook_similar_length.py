@@ -7,14 +7,14 @@ reduced    see lab/sordino_lab/thesis.py
 
 from __future__ import annotations
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
 from sordino_lab.training_curves import against, higher, learning, no_guarantee
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Every curve."""
     return [cifar(bench, way, 0.1, 5.0) for way in ("DP-SGD", "sorted", "similar length")]
 

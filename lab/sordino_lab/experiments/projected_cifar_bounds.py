@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, RATES, cifar
 from sordino_lab.training_curves import higher, learning, no_guarantee, not_run
@@ -24,7 +24,7 @@ def name(way: str, rate: float, bound: float) -> str:
     return f"{way}, C = {bound:g}, lr {rate:g}"
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Returns both methods at both bounds and all rates; at the size of the tests one rate."""
     some = RATES if bench.tells else RATES[1:2]
     return [

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from sordino.app.report.panels import Panel, Series
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.diagnostic_series import steps_of
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import no_guarantee, not_run
 from sordino_lab.workbench import Workbench
 
 SETTINGS = ((1.0, (0.01, 0.1, 1.0)), (5.0, (0.01, 0.1, 1.0)))
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Both bounds at each rate."""
     some = SETTINGS if bench.tells else SETTINGS[:1]
     return [
@@ -42,10 +42,10 @@ class Cosines:
     panels: list[Panel]
     spread: dict[tuple[float, float], float]
     low: dict[tuple[float, float], float]
-    trained: list[Trained]
+    trained: list[TrainedCurve]
 
 
-def measure(bench: Workbench, wanted: Sequence[Plan]) -> Cosines:
+def measure(bench: Workbench, wanted: Sequence[CurvePlan]) -> Cosines:
     """Trains what is not there, and returns the cosines of plain and projected updates, a panel for each bound."""
     panels: list[Panel] = []
     spread: dict[tuple[float, float], float] = {}

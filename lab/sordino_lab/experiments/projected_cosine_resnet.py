@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.experiments.projected_cosine import SETTINGS, measure
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
@@ -17,7 +17,7 @@ from sordino_lab.training_curves import no_guarantee, not_run
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Returns both bounds at each rate; at the size of the tests one."""
     some = SETTINGS if bench.tells else SETTINGS[:1]
     network: dict[str, Any] = bench.pick({}, {}, {"model": "resnet18"}, {"model": "resnet18"})

@@ -7,14 +7,14 @@ reduced    2,000 generated digits with wavelet features in place of ResNet-18 on
 
 from __future__ import annotations
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Outcome
 from sordino_lab.thesis import cifar
 from sordino_lab.training_curves import against, higher, learning, no_guarantee
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Every curve."""
     if bench.size.value in ("tiny", "quick"):
         small = {
@@ -26,7 +26,7 @@ def plans(bench: Workbench) -> list[Plan]:
             "momentum": 0.0,
         }
         return [
-            Plan(
+            CurvePlan(
                 label=f"{name}, C = {bound:g}",
                 method=method,
                 recipe="digits",

@@ -8,11 +8,11 @@ reduced    see lab/sordino_lab/thesis.py
 from __future__ import annotations
 
 from sordino_lab.experiment import Experiment, Outcome
-from sordino_lab.sorted_table import Table
+from sordino_lab.sorted_table import SortedTable
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, TERMS
 from sordino_lab.workbench import Workbench
 
-TABLE = Table(
+TABLE = SortedTable(
     "cifar",
     {
         "DP-SGD": [(2.3, 12.26), (1.95, 31.15), (1.62, 50.95), (2.4, 17.29)],

@@ -8,11 +8,11 @@ reduced    see lab/sordino_lab/thesis.py
 from __future__ import annotations
 
 from sordino_lab.experiment import Experiment, Outcome
-from sordino_lab.sorted_table import Table
+from sordino_lab.sorted_table import SortedTable
 from sordino_lab.thesis import MNIST, MNIST_MIDDLE, TERMS
 from sordino_lab.workbench import Workbench
 
-TABLE = Table(
+TABLE = SortedTable(
     "mnist",
     {
         "DP-SGD": [(0.93, 70.37), (0.48, 89.46), (0.55, 92.51)],

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from sordino.app.report.panels import Panel, Series
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.diagnostic_series import steps_of
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar, label
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.workbench import Workbench
 
 RATES = (0.01, 0.1, 1.0)
@@ -29,7 +29,7 @@ WAYS = {
 }
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Sorted at three rates, class-diverse at two, random at one."""
     looks: dict[str, Any] = {"diagnose": "cosines,lengths,classes", "non_private": True}
     some = RATES if bench.tells else RATES[:1]
@@ -105,7 +105,7 @@ def run(bench: Workbench) -> Outcome:
     )
 
 
-def _draw_last_epochs(one: Trained) -> list[Panel]:
+def _draw_last_epochs(one: TrainedCurve) -> list[Panel]:
     """Returns what figures 4.10 and 4.11 draw of the last two epochs of a run, lot by lot.
 
     These are the gradient length, the dominant class, its share, and the cosine with the update before.

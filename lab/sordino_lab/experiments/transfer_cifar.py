@@ -10,7 +10,7 @@ from __future__ import annotations
 from sordino.app.report.panels import Panel, Series
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.settings import settle
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.thesis import cifar
 from sordino_lab.training_curves import mean, no_guarantee
@@ -22,10 +22,10 @@ def measured(name: str, epsilon: float) -> Recipe:
     return settle(name, {"epsilon": epsilon}).recipe
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Returns training from scratch, private and not, and a head on frozen public features without DP."""
     records = bench.pick(None, 1_500, 10_000, None)
-    head = Plan(
+    head = CurvePlan(
         label="ImageNet features, frozen, without DP",
         method="transfer",
         recipe="cifar10-imagenet",

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.app.report.panels import Panel, Series
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.diagnostic_series import steps_of
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.thesis import CIFAR, CIFAR_MIDDLE, cifar
-from sordino_lab.trained import Trained
+from sordino_lab.trained import TrainedCurve
 from sordino_lab.training_curves import no_guarantee
 from sordino_lab.workbench import Workbench
 
@@ -30,7 +30,7 @@ Shapes = dict[tuple[str, int], NDArray[np.float64]]
 """Mean cosine at each place in the epoch, by label and by early (0) or late (1)."""
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Both methods at both settings, first without noise, then with it."""
     some = SETTINGS if bench.tells else SETTINGS[:1]
     found = [
@@ -92,7 +92,7 @@ def run(bench: Workbench) -> Outcome:
     )
 
 
-def _lines(one: Trained, shape: Shapes) -> list[Series]:
+def _lines(one: TrainedCurve, shape: Shapes) -> list[Series]:
     values = steps_of(one, "cosines")  # (seeds, steps)
     lots = max(1, round(values.shape[1] / max(1.0, one.runs[0].rows[-1]["epoch"])))
     epochs = values.shape[1] // lots

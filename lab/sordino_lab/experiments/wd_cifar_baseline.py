@@ -7,14 +7,14 @@ reduced    see lab/sordino_lab/slides.py
 
 from __future__ import annotations
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.slides import CIFAR, CIFAR_MIDDLE, INSIDE, OUTSIDE, cifar
 from sordino_lab.training_curves import against, learning, mean
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Both methods."""
     return [cifar(bench, way, variant=k, evaluations=5) for k, way in enumerate((OUTSIDE, INSIDE))]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.slides import CIFAR, CIFAR_MIDDLE, INSIDE, OUTSIDE, cifar
 from sordino_lab.sweep import Grid, Sweep
@@ -22,7 +22,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
     return bench.pick((0.2,), (0.2, 2.0, 10.0), (0.2, 1.0, 2.0, 5.0, 10.0), (0.2, 1.0, 2.0, 5.0, 10.0))
 
 
-def plan(bench: Workbench, way: str, value: float) -> Plan:
+def plan(bench: Workbench, way: str, value: float) -> CurvePlan:
     """One run."""
     return cifar(bench, way, label=f"{way}, R = {value:g}", bound=value)
 

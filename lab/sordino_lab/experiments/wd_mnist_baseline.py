@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
-from sordino_lab.size import Size
+from sordino_lab.size import ExperimentSize
 from sordino_lab.slides import INSIDE, MNIST, OUTSIDE, mnist
 from sordino_lab.training_curves import against, learning, mean
 from sordino_lab.workbench import Workbench
 
 
-def plans(bench: Workbench) -> list[Plan]:
+def plans(bench: Workbench) -> list[CurvePlan]:
     """Both methods; the default size has all records and epochs too."""
     both = [mnist(bench, way, variant=k, evaluations=4) for k, way in enumerate((OUTSIDE, INSIDE))]
-    if bench.size is not Size.MIDDLE:
+    if bench.size is not ExperimentSize.MIDDLE:
         return both
     return [replace(one, records=None, batch=1200, seeds=1, evaluations=15) for one in both]
 

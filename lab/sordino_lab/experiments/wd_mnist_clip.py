@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.slides import INSIDE, MNIST, MNIST_MIDDLE, OUTSIDE, mnist
 from sordino_lab.sweep import Grid, Sweep
@@ -22,7 +22,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
     return bench.pick((0.03,), (0.03, 0.5, 3.0), (0.03, 0.15, 0.5, 1.5, 3.0), (0.03, 0.15, 0.5, 1.5, 3.0))
 
 
-def plan(bench: Workbench, way: str, value: float) -> Plan:
+def plan(bench: Workbench, way: str, value: float) -> CurvePlan:
     """One run."""
     return mnist(bench, way, label=f"{way}, R = {value:g}", bound=value)
 

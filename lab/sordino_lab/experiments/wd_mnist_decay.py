@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.slides import INSIDE, MNIST, MNIST_MIDDLE, OUTSIDE, mnist
 from sordino_lab.sweep import Grid, Sweep
@@ -34,7 +34,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
     )
 
 
-def plan(bench: Workbench, way: str, value: float) -> Plan:
+def plan(bench: Workbench, way: str, value: float) -> CurvePlan:
     """One run."""
     return mnist(bench, way, value, label=f"{way}, λ = {value:g}")
 

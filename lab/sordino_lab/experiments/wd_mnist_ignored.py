@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Experiment, Finding, Outcome
 from sordino_lab.slides import IGNORED, INSIDE, MNIST, MNIST_MIDDLE, OUTSIDE, mnist
 from sordino_lab.sweep import Grid, Sweep
@@ -27,7 +27,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
     )
 
 
-def plan(bench: Workbench, way: str, value: float) -> Plan:
+def plan(bench: Workbench, way: str, value: float) -> CurvePlan:
     """One run; the ignored penalty is one run for every λ."""
     return mnist(bench, way, value, label=f"{way}, λ = {value:g}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sordino_lab.curve_plan import Plan
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.slides import INSIDE, MNIST, MNIST_MIDDLE, OUTSIDE, mnist
 from sordino_lab.sweep import Grid, Sweep
@@ -22,7 +22,7 @@ def values(bench: Workbench, way: str) -> Sequence[float]:
     return bench.pick((1.3,), (1.3, 6.5, 65.0), (1.3, 2.6, 6.5, 13.0, 65.0), (1.3, 2.6, 6.5, 13.0, 65.0))
 
 
-def plan(bench: Workbench, way: str, value: float) -> Plan:
+def plan(bench: Workbench, way: str, value: float) -> CurvePlan:
     """One run."""
     return mnist(bench, way, label=f"{way}, σ = {value:g}", noise_multiplier=value)
 

@@ -32,13 +32,13 @@ from sordino.app.report.evidence import read as read_evidence
 from sordino.app.runs import run_checkpoint, write_ahead
 from sordino.app.runs.directory import CONFIG, Run
 from sordino.app.runs.distributed_files import Crew
-from sordino.app.runs.environment import difference, here
 from sordino.app.runs.job import assemble
 from sordino.app.runs.parameter_digest import digest
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import read
 from sordino.app.runs.training_loop import Training, read_key
+from sordino.environment import difference, here
 from sordino.events import Event, FixedSize, Poisson, Repeat, Together
 from sordino.release.noise import Noise
 from sordino.release.release import tapped

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sordino.accounting import BudgetExhausted
 from sordino.app.runs.directory import FINISHED
 from sordino.app.runs.fit import Failed, History
-from sordino.app.runs.several_seeds import Several
+from sordino.app.runs.several_seeds import SeveralSeeds
 from sordino.distributed.shared_lot import StoppedElsewhere
 from sordino.ledger import claims
 from sordino.noise_key import NAME
@@ -68,7 +68,7 @@ def followed(history: History) -> int:
     return STOPPED if history.status != FINISHED else 0
 
 
-def finish_several(several: Several, *, report: bool, as_json: bool) -> int:
+def finish_several(several: SeveralSeeds, *, report: bool, as_json: bool) -> int:
     """The same of runs with several seeds: mean and spread, each run's claim, and the claim of all together."""
     if report:
         for history in several.runs:

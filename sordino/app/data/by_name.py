@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from sordino.app.data import cache
-from sordino.app.data.data_catalogue import Entry, entry
+from sordino.app.data.data_catalogue import DataSetEntry, entry
 from sordino.app.data.download_sources import Folder, Source, Unavailable
 from sordino.app.data.formats import Arrays
 from sordino.app.data.images import Data, Images
@@ -63,7 +63,7 @@ def check(name: str) -> bool:
     return True
 
 
-def _sources(wanted: Entry) -> Iterator[Source]:
+def _sources(wanted: DataSetEntry) -> Iterator[Source]:
     given = os.environ.get(FOLDER)
     if given:
         yield Folder(Path(given) / wanted.name)
@@ -71,7 +71,7 @@ def _sources(wanted: Entry) -> Iterator[Source]:
     yield from wanted.sources
 
 
-def _data(wanted: Entry, arrays: Arrays) -> Data:
+def _data(wanted: DataSetEntry, arrays: Arrays) -> Data:
     def images(part: str) -> Images:
         labels = torch.from_numpy(arrays[f"{part}_labels"].astype("int64"))
         return Images(torch.from_numpy(arrays[f"{part}_images"]), labels)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.app.data.data_catalogue import Entry
+from sordino.app.data.data_catalogue import DataSetEntry
 from sordino.app.data.formats import PARTS, Arrays
 
 FOLDER = "SORDINO_CACHE"
@@ -33,7 +33,7 @@ def digest(array: NDArray[np.uint8]) -> str:
     return text.hexdigest()
 
 
-def verify(entry: Entry, arrays: Arrays) -> None:
+def verify(entry: DataSetEntry, arrays: Arrays) -> None:
     """Refuse arrays that are not the data set's, byte for byte."""
     for part in PARTS:
         if digest(arrays[part]) != entry.sha256[part]:
@@ -42,7 +42,7 @@ def verify(entry: Entry, arrays: Arrays) -> None:
             )
 
 
-def find(entry: Entry) -> Arrays | None:
+def find(entry: DataSetEntry) -> Arrays | None:
     """The cached arrays, mapped into memory and copied on write; None if they are not there."""
     folder = root() / entry.name
     if not folder.is_dir():
@@ -53,7 +53,7 @@ def find(entry: Entry) -> Arrays | None:
         raise ValueError(f"{entry.name}: the cached files in {folder} are damaged ({error})") from error
 
 
-def store(entry: Entry, arrays: Arrays) -> None:
+def store(entry: DataSetEntry, arrays: Arrays) -> None:
     """Write the arrays beside the cache and move them in at once, so that half a data set is never seen."""
     with workspace() as folder:
         whole = folder / "whole"

@@ -24,7 +24,7 @@ _IDX_FILES = tuple(
 
 
 @dataclass(frozen=True)
-class Entry:
+class DataSetEntry:
     """One data set."""
 
     name: str
@@ -40,7 +40,7 @@ class Entry:
 ENTRIES = {
     entry.name: entry
     for entry in (
-        Entry(
+        DataSetEntry(
             "mnist",
             "handwritten digits, LeCun et al. 1998",
             tuple("0123456789"),
@@ -59,7 +59,7 @@ ENTRIES = {
                 "test_labels": "b3b5727c195d9df958a13e9da4e1717a11307903ed50d26abca19d49bb33a8cb",
             },
         ),
-        Entry(
+        DataSetEntry(
             "fashion-mnist",
             "articles of clothing, Xiao et al. 2017",
             ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
@@ -77,7 +77,7 @@ ENTRIES = {
                 "test_labels": "b943cf13d75a9c055f388d561d683bed74ca5ce259ad23b9655e45af2ff9e771",
             },
         ),
-        Entry(
+        DataSetEntry(
             "cifar10",
             "small colour photographs, Krizhevsky 2009",
             ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
@@ -99,7 +99,7 @@ ENTRIES = {
 }
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> DataSetEntry:
     """The catalogue's entry; an unknown name is refused with the known ones."""
     if name not in ENTRIES:
         raise ValueError(f"data set {name!r}: there is {', '.join(ENTRIES)}")

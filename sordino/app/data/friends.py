@@ -22,7 +22,7 @@ CLASSES = ("statement", "question", "exclamation")
 
 
 @dataclass(frozen=True)
-class Lines:
+class SpokenLines:
     """Texts without their last mark, the classes of those, and who says them."""
 
     texts: list[str]
@@ -30,10 +30,10 @@ class Lines:
     speakers: list[str]
 
 
-def friends() -> tuple[Lines, Lines]:
+def friends() -> tuple[SpokenLines, SpokenLines]:
     """Lines to train on, and lines of other speakers to test on; fetched if need be."""
     path = folder("friends") / "friends-transcripts.tab"
-    parts = Lines([], [], []), Lines([], [], [])
+    parts = SpokenLines([], [], []), SpokenLines([], [], [])
     count: Counter[str] = Counter()
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if number <= _HEADING or not line:

@@ -20,7 +20,7 @@ from sordino.app.data.download_sources import Folder, Pip, Source, Unavailable
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightsFile:
     """A file of weights: what it must hash to, and where it comes from."""
 
     name: str
@@ -29,7 +29,7 @@ class Weights:
     sources: tuple[Source, ...]
 
 
-EFFICIENTNET_LITE0 = Weights(
+EFFICIENTNET_LITE0 = WeightsFile(
     "efficientnet-lite0",
     "efficientnet-lite0-57934424.pth",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -37,7 +37,7 @@ EFFICIENTNET_LITE0 = Weights(
 )
 
 
-def load(weights: Weights, say: Callable[[str], None] = lambda _: None) -> dict[str, Tensor]:
+def load(weights: WeightsFile, say: Callable[[str], None] = lambda _: None) -> dict[str, Tensor]:
     """The tensors, from the cache or from whichever source can be had first."""
     path = cache.root() / "weights" / weights.file
     if not _whole(weights, path):
@@ -47,11 +47,11 @@ def load(weights: Weights, say: Callable[[str], None] = lambda _: None) -> dict[
     return tensors
 
 
-def _whole(weights: Weights, path: Path) -> bool:
+def _whole(weights: WeightsFile, path: Path) -> bool:
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == weights.sha256
 
 
-def _fetch(weights: Weights, path: Path, say: Callable[[str], None]) -> None:
+def _fetch(weights: WeightsFile, path: Path, say: Callable[[str], None]) -> None:
     reasons = []
     given = os.environ.get(FOLDER)
     folders: list[Source] = [Folder(Path(given))] if given else []

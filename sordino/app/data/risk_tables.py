@@ -22,7 +22,7 @@ _A_FEW = (0.0, 5.0)
 
 
 @dataclass(frozen=True)
-class Table:
+class RiskTable:
     """Where a table is, and what its columns may hold."""
 
     name: str
@@ -36,7 +36,7 @@ class Table:
     """Names of all columns, of a file that has none and is separated by spaces."""
 
 
-COMPAS = Table(
+COMPAS = RiskTable(
     "compas",
     "compas-scores-two-years.csv",
     {"age": (18.0, 80.0), "priors_count": (0.0, 20.0)}
@@ -76,7 +76,7 @@ _NUMBERS = {
     "people_liable": (18, 1.0, 2.0),
 }
 
-GERMAN = Table(
+GERMAN = RiskTable(
     "german",
     "german.data",
     {name: (low, high) for name, (_, low, high) in _NUMBERS.items()},
@@ -90,7 +90,7 @@ GERMAN = Table(
 )
 
 
-def encoded(table: Table) -> tuple[TensorDataset, TensorDataset, int]:
+def encoded(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int]:
     """Training and test people as rows of numbers with 0 or 1, and the number of classes."""
     rows = list(_rows(table, folder(table.name) / table.file))
     x, y = torch.tensor([numbers for numbers, _ in rows]), torch.tensor([label for _, label in rows])
@@ -98,7 +98,7 @@ def encoded(table: Table) -> tuple[TensorDataset, TensorDataset, int]:
     return TensorDataset(x[~tested], y[~tested]), TensorDataset(x[tested], y[tested]), 2
 
 
-def _rows(table: Table, path: Path) -> Iterator[tuple[list[float], int]]:
+def _rows(table: RiskTable, path: Path) -> Iterator[tuple[list[float], int]]:
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines, fieldnames=table.header, delimiter="," if table.header is None else " ")
         for person in reader:
@@ -108,7 +108,7 @@ def _rows(table: Table, path: Path) -> Iterator[tuple[list[float], int]]:
                 raise ValueError(f"{path.name}, line {reader.line_num}: {error!r}") from error
 
 
-def _numbers(table: Table, person: Mapping[str, str]) -> list[float]:
+def _numbers(table: RiskTable, person: Mapping[str, str]) -> list[float]:
     scaled = [
         2 * (min(max(float(person[name]), low), high) - low) / (high - low) - 1
         for name, (low, high) in table.numbers.items()

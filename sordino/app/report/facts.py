@@ -44,7 +44,7 @@ _SIZE_TOLD = (("The number of records", "It is told here and in config.toml."),)
 
 
 @dataclass(frozen=True)
-class Privacy:
+class PrivacyFacts:
     """What there is to say when there is a guarantee."""
 
     guarantee: Guarantee
@@ -62,13 +62,13 @@ class Privacy:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ReportFacts:
     """A run, told."""
 
     evidence: Evidence
     title: str
     headline: list[tuple[str, str]]
-    privacy: Privacy | None
+    privacy: PrivacyFacts | None
     reason: str
     unfinished: str
     config: list[tuple[str, list[tuple[str, str]]]]
@@ -76,11 +76,11 @@ class Facts:
     audits: list[tuple[str, str]]
 
 
-def facts(evidence: Evidence, statement: Statement) -> Facts:
+def facts(evidence: Evidence, statement: Statement) -> ReportFacts:
     """What can be told of a run."""
     guarantee = evidence.guarantee
     dataset = evidence.get("recipe", "dataset") or evidence.get("recipe", "name") or evidence.name
-    return Facts(
+    return ReportFacts(
         evidence,
         f"{dataset}: " + ("a privately trained network" if guarantee else "a network trained without a guarantee"),
         _headline(evidence),
@@ -93,12 +93,12 @@ def facts(evidence: Evidence, statement: Statement) -> Facts:
     )
 
 
-def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> Privacy:
+def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> PrivacyFacts:
     curve = tradeoff(guarantee.event, points=_POINTS)
     attack = meaning.attack(guarantee.event, curve)
     deltas = sorted({*_DELTAS, guarantee.delta}, reverse=True)
     at = [(f"{delta:g}", PLD().epsilon(guarantee.event, delta)) for delta in deltas]
-    return Privacy(
+    return PrivacyFacts(
         guarantee,
         rounded_up(guarantee.epsilon),
         _factor(guarantee.epsilon),

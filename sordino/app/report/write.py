@@ -13,7 +13,7 @@ from markupsafe import Markup
 from sordino.accounting import meaning
 from sordino.app.report import statement, svg_figures
 from sordino.app.report.evidence import read
-from sordino.app.report.facts import Facts, facts
+from sordino.app.report.facts import ReportFacts, facts
 from sordino.app.report.statement import Statement
 from sordino.app.report.templates import environment
 from sordino.app.runs import atomic_files
@@ -65,7 +65,7 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
     return evidence.folder / REPORT
 
 
-def _figures(known: Facts) -> list[tuple[Markup, str]]:
+def _figures(known: ReportFacts) -> list[tuple[Markup, str]]:
     """(drawing, caption); the drawings are ours, with nothing of the user's in them but numbers."""
     rows, drawn = known.evidence.rows, []
     name = svg_figures.measure(rows)[2]

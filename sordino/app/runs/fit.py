@@ -32,16 +32,16 @@ from sordino.app.runs.directory import (
     lock_folder,
 )
 from sordino.app.runs.distributed_files import Crew, Elsewhere
-from sordino.app.runs.environment import here
 from sordino.app.runs.job import Job, assemble
-from sordino.app.runs.own_data import GIVEN, Given
+from sordino.app.runs.own_data import GIVEN, GivenData
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.progress_view import Silent, View
 from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import Config, Settings, read, settle
 from sordino.app.runs.signals import signals
-from sordino.app.runs.training_loop import NotFinite, Training, read_key
+from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
 from sordino.app.runs.write_ahead import Ahead, was_begun
+from sordino.environment import here
 from sordino.ledger.claims import Claim, Guarantee
 
 
@@ -139,7 +139,7 @@ def _settled(
     if isinstance(recipe, nn.Module):
         if data is None:
             raise TypeError("a model without data: give a dataset of pairs (x, y) after it")
-        own = Given.of(recipe, data, test)
+        own = GivenData.of(recipe, data, test)
         return settle(None, given, parameters, budget_stop=budget_stop, own=own)
     if data is not None or test is not None:
         raise TypeError(f"data beside the recipe {recipe!r}, which has its own: give a model in its place")
@@ -214,7 +214,7 @@ def _with_memory(settings: Settings, run: Run, model: nn.Module | None, data: An
     if needed != (model is not None and data is not None):
         wanted = f"sordino.app.runs.fit.resume({str(run.folder)!r}, model=model, data=data), with what `fit` was given"
         raise ValueError(f"{run.folder}: its model and data {f'are in no file; {wanted}' if needed else 'are its own'}")
-    return replace(settings, own=Given.of(model, data, test)) if model is not None else settings
+    return replace(settings, own=GivenData.of(model, data, test)) if model is not None else settings
 
 
 def _config(folder: Path, held: ExitStack) -> tuple[Config, bool]:
@@ -271,11 +271,11 @@ def _trained(training: Training) -> History:
         if done:
             with training.tested() as model:
                 run.write_model(MODEL, model)
-    except (NotFinite, OSError, MemoryError) as error:
+    except (TrainingNotFinite, OSError, MemoryError) as error:
         view.end()
         _leave(training, FAILED)
         kept = f"the state after step {training.saved} is kept: `sordino resume {run.folder}`"
-        if isinstance(error, NotFinite):  # the same noise must not meet other steps
+        if isinstance(error, TrainingNotFinite):  # the same noise must not meet other steps
             kept = f"{kept} goes on from it with new noise, and the steps since are charged and left out"
         raise Failed(f"{_said(error)}; {kept}") from error
     except BaseException:

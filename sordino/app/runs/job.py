@@ -11,7 +11,6 @@ from sordino import validate
 from sordino.accounting import PLD
 from sordino.app.runs import own_model
 from sordino.app.runs.diagnosis import DISCLOSED, asked
-from sordino.app.runs.environment import here
 from sordino.app.runs.method_words import words_of
 from sordino.app.runs.problem import Problem, build, tell_noise
 from sordino.app.runs.recipe import Recipe
@@ -19,6 +18,7 @@ from sordino.app.runs.run_data import RunData, Say, run_data
 from sordino.app.runs.run_parts import RunParts
 from sordino.app.runs.settings import Settings
 from sordino.distributed.process_group import Ranks, ranks_of
+from sordino.environment import here
 from sordino.events import Event, compose
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim

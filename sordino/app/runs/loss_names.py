@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
-class Loss:
+class NamedLoss:
     """A loss by name."""
 
     of: Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -65,16 +65,16 @@ def valley(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return 0.5 * ((at[:, 0] - 4).square() + 20 * (at[:, 1] - 1).square())
 
 
-LOSSES: Mapping[str, Loss] = {
-    "cross-entropy": Loss(cross_entropy, classifies=True),
-    "squared": Loss(squared, classifies=False),
-    "absolute": Loss(absolute, classifies=False),
-    "hill": Loss(hill, classifies=False),
-    "valley": Loss(valley, classifies=False),
+LOSSES: Mapping[str, NamedLoss] = {
+    "cross-entropy": NamedLoss(cross_entropy, classifies=True),
+    "squared": NamedLoss(squared, classifies=False),
+    "absolute": NamedLoss(absolute, classifies=False),
+    "hill": NamedLoss(hill, classifies=False),
+    "valley": NamedLoss(valley, classifies=False),
 }
 
 
-def loss_of(name: str, targets: Tensor) -> Loss:
+def loss_of(name: str, targets: Tensor) -> NamedLoss:
     """The loss of this name, which must fit what the records have to be told."""
     if name not in LOSSES:
         raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}")

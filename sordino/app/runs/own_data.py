@@ -28,7 +28,7 @@ GIVEN = "given"
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class GivenData:
     """A model and records that a user has in memory."""
 
     model: nn.Module
@@ -36,9 +36,9 @@ class Given:
     test: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
-    def of(model: nn.Module, train: Any, test: Any = None) -> Given:
+    def of(model: nn.Module, train: Any, test: Any = None) -> GivenData:
         """From any dataset of pairs."""
-        return Given(model, tensors(train), None if test is None else tensors(test))
+        return GivenData(model, tensors(train), None if test is None else tensors(test))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def of_file(own: OwnFile, recipe: Recipe, say: Callable[[str], None]) -> Own:
     return Own(prepared, (*found.not_covered, told), found.titles, found.classes or ())
 
 
-def of_memory(given: Given) -> Own:
+def of_memory(given: GivenData) -> Own:
     """A user's own model and dataset."""
     train = given.train
     if given.test is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.app.runs import own_model
-from sordino.app.runs.own_data import GIVEN, Given
+from sordino.app.runs.own_data import GIVEN, GivenData
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.recipe import Recipe
 
@@ -49,19 +49,19 @@ _BY_UNIT: Mapping[str, Any] = {"rate": 0.2, "steps": 200}
 """There are fewer units than records, and each says more in a lot."""
 
 
-def own_recipe(own: OwnFile | Given, changes: Mapping[str, Any]) -> Recipe:
+def own_recipe(own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
     """The recipe that a run on own data begins from, with the fields that were given."""
-    if isinstance(own, Given) and changes.get("unit") is not None:
+    if isinstance(own, GivenData) and changes.get("unit") is not None:
         raise ValueError(
             f"unit={changes['unit']!r}: records in memory are drawn by record here; sordino.Private.draws takes units"
         )
-    made = _of_memory(own, changes) if isinstance(own, Given) else _of_file(own, changes)
+    made = _of_memory(own, changes) if isinstance(own, GivenData) else _of_file(own, changes)
     if made.get("epsilon") is None and made.get("noise_multiplier") is None:
         raise ValueError("own data without epsilon: how much may be told of one record? 1 is strong, 8 is weak")
     return Recipe(**made)
 
 
-def _of_memory(own: Given, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _of_memory(own: GivenData, changes: Mapping[str, Any]) -> dict[str, Any]:
     if "model" in changes or "features" in changes:
         raise ValueError("model or features beside a model of your own: leave them out")
     kind = {"name": "own", "dataset": GIVEN, "model": type(own.model).__name__, "learning_rate": 0.005}

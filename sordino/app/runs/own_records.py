@@ -20,7 +20,7 @@ from sordino.app.data.own import arrays, image_folder, rows
 from sordino.app.data.own.bad_file import BadFile
 from sordino.app.data.own.columns import MOST_CATEGORIES, Column, declared_column, encoded, number, places, scheme
 from sordino.app.data.own.declared_columns import Declared
-from sordino.app.data.own.rows import Rows
+from sordino.app.data.own.rows import TableRows
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.text_data import text_features
 
@@ -33,7 +33,7 @@ _PIXELS = 255.0
 
 
 @dataclass(frozen=True, eq=False)
-class OwnRecords:
+class RecordsFromFile:
     """Records (N, …) and targets, all of one file; the bytes that each record is told by."""
 
     x: Tensor
@@ -53,7 +53,7 @@ class OwnRecords:
 
 def read(
     own: OwnFile, features: str, classifies: bool, say: Say, unit: str | None = None
-) -> tuple[OwnRecords, OwnRecords | None]:
+) -> tuple[RecordsFromFile, RecordsFromFile | None]:
     """The records of the file, and those of the test file, if there is one, by the same scheme.
 
     `unit` is the column that says whose a record is. It is not learnt from, and all records of a unit are told by it alone.
@@ -81,7 +81,7 @@ def read(
         names: tuple[str, ...] = ()
         unbounded, read_off = 0, told
 
-        def x_of(one: Rows) -> Tensor:
+        def x_of(one: TableRows) -> Tensor:
             return text_features(one.column(own.text or "", "--text"), features, say)
 
     else:
@@ -94,15 +94,15 @@ def read(
             )
         names, unbounded, read_off = tuple(by.titles), by.unbounded, (*by.read_off, *told)
 
-        def x_of(one: Rows) -> Tensor:
+        def x_of(one: TableRows) -> Tensor:
             return torch.from_numpy(by.encode(one))
 
-    def records(one: Rows) -> OwnRecords:
+    def records(one: TableRows) -> RecordsFromFile:
         whose = None if unit is None else one.column(unit, "--unit")
         keys = [name.encode() for name in whose] if whose else ["\x1f".join(row).encode() for row in one.cells]
         y = _told(one, aim)  # a bad row of the target is told before texts are encoded
         outputs = 1 if aim.categories is None else len(aim.categories)
-        return OwnRecords(
+        return RecordsFromFile(
             x_of(one),
             y,
             keys,
@@ -127,7 +127,7 @@ def numbered(whose: Sequence[str]) -> Tensor:
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in whose])
 
 
-def _target(found: Rows, own: OwnFile, target: str, classifies: bool) -> tuple[Column, tuple[str, ...]]:
+def _target(found: TableRows, own: OwnFile, target: str, classifies: bool) -> tuple[Column, tuple[str, ...]]:
     cells = found.column(target, "--target")
     if not classifies:
         if target not in own.bounds:
@@ -149,13 +149,13 @@ def _target(found: Rows, own: OwnFile, target: str, classifies: bool) -> tuple[C
     return Column(target, categories=classes), (_CLASSES,)
 
 
-def _told(one: Rows, aim: Column) -> Tensor:
+def _told(one: TableRows, aim: Column) -> Tensor:
     if aim.categories is None:
         return torch.from_numpy(encoded(one, aim).astype(np.float32))
     return torch.from_numpy(places(one, aim))
 
 
-def _images(own: OwnFile, classifies: bool) -> tuple[OwnRecords, OwnRecords | None]:
+def _images(own: OwnFile, classifies: bool) -> tuple[RecordsFromFile, RecordsFromFile | None]:
     if not classifies:
         raise ValueError("images have classes, the names of their folders: leave --loss out")
     found = image_folder.read(Path(own.path), own.size, own.channels)
@@ -165,11 +165,11 @@ def _images(own: OwnFile, classifies: bool) -> tuple[OwnRecords, OwnRecords | No
     told = [] if own.classes else [_CLASSES]
     told += [] if own.size is not None and own.channels is not None else [_IMAGES]
 
-    def records(one: image_folder.ImageFolder) -> OwnRecords:
+    def records(one: image_folder.ImageFolder) -> RecordsFromFile:
         y = [_place(classes, name, Path(file)) for name, file in zip(one.classes, one.files, strict=True)]
         keys = [image.tobytes() + name.encode() for image, name in zip(one.images, one.classes, strict=True)]
         x = _scaled(one.images, 0.0, _PIXELS)
-        return OwnRecords(x, torch.tensor(y), keys, len(classes), classes, not_covered=tuple(told))
+        return RecordsFromFile(x, torch.tensor(y), keys, len(classes), classes, not_covered=tuple(told))
 
     if own.test is None:
         return records(found), None
@@ -177,7 +177,7 @@ def _images(own: OwnFile, classifies: bool) -> tuple[OwnRecords, OwnRecords | No
     return records(found), records(test)
 
 
-def _arrays(own: OwnFile, classifies: bool) -> tuple[OwnRecords, OwnRecords | None]:
+def _arrays(own: OwnFile, classifies: bool) -> tuple[RecordsFromFile, RecordsFromFile | None]:
     found = arrays.read(Path(own.path), own.target)
     target = own.target or arrays.TARGET
     told: list[str] = []
@@ -198,7 +198,7 @@ def _arrays(own: OwnFile, classifies: bool) -> tuple[OwnRecords, OwnRecords | No
             found.path, f"the records of {found.name!r} have no bounds", f"say --bounds {found.name}=low:high"
         )
 
-    def records(one: arrays.Arrays) -> OwnRecords:
+    def records(one: arrays.Arrays) -> RecordsFromFile:
         if one.x.shape[1:] != found.x.shape[1:]:
             raise BadFile(one.path, f"records of shape {one.x.shape[1:]}", f"need {found.x.shape[1:]}, as in the data")
         keys = [row.tobytes() + label.tobytes() for row, label in zip(one.x, one.y, strict=True)]
@@ -210,7 +210,7 @@ def _arrays(own: OwnFile, classifies: bool) -> tuple[OwnRecords, OwnRecords | No
         else:
             y = torch.tensor([_place(classes, str(label), one.path, at) for at, label in enumerate(one.y.tolist())])
         unbounded = x.shape[1] if bounds is None else 0
-        return OwnRecords(x, y, keys, len(classes or (1,)), classes, (), unbounded, tuple(told))
+        return RecordsFromFile(x, y, keys, len(classes or (1,)), classes, (), unbounded, tuple(told))
 
     test = None if own.test is None else records(arrays.read(Path(own.test), own.target))
     return records(found), test

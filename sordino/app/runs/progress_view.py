@@ -113,7 +113,7 @@ def summary(job: Job) -> list[str]:
     return [f"{first}; {network}", noise, third]
 
 
-class Lines:
+class PlainLines:
     """Plain lines, one per evaluation."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -246,4 +246,4 @@ def watching(*, quiet: bool) -> View:
     console = Console(stderr=quiet)
     if console.is_terminal:
         return Bar(console)
-    return Silent() if quiet else Lines(lambda text: print(text, flush=True))  # noqa: T201
+    return Silent() if quiet else PlainLines(lambda text: print(text, flush=True))  # noqa: T201

@@ -27,7 +27,7 @@ from sordino.app.data.adult import adult
 from sordino.app.data.risk_tables import COMPAS, GERMAN
 from sordino.app.data.risk_tables import encoded as risks
 from sordino.app.runs import Prepared, Recipe, prepare
-from sordino.app.runs.own_data import Given, of_file, of_memory
+from sordino.app.runs.own_data import GivenData, of_file, of_memory
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.text_data import OF_TEXTS, encoded, encoded_by_speaker
 
@@ -70,13 +70,13 @@ class RunData:
         return found.hexdigest()
 
 
-def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Given | None = None) -> RunData:
+def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
     """The recipe's data, or the user's own, at most `limit` training records of it."""
     if own is None and recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
         known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
         raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
     if own is not None:
-        found = of_memory(own) if isinstance(own, Given) else of_file(own, recipe, say)
+        found = of_memory(own) if isinstance(own, GivenData) else of_file(own, recipe, say)
         units = found.prepared.units
         private = (*found.prepared.train.tensors, *(() if units is None else (units,)))
         made = _limited(found.prepared, private, False, limit)

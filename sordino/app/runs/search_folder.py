@@ -35,7 +35,7 @@ from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.run_data import Say
 from sordino.app.runs.search import Search, score_of
 from sordino.app.runs.settings import read
-from sordino.app.runs.training_loop import NotFinite
+from sordino.app.runs.training_loop import TrainingNotFinite
 from sordino.events import canonical
 from sordino.ledger.claims import OTHERS, Claim, Guarantee, NoGuarantee
 from sordino.ledger.ledger import Ledger
@@ -143,7 +143,7 @@ def _trial(what: Search, rng: Rng, number: int, place: Path) -> dict[str, Any] |
         begun = (place / CONFIG).is_file()
         history = resume(place, Silent()) if begun else carry_out(what.drawn(rng, number), place, Silent())
     except Failed as error:
-        if not isinstance(error.__cause__, NotFinite):
+        if not isinstance(error.__cause__, TrainingNotFinite):
             raise
         return {"score": None, "not_covered": [], "rests_on": [], "reasons": []}
     if history.status != FINISHED:

@@ -11,7 +11,7 @@ from typing import Any
 from sordino import validate
 from sordino.app.runs import Recipe, diagnosis, find, from_table, own_file
 from sordino.app.runs.method_words import words_of
-from sordino.app.runs.own_data import Given
+from sordino.app.runs.own_data import GivenData
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.own_recipes import own_recipe
 from sordino.app.runs.recipe import MEASURED
@@ -78,7 +78,7 @@ class Settings:
     options: Options = field(default_factory=Options)
     parameters: Mapping[str, float] = field(default_factory=dict)
     """Of its words."""
-    own: OwnFile | Given | None = None
+    own: OwnFile | GivenData | None = None
     """The user's own data, in place of the recipe's dataset."""
 
     @property
@@ -101,7 +101,7 @@ def settle(
     parameters: Mapping[str, Any] | None = None,
     *,
     budget_stop: bool = False,
-    own: OwnFile | Given | None = None,
+    own: OwnFile | GivenData | None = None,
 ) -> Settings:
     """Settings from a recipe, or its name, and any of the fields of `Recipe` and `Options`; None is not given.
 
@@ -211,7 +211,7 @@ def _recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
     return _tuned(find(recipe), recipe, changes)
 
 
-def _of_own(recipe: str | Recipe | None, own: OwnFile | Given, changes: Mapping[str, Any]) -> Recipe:
+def _of_own(recipe: str | Recipe | None, own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
     if recipe is not None:

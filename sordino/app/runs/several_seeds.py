@@ -55,7 +55,7 @@ class Spread:
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
+class SeveralSeeds:
     """What came of all runs."""
 
     folder: Path
@@ -91,14 +91,14 @@ class Several:
         }
 
 
-def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, view: View) -> Several:
+def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, view: View) -> SeveralSeeds:
     """New runs with so many seeds, one after the other; the first that is asked to stop is the last."""
     folder = Path(out) if out is not None else named(settings.recipe.name)
     runs: list[History] = []
     for number in range(validate.count("seeds", seeds)):
         view.say(f"seed {number}, {number + 1} of {seeds}")
         runs.append(carry_out(_numbered(settings, number), folder / f"seed-{number}", view))
-        found = Several(folder, tuple(runs), together([run.claim for run in runs], settings.recipe.delta))
+        found = SeveralSeeds(folder, tuple(runs), together([run.claim for run in runs], settings.recipe.delta))
         atomic_files.write(folder / SUMMARY, json.dumps(found.table(), indent=1) + "\n")
         if runs[-1].status != FINISHED:
             break

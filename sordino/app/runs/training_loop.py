@@ -31,7 +31,6 @@ from sordino.app.runs.configuration_changes import changed, load_state
 from sordino.app.runs.diagnosis import Diagnosis, asked
 from sordino.app.runs.directory import RUNNING, Row, Run
 from sordino.app.runs.distributed_files import Crew, Elsewhere
-from sordino.app.runs.environment import difference, here
 from sordino.app.runs.evaluate import at_evaluation
 from sordino.app.runs.job import TRAINING_LOSS, Job
 from sordino.app.runs.parameter_digest import digest
@@ -39,6 +38,7 @@ from sordino.app.runs.progress_view import View
 from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.write_ahead import Ahead
 from sordino.distributed.process_group import fresh
+from sordino.environment import difference, here
 from sordino.events import NonPrivate
 from sordino.ledger.claims import Claim, Guarantee
 from sordino.ledger.ledger import Ledger
@@ -58,7 +58,7 @@ SAME_RECORDS = "the records are those the run began with: the key that would sho
 REPLAY = "steps replayed after a crash did not give the same parameters, so their noise was used twice"
 
 
-class NotFinite(RuntimeError):
+class TrainingNotFinite(RuntimeError):
     """The parameters or the test loss are no numbers any more."""
 
 
@@ -267,20 +267,20 @@ class Training:
     def _step(self) -> None:
         lot = next(self._draws(), None)
         if lot is None:
-            raise NotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
+            raise TrainingNotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
         rate = self.job.problem.learning_rate(lot.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.diagnosis.before(self.private, lot)
         losses = self.private.backward(lot)
         if self.private.diverged is not None:
-            raise NotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
+            raise TrainingNotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
         self.diagnosis.after(self.private)
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
-            raise NotFinite(f"step {self.private.steps}: the parameters are no longer finite; {_LOWER}")
+            raise TrainingNotFinite(f"step {self.private.steps}: the parameters are no longer finite; {_LOWER}")
         self._note()
         if self.job.settings.options.show_private:
             self.view.private("training loss", float(losses.map(torch.mean).disclose(TRAINING_LOSS)))
@@ -304,7 +304,7 @@ class Training:
                 self.run.write_trace(self.private.steps, model)
         step = self.private.steps
         if not math.isfinite(found.loss):
-            raise NotFinite(f"step {step}: the test loss is {found.loss}; lower learning_rate in config.toml")
+            raise TrainingNotFinite(f"step {step}: the test loss is {found.loss}; lower learning_rate in config.toml")
         rate, delta = self.job.problem.learning_rate(max(0, step - 1)), self.job.settings.recipe.delta
         epoch = step * self.job.expected_batch / self.job.data.prepared.drawn
         said = self.claim()

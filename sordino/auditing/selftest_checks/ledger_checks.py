@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from sordino.auditing.neighbouring_records import Company
 from sordino.auditing.selftest_subject import Pieces, Trial, flat
-from sordino.auditing.verdict import Finding
+from sordino.auditing.verdict import SelftestFinding
 from sordino.events import (
     Event,
     FixedSize,
@@ -50,21 +50,25 @@ class Copied:
         return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self._dataset[index])
 
 
-def entries(pieces: Pieces, dataset: MapStyle, company: Company) -> list[Finding]:
+def entries(pieces: Pieces, dataset: MapStyle, company: Company) -> list[SelftestFinding]:
     """All of them."""
     found = [_resumed(pieces, company)]
     if pieces.sampler is None:
-        return [*found, Finding("ledger", "no sampler was given")]
+        return [*found, SelftestFinding("ledger", "no sampler was given")]
     copied = Copied(dataset)
     used, plan = pieces.private(), pieces.private()
     _draw(used, pieces, copied, pieces.sampler, backward=True)
     _draw(plan, pieces, copied, pieces.sampler, backward=False)
     once = canonical(plan.event)
     same = canonical(used.event) == once
-    found.append(Finding("executed", "what is released costs what was planned" if same else "it does not", holds=same))
+    found.append(
+        SelftestFinding("executed", "what is released costs what was planned" if same else "it does not", holds=same)
+    )
     _draw(plan, pieces, copied, pieces.sampler, backward=False)
     twice = canonical(plan.event) == canonical(compose([once, once]))
-    found.append(Finding("phases", "two phases cost two" if twice else "two phases do not cost two", holds=twice))
+    found.append(
+        SelftestFinding("phases", "two phases cost two" if twice else "two phases do not cost two", holds=twice)
+    )
     if not isinstance(pieces.sampler, Informed):
         found.append(_counted(pieces, company, once))
     return found
@@ -76,15 +80,15 @@ def _draw(private: Private, pieces: Pieces, dataset: Copied, sampler: Sampler, *
             private.backward(lot)
 
 
-def _counted(pieces: Pieces, company: Company, event: Event) -> Finding:
+def _counted(pieces: Pieces, company: Company, event: Event) -> SelftestFinding:
     """Each draw has one entry, amplified at the sampler's rate, with the multipliers that came to the door."""
     trial = Trial(pieces, company.records).run([[]], keep=False)
     seen = sorted(passed.noise.multiplier for passed in trial.passed[0])
     draws = [(part, count) for part, count in _parts(event) if isinstance(part, Poisson | FixedSize)]
     if not draws:
-        return Finding("counted", "lots of this sampler are not charged one by one")
+        return SelftestFinding("counted", "lots of this sampler are not charged one by one")
     if trial.choices:
-        return Finding("counted", "the query makes choices, which are not counted here")
+        return SelftestFinding("counted", "the query makes choices, which are not counted here")
     total = sum(count for _, count in draws)
     rate = getattr(pieces.sampler, "rate", None)
     right = total == _STEPS
@@ -93,7 +97,7 @@ def _counted(pieces: Pieces, company: Company, event: Event) -> Finding:
         right = right and np.allclose(noise, seen, rtol=1e-12) if len(noise) == len(seen) else False
         right = right and (not isinstance(part, Poisson) or rate is None or part.rate == rate)
     words = f"{_STEPS} draws are {_STEPS} releases at the multiplier seen at the door, at the sampler's rate"
-    return Finding("counted", words if right else f"not so: {words}", holds=right)
+    return SelftestFinding("counted", words if right else f"not so: {words}", holds=right)
 
 
 def _parts(event: Event) -> Iterator[tuple[Event, int]]:
@@ -114,7 +118,7 @@ def _multipliers(event: Event) -> Iterator[float]:
             yield from [part.scale] * count
 
 
-def _resumed(pieces: Pieces, company: Company) -> Finding:
+def _resumed(pieces: Pieces, company: Company) -> SelftestFinding:
     first = Trial(pieces, company.records).run([[]], noisy=True)
     state = first.private.state_dict()
     second = Trial(pieces, company.records)
@@ -124,4 +128,4 @@ def _resumed(pieces: Pieces, company: Company) -> Finding:
     noisy = bool(first.passed[0]) and first.passed[0][0].noise.multiplier > 0
     fresh = not noisy or not np.array_equal(after, again)
     words = "a loaded state has noise of its own" if fresh else "a loaded state repeats noise that was used"
-    return Finding("resumed", words, holds=fresh)
+    return SelftestFinding("resumed", words, holds=fresh)

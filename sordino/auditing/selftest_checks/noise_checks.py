@@ -19,7 +19,7 @@ from sordino.auditing import e_values
 from sordino.auditing.neighbouring_records import Company
 from sordino.auditing.selftest_checks.sum_checks import public_number
 from sordino.auditing.selftest_subject import Passed, Pieces, Trial
-from sordino.auditing.verdict import Finding
+from sordino.auditing.verdict import SelftestFinding
 from sordino.release.noise import Gaussian, Laplace
 from sordino.release.vectors import Grads
 from sordino.rng.streams import Rng
@@ -32,25 +32,25 @@ _EXACT = 2e-6
 """Relative: float32's rounding of sums of squares."""
 
 
-def noise(pieces: Pieces, company: Company) -> list[Finding]:
+def noise(pieces: Pieces, company: Company) -> list[SelftestFinding]:
     """All of them."""
     first = Trial(pieces, company.records, seed=SEED).run([[], []], noisy=True)
     named = set(first.written[0])
     whole = [[p for p in passed if set(p.value) == named] for passed in first.passed]
     if not first.written[0] or not whole[0]:
-        return [Finding("empty lot", "an empty lot was given no noise", holds=False)]
+        return [SelftestFinding("empty lot", "an empty lot was given no noise", holds=False)]
     if len(whole[0]) != 1:
-        return [Finding("noise", "the query makes several releases of one lot into one gradient")]
+        return [SelftestFinding("noise", "the query makes several releases of one lot into one gradient")]
     kind = whole[0][0].noise
     if not kind.multiplier:
-        return [Finding("noise", "none is asked for, and none is claimed")]
+        return [SelftestFinding("noise", "none is asked for, and none is claimed")]
     if not isinstance(kind, Gaussian | Laplace):
-        return [Finding("noise", f"{type(kind).__name__} is not known here")]
+        return [SelftestFinding("noise", f"{type(kind).__name__} is not known here")]
     number, _ = public_number(pieces, company)
     return [*_exact(first, whole[0][0], kind, number), *_statistical(pieces, company, named, kind, number)]
 
 
-def _exact(trial: Trial, passed: Passed, kind: Gaussian | Laplace, number: float) -> list[Finding]:
+def _exact(trial: Trial, passed: Passed, kind: Gaussian | Laplace, number: float) -> list[SelftestFinding]:
     seen = passed.added(trial.written[0], number)
     stream = Rng.from_seed(SEED).child("noise")
     wide = any(value.dtype.itemsize == 8 for value in passed.value.values())
@@ -60,12 +60,12 @@ def _exact(trial: Trial, passed: Passed, kind: Gaussian | Laplace, number: float
         values = stream.normal(len(seen), torch.float64 if wide else torch.float32).double().numpy()
     ratio = float(np.linalg.norm(seen) / np.linalg.norm(values))
     about = f"from a known key the noise is {ratio:.7f} of multiplier × promise"
-    return [Finding("noise, exact", about, holds=abs(ratio - 1) <= _EXACT)]
+    return [SelftestFinding("noise, exact", about, holds=abs(ratio - 1) <= _EXACT)]
 
 
 def _statistical(
     pieces: Pieces, company: Company, named: set[str], kind: Gaussian | Laplace, number: float
-) -> list[Finding]:
+) -> list[SelftestFinding]:
     trial = Trial(pieces, company.records)
     size = sum(p.numel() for name, p in trial.private._model.named_parameters() if name in named)
     lots = min(_MOST_LOTS, max(4, 2 * math.ceil(_ENOUGH / size / 2)))
@@ -80,7 +80,7 @@ def _statistical(
         found.append(_said(f"noise, {name}", test(piece), "scale of this tensor"))
         start += value.numel()
     if isinstance(kind, Laplace):
-        return [*found, Finding("noise, independence", "of Laplace noise is not tested")]
+        return [*found, SelftestFinding("noise, independence", "of Laplace noise is not tested")]
     even, odd = np.concatenate(seen[0::2]), np.concatenate(seen[1::2])
     runs = _of(other.passed[0], other.written[0], named, number)
     pairs = {
@@ -105,5 +105,5 @@ def _of(passed: list[Passed], written: Grads, named: set[str], number: float) ->
     return one.added(written, number)
 
 
-def _said(check: str, log_e: float, what: str) -> Finding:
-    return Finding(check, f"{what}: e-value {math.exp(min(log_e, 700)):.2g}", log_e=log_e)
+def _said(check: str, log_e: float, what: str) -> SelftestFinding:
+    return SelftestFinding(check, f"{what}: e-value {math.exp(min(log_e, 700)):.2g}", log_e=log_e)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sordino.accounting import PLD
 from sordino.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from sordino.auditing.verdict import Finding
+from sordino.auditing.verdict import SelftestFinding
 from sordino.events import Event, Exponential, Poisson, Repeat
 from sordino.events import Gaussian as GaussianEvent
 from sordino.events import Laplace as LaplaceEvent
@@ -30,12 +30,12 @@ _RELATIVE = 1e-5
 _SEED = 7
 
 
-def door() -> list[Finding]:
+def door() -> list[SelftestFinding]:
     """All of them."""
     return [_released(), _chosen(), _chosen_between(), _accounted()]
 
 
-def _released() -> Finding:
+def _released() -> SelftestFinding:
     right = True
     for noise, event in (
         (Gaussian(1.3), GaussianEvent(1.3)),
@@ -49,7 +49,7 @@ def _released() -> Finding:
         far = (made.value["a"].double().reshape(-1) - scale * values).norm() / (scale * values).norm()
         right = right and float(far) <= _RELATIVE and made.event == event
     words = "noise is multiplier × promise × rounding × the stream's values, and so is its event"
-    return Finding("release", words if right else f"not so: {words}", holds=right)
+    return SelftestFinding("release", words if right else f"not so: {words}", holds=right)
 
 
 def _gumbel(words: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -57,7 +57,7 @@ def _gumbel(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     return np.asarray(-np.log(-np.log1p(-np.minimum(w, 1 - 2.0**-53))))
 
 
-def _chosen() -> Finding:
+def _chosen() -> SelftestFinding:
     """On streams of which many decide otherwise at any other ε: scores one to six apart at ε = ½, Δ = 2."""
     scores, epsilon, reach = np.array([0.0, 6.0, 11.0, 15.0, 18.0]), 0.5, 2.0
     right = True
@@ -66,10 +66,10 @@ def _chosen() -> Finding:
         expected = int(np.argmax(epsilon * scores / (2 * reach) + _gumbel(Rng.from_seed(seed).words(len(scores)))))
         right = right and made == expected and event == Exponential(epsilon)
     words = "an index is chosen with probability ∝ exp(ε u / 2Δ), and its event is ε"
-    return Finding("choose", words if right else f"not so: {words}", holds=right)
+    return SelftestFinding("choose", words if right else f"not so: {words}", holds=right)
 
 
-def _chosen_between() -> Finding:
+def _chosen_between() -> SelftestFinding:
     edges, heights = np.array([0.0, 1.0, 3.0, 4.0, 9.0]), np.array([0.0, 9.0, 16.0, 4.0])
     epsilon, reach, right = 0.5, 2.0, True
     for seed in range(_STREAMS):
@@ -79,10 +79,10 @@ def _chosen_between() -> Finding:
         i = int(np.argmax(weights + _gumbel(Rng.from_seed(seed).words(len(heights)))))
         right = right and edges[i] - 1e-4 <= made <= edges[i + 1] + 1e-4 and event == Exponential(epsilon)
     words = "a place is chosen with density ∝ exp(ε u / 2Δ), and its event is ε"
-    return Finding("choose between", words if right else f"not so: {words}", holds=right)
+    return SelftestFinding("choose between", words if right else f"not so: {words}", holds=right)
 
 
-def _accounted() -> Finding:
+def _accounted() -> SelftestFinding:
     exact = PLD()
     single = gaussian_epsilon(1.0, 1e-5)
     known: list[tuple[Event, float, float]] = [
@@ -94,4 +94,4 @@ def _accounted() -> Finding:
         (Poisson(0.3, GaussianEvent(1.0)), 0.3 * gaussian_delta(1.0, 2.0), math.log1p(0.3 * math.expm1(2.0))),
     ]
     far = max(abs(exact.epsilon(event, delta) / epsilon - 1) for event, delta, epsilon in known)
-    return Finding("account", f"closed forms are met to {far:.1e}", holds=far <= 1e-3)
+    return SelftestFinding("account", f"closed forms are met to {far:.1e}", holds=far <= 1e-3)

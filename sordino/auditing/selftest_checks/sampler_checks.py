@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 
 from sordino.auditing import e_values
-from sordino.auditing.verdict import Finding
+from sordino.auditing.verdict import SelftestFinding
 from sordino.events import FixedSize, Gaussian, Poisson
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, Informed, Sampler
@@ -30,12 +30,12 @@ _WANTED = 60
 """Times that each record should come up: one that never does is then seen."""
 
 
-def draws(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[Finding]:
+def draws(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[SelftestFinding]:
     """What a few hundred lots, or more, say about the sampler."""
     if sampler is None:
-        return [Finding("sampler", "none was given")]
+        return [SelftestFinding("sampler", "none was given")]
     if isinstance(sampler, Informed):
-        return [Finding("sampler", f"{type(sampler).__name__} asks the records")]
+        return [SelftestFinding("sampler", f"{type(sampler).__name__} asks the records")]
     stream = Rng.from_entropy() if rng is None else rng
     first = next(iter(sampler.draws(n, stream, 0)))
     event = first.amplify(Gaussian(1.0))
@@ -46,11 +46,11 @@ def draws(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[Findi
     if first.cover is not None:
         return _passes(sampler, n, stream)
     whole = len(np.unique(first.indices)) == n
-    return [Finding("sampler", "every record is in every lot" if whole else "what it amounts to is not known here",
+    return [SelftestFinding("sampler", "every record is in every lot" if whole else "what it amounts to is not known here",
                     holds=True if whole else None)]  # fmt: skip
 
 
-def _poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[Finding]:
+def _poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[SelftestFinding]:
     few = min(n, _MOST_RECORDS)
     lots = int(min(max(200, _WANTED / rate, _HEADS / (few * rate)), _COINS / few))
     lots += lots % 2
@@ -69,24 +69,27 @@ def _poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[Finding]:
     }
     if rate == 1.0:
         found = {"rate": found["rate"]}
-    return [Finding(f"sampler, {name}", f"{lots} lots of {few} records", log_e=log_e) for name, log_e in found.items()]
+    return [
+        SelftestFinding(f"sampler, {name}", f"{lots} lots of {few} records", log_e=log_e)
+        for name, log_e in found.items()
+    ]
 
 
-def _fixed(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[Finding]:
+def _fixed(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[SelftestFinding]:
     lots = int(min(max(200, _WANTED * n / event.batch_size), _HEADS / event.batch_size))
     counts, right = np.zeros(n, dtype=np.int64), event.dataset_size == n
     for draw in itertools.islice(sampler.draws(n, rng, 0), lots):
         right = right and len(draw.indices) == len(np.unique(draw.indices)) == event.batch_size
         counts[draw.indices] += 1
     return [
-        Finding("sampler, size", f"{lots} lots of {event.batch_size} different records", holds=right),
-        Finding(
+        SelftestFinding("sampler, size", f"{lots} lots of {event.batch_size} different records", holds=right),
+        SelftestFinding(
             "sampler, each record", f"{lots} lots", log_e=e_values.of_p(_extreme(counts, lots, event.batch_size / n))
         ),
     ]
 
 
-def _passes(sampler: Sampler, n: int, rng: Rng) -> list[Finding]:
+def _passes(sampler: Sampler, n: int, rng: Rng) -> list[SelftestFinding]:
     """Records of one pass are in at most one of its lots, and nobody is left out of two passes."""
     few = min(n, _MOST_RECORDS)
     covers: dict[int | None, list[Draw]] = {}
@@ -98,7 +101,7 @@ def _passes(sampler: Sampler, n: int, rng: Rng) -> list[Finding]:
         np.bincount(np.concatenate([d.indices for d in lots]), minlength=few).max() <= 1 for lots in covers.values()
     )
     seen = len(np.unique(np.concatenate([d.indices for lots in covers.values() for d in lots]))) == few
-    return [Finding("sampler, passes", "each record at most once in a pass, nobody never", holds=once and seen)]
+    return [SelftestFinding("sampler, passes", "each record at most once in a pass, nobody never", holds=once and seen)]
 
 
 def _spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:

@@ -19,7 +19,7 @@ import torch
 
 from sordino.auditing.neighbouring_records import Company, with_exchanged
 from sordino.auditing.selftest_subject import EXPECTED, Passed, Pieces, Trial, flat
-from sordino.auditing.verdict import Finding
+from sordino.auditing.verdict import SelftestFinding
 from sordino.per_sample.engine.captured import Captured
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.loop_backend import Loop
@@ -33,16 +33,16 @@ _NEAR = 2e-3
 _WRITTEN = 2e-6
 
 
-def sums(pieces: Pieces, company: Company) -> list[Finding]:
+def sums(pieces: Pieces, company: Company) -> list[SelftestFinding]:
     """All of them."""
     here = calm(pieces, company)
     first = Trial(here, company.records).run([range(min(7, company.few))])
     if not first.passed[0]:
-        return [Finding("bound", "the query released nothing on a lot of records", holds=False)]
+        return [SelftestFinding("bound", "the query released nothing on a lot of records", holds=False)]
     if not isinstance(first.passed[0][0].sensitivity, Sensitivity):
-        return [Finding("bound", f"no bound is claimed: {first.passed[0][0].sensitivity.reason}")]
+        return [SelftestFinding("bound", f"no bound is claimed: {first.passed[0][0].sensitivity.reason}")]
     if first.passed[0][0].sensitivity.estimate != EXACT:
-        skipped = [Finding("bound", "norms are estimated, and the event is that of estimated norms")]
+        skipped = [SelftestFinding("bound", "norms are estimated, and the event is that of estimated norms")]
         return [*skipped, *_divisor(here, company)]
     return [*_bound(here, company), *_undrawn(here, company), *_oracle(here, company), *_divisor(here, company)]
 
@@ -57,7 +57,7 @@ def calm(pieces: Pieces, company: Company) -> Pieces:
     return dataclasses.replace(pieces, model=copy.deepcopy(pieces.model).eval())
 
 
-def _bound(pieces: Pieces, company: Company) -> list[Finding]:
+def _bound(pieces: Pieces, company: Company) -> list[SelftestFinding]:
     few = company.few
     bases: list[list[int]] = [[], [few // 2], list(range(min(7, few))), list(range(few))]
     added = [*company.names, *range(min(3, few))]
@@ -78,14 +78,14 @@ def _bound(pieces: Pieces, company: Company) -> list[Finding]:
             check = "bound" if base or place else "alone"
             far = one.far_from(other) / (one.bound * allowed)
             worst[check] = max(worst[check], (far, name))
-    found = [Finding("bound", told, holds=False)] if told else []
+    found = [SelftestFinding("bound", told, holds=False)] if told else []
     for check, (far, name) in worst.items():
         about = f"the most that a record moved a sum was {far:.6g} of what is allowed ({name})"
-        found.append(Finding(check, about, holds=far <= 1))
+        found.append(SelftestFinding(check, about, holds=far <= 1))
     return found
 
 
-def _undrawn(pieces: Pieces, company: Company) -> list[Finding]:
+def _undrawn(pieces: Pieces, company: Company) -> list[SelftestFinding]:
     pieces = _unmeasured(pieces)
     kept = list(range(min(7, company.few)))
     lots = [[], kept]
@@ -98,8 +98,10 @@ def _undrawn(pieces: Pieces, company: Company) -> list[Finding]:
     same = all(_equal(a, b) for one, other in zip(before, after, strict=True) for a, b in zip(one, other, strict=True))
     empty = bool(before[0]) and not np.any(flat(before[0][0].value))
     return [
-        Finding("undrawn", "records that were not drawn changed a sum" if not same else "no bit of a sum", holds=same),
-        Finding(
+        SelftestFinding(
+            "undrawn", "records that were not drawn changed a sum" if not same else "no bit of a sum", holds=same
+        ),
+        SelftestFinding(
             "nobody", "the sum of nobody is 0 and passes the door" if empty else "it is not 0, or stays", holds=empty
         ),
     ]
@@ -114,7 +116,7 @@ def _unmeasured(pieces: Pieces) -> Pieces:
     return dataclasses.replace(pieces, backend=backend)
 
 
-def _oracle(pieces: Pieces, company: Company) -> list[Finding]:
+def _oracle(pieces: Pieces, company: Company) -> list[SelftestFinding]:
     finite = [x for x, name in company.names.items() if not any(w in name for w in ("not a", "infinite", "thousand"))]
     whole = list(range(company.few))
     lots = [whole[:1], whole, [*whole[:7], *finite]]
@@ -128,18 +130,22 @@ def _oracle(pieces: Pieces, company: Company) -> list[Finding]:
             far = max(far, ours[0].far_from(theirs[0]) / (ours[0].bound * len(lot) ** 0.5))
         what = "the sum by autograd, one record at a time" if check == "oracle" else "the sum in chunks of 5"
         about = f"{what} is {far:.2g} bounds away per root of a record"
-        found.append(Finding(check, about, holds=far <= _NEAR))
+        found.append(SelftestFinding(check, about, holds=far <= _NEAR))
     return found
 
 
-def _divisor(pieces: Pieces, company: Company) -> list[Finding]:
+def _divisor(pieces: Pieces, company: Company) -> list[SelftestFinding]:
     number, far = public_number(pieces, company)
     if number == 0:
-        return [Finding("divisor", "the query makes several releases of one lot into one gradient")]
+        return [SelftestFinding("divisor", "the query makes several releases of one lot into one gradient")]
     # Another query may divide by another public number, as long as it is one.
     right = not isinstance(pieces.query, NoisySum) or abs(number / EXPECTED - 1) <= _WRITTEN
     words = f"lots of 1, 3 and 9 records are divided by one number, to {far:.1e} of it"
-    return [Finding("divisor", f"{words}: {number / EXPECTED:.4g} of the public one", holds=far <= _WRITTEN and right)]
+    return [
+        SelftestFinding(
+            "divisor", f"{words}: {number / EXPECTED:.4g} of the public one", holds=far <= _WRITTEN and right
+        )
+    ]
 
 
 def public_number(pieces: Pieces, company: Company) -> tuple[float, float]:

@@ -25,7 +25,7 @@ def _held_as(parts: Mapping[Tensor, Part]) -> torch.dtype | None:
     return next((kind for kind in kinds if kind != accumulation_dtype(kind)), None)
 
 
-class Held:
+class HeldByBackward:
     """Counts use by use: input and output gradient, or per-sample rows where those are smaller and take their place.
 
     Rows as they are added up, in float32 at least, whatever the model computes in; so are input and output gradient, unless

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from sordino.per_sample.engine.sample_layout import Layout
 from sordino.per_sample.formulas.convolution_geometry import Geometry
-from sordino.per_sample.formulas.gradient_part import Part, Rows
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part
 from sordino.per_sample.formulas.linear_map import mapped
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.formulas.output_gradient import as_multiplied, over_positions
@@ -68,7 +68,7 @@ def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int
             found[weight] = Matmul(rows, inputs, workspace=tape.workspace)
         if tape.wants(bias):
             assert bias is not None, "nothing is not wanted"
-            found[bias] = Rows(over_positions(rows))
+            found[bias] = GradientRows(over_positions(rows))
         return found
 
     recorded: Tensor = tape.record(y, (x,), parts, rows=1)

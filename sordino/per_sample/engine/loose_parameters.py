@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sordino.per_sample.engine.sample_layout import ODD
-from sordino.per_sample.engine.shared_tensor_uses import Given, Shared, meet
+from sordino.per_sample.engine.shared_tensor_uses import GivenArgument, Shared, meet
 from sordino.per_sample.engine.tape import Tape
 
 _ASKING = frozenset(
@@ -44,7 +44,7 @@ PARAMETER = 0
 
 
 @dataclass(frozen=True)
-class Event:
+class ParameterUseEvent:
     """One operation on what is, or may be, shared, in a pass for shapes."""
 
     name: str
@@ -64,7 +64,7 @@ class LooseParameters(TorchFunctionMode):
         """For one tape."""
         super().__init__()
         self.tape = tape
-        self.events: list[Event] = []  # SHAPES
+        self.events: list[ParameterUseEvent] = []  # SHAPES
         self.reordered: set[int] = set()  # SHAPES: layers whose own code may put rows in another order
         self._shared: dict[int, Shared] = {}  # by identity; they are held, so that it is not given out again
         self._numbers: dict[int, int] = {}  # SHAPES: of shared tensors
@@ -139,7 +139,7 @@ class LooseParameters(TorchFunctionMode):
             where = layouts[id(t)]
             if where is not None and where is not ODD:
                 tape.check_length(t, where)
-        return meet(tape, Given(func, args, kwargs, self.find, layouts), meeting.made)
+        return meet(tape, GivenArgument(func, args, kwargs, self.find, layouts), meeting.made)
 
     def _aside(self, func: Any, args: Any, kwargs: Any) -> Any:
         active, self._active = self._active, False
@@ -161,7 +161,7 @@ class LooseParameters(TorchFunctionMode):
         makes = tuple((self._number(t), t.shape) for t in _tensors(out))
         if func is Tensor.__setitem__:
             makes = ((self._number(args[0]), args[0][args[1]].shape),)
-        self.events.append(Event(_name(func), self._leaf, self._entry, takes, makes, _reorders(func, args)))
+        self.events.append(ParameterUseEvent(_name(func), self._leaf, self._entry, takes, makes, _reorders(func, args)))
 
     def _number(self, tensor: Tensor) -> int:
         """Of a shared tensor: all parameters have the same."""

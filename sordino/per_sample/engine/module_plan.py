@@ -48,7 +48,7 @@ class Usage:
 
 
 @dataclass
-class Plan:
+class ModulePlan:
     """One model's modules, parameters and what its first batch taught."""
 
     mark: Mark
@@ -104,9 +104,9 @@ class Plans:
     _MOST = 16  # ways of using one model that are remembered
 
     def __init__(self) -> None:
-        self._plans: WeakKeyDictionary[nn.Module, dict[Hashable, Plan]] = WeakKeyDictionary()
+        self._plans: WeakKeyDictionary[nn.Module, dict[Hashable, ModulePlan]] = WeakKeyDictionary()
 
-    def find(self, inventory: Inventory, loss_fn: LossFn, inputs: list[Tensor]) -> Plan:
+    def find(self, inventory: Inventory, loss_fn: LossFn, inputs: list[Tensor]) -> ModulePlan:
         """The plan for this way of using the model, made anew if the model is not what it was."""
         model = inventory.model
         way = identity_of(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
@@ -134,7 +134,7 @@ class Plans:
         self._plans.clear()
 
 
-def new_plan(inventory: Inventory) -> Plan:
+def new_plan(inventory: Inventory) -> ModulePlan:
     """A plan in which nothing is known yet of the layers' inputs."""
     model = inventory.model
     parameters = trainable(model)
@@ -179,7 +179,7 @@ def new_plan(inventory: Inventory) -> Plan:
             else:
                 loose = True
     columns = {id(p): column for column, p in enumerate(parameters.values())}
-    return Plan(
+    return ModulePlan(
         inventory.mark,
         inventory.modules[1:],
         tuple(parameters),
@@ -198,7 +198,7 @@ class Installed:
 
     __slots__ = ("_before", "_everywhere", "_modules", "_plan", "_tape")
 
-    def __init__(self, plan: Plan, modules: list[nn.Module], tape: Tape) -> None:
+    def __init__(self, plan: ModulePlan, modules: list[nn.Module], tape: Tape) -> None:
         self._plan, self._modules, self._tape = plan, modules, tape
         self._before: list[tuple[nn.Module, Any]] = []
         self._everywhere: AbstractContextManager[None] | None = None

@@ -19,11 +19,11 @@ from typing import Any
 from torch import Tensor
 
 from sordino.per_sample.engine.autograd_graph import gradients_at
-from sordino.per_sample.engine.backward_memory import Held
+from sordino.per_sample.engine.backward_memory import HeldByBackward
 from sordino.per_sample.engine.batch_result import Inner
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
-from sordino.per_sample.engine.module_plan import Plan
+from sordino.per_sample.engine.module_plan import ModulePlan
 from sordino.per_sample.engine.recorded_use import Use
 from sordino.per_sample.formulas.compound_parts import joined
 from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic
@@ -40,12 +40,12 @@ class UsedDifferently(Exception):
 class PartsByColumn:
     """What the backward pass gave, by column."""
 
-    plan: Plan
+    plan: ModulePlan
     budget: KeepBudget
     parts: list[Part | None]
     squares: list[Tensor | None]
     inner: Inner | None  # ⟨g_i, θ⟩, if asked for
-    held: Held | None = None  # counts what the batch takes, if that is not known yet
+    held: HeldByBackward | None = None  # counts what the batch takes, if that is not known yet
     measured: bool = False  # some squares are known
     _again: dict[int, list[Part]] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class PartsByColumn:
 
 
 def backward_pass(
-    plan: Plan,
+    plan: ModulePlan,
     uses: Sequence[Use],
     losses: Tensor,
     upstream: Tensor,
@@ -93,7 +93,7 @@ def backward_pass(
 ) -> PartsByColumn:
     """Run the backward pass; `upstream` is the gradient at the losses."""
     columns = len(plan.parameters)
-    held = None if plan.held_bytes else Held(losses.numel())
+    held = None if plan.held_bytes else HeldByBackward(losses.numel())
     found = PartsByColumn(plan, KeepBudget.holding(options, uses), [None] * columns, [None] * columns, inner, held)
     usage = plan.usage
     early = [use for use in uses if use.inside and use.bytes >= _LARGE] if usage.once and usage.early else []

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from sordino.per_sample.formulas.compound_parts import SeveralRows
-from sordino.per_sample.formulas.gradient_part import Part, Rows, lift
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, lift
 from sordino.per_sample.formulas.parameter_product import ParameterProduct
 from sordino.refusal import Refusal
 
@@ -61,6 +61,6 @@ def as_parts(found: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tenso
     """Tensors become parts; where a sample has several rows they are added up."""
     parts: dict[Tensor, Part] = {}
     for p, part in found.items():
-        plain: Part = Rows(lift(part)) if isinstance(part, Tensor) else part
+        plain: Part = GradientRows(lift(part)) if isinstance(part, Tensor) else part
         parts[p] = plain if rows == 1 else SeveralRows(plain, rows)
     return parts

@@ -26,7 +26,7 @@ from sordino.rng.global_generators import TorchState
 
 if TYPE_CHECKING:
     from sordino.per_sample.engine.engine_options import PerformanceOptions
-    from sordino.per_sample.engine.module_plan import Plan
+    from sordino.per_sample.engine.module_plan import ModulePlan
     from sordino.per_sample.engine.sample_layout import Layouts
     from sordino.per_sample.formulas.workspace import Workspace
     from sordino.per_sample.protocol import LossFn
@@ -38,7 +38,7 @@ class Session:
     __slots__ = ("loss_fn", "model", "modules", "options", "plan", "workspace")
 
     def __init__(
-        self, inventory: Inventory, loss_fn: LossFn, plan: Plan, options: PerformanceOptions, workspace: Workspace
+        self, inventory: Inventory, loss_fn: LossFn, plan: ModulePlan, options: PerformanceOptions, workspace: Workspace
     ) -> None:
         self.model: nn.Module = inventory.model
         self.modules = inventory.modules

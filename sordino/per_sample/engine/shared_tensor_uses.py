@@ -62,7 +62,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenArgument:
     """A call: its function and arguments, which of them are shared, and where the others have their samples."""
 
     func: Any
@@ -80,7 +80,7 @@ class Given:
         return self.func(*tree_map(change, self.args), **tree_map(change, self.kwargs))
 
 
-def meet(tape: Tape, given: Given, made: Sequence[Layout | None]) -> Any:
+def meet(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> Any:
     """The function's value, with the use recorded; as it is where that cannot be."""
     if ODD in made or ODD in given.layouts.values():
         return given.run()  # stays in the graph, and is refused
@@ -99,7 +99,7 @@ def meet(tape: Tape, given: Given, made: Sequence[Layout | None]) -> Any:
     return given.run() if _untouched(func, given.kwargs) else _mapped(tape, given, made)
 
 
-def _tiled(tape: Tape, given: Given, where: Layout) -> Tensor:
+def _tiled(tape: Tape, given: GivenArgument, where: Layout) -> Tensor:
     """`p.expand(B, …)`, `p.repeat(B, 1)`: the copies themselves."""
     out: Tensor = given.run()
     source = given.find(given.args[0])
@@ -127,7 +127,7 @@ def _tiled(tape: Tape, given: Given, where: Layout) -> Tensor:
     return _record(tape, copies.clone() if copies._is_view() else copies, source, summed)
 
 
-def _pointwise(tape: Tape, given: Given, where: Layout) -> Any:
+def _pointwise(tape: Tape, given: GivenArgument, where: Layout) -> Any:
     """A copy per sample takes part in place of each shared tensor that is the same along the samples' dimension."""
     func = given.func
     if func in _WRITING and given.find(given.args[0]) is not None:
@@ -138,7 +138,7 @@ def _pointwise(tape: Tape, given: Given, where: Layout) -> Any:
     return given.run_with(_copier(tape, given, where, ranks))
 
 
-def _assigned(tape: Tape, given: Given, where: Layout) -> None:
+def _assigned(tape: Tape, given: GivenArgument, where: Layout) -> None:
     """`x[:, 0] = p`, where each sample gets a copy of its own."""
     x, index, value = given.args
     if given.find(x) is not None:
@@ -147,7 +147,7 @@ def _assigned(tape: Tape, given: Given, where: Layout) -> None:
         given.func(x, index, _copier(tape, given, where, x[index].dim())(value))
 
 
-def _copier(tape: Tape, given: Given, where: Layout, ranks: int) -> Callable[[Any], Any]:
+def _copier(tape: Tape, given: GivenArgument, where: Layout, ranks: int) -> Callable[[Any], Any]:
     """From what is shared to a copy per sample, to take part in tensors of so many dimensions."""
     dim, rows, size = where.dim, where.rows, tape.size
 
@@ -174,7 +174,7 @@ def _copier(tape: Tape, given: Given, where: Layout, ranks: int) -> Callable[[An
     return copied
 
 
-def _mapped(tape: Tape, given: Given, made: Sequence[Layout | None]) -> Any:
+def _mapped(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> Any:
     """Any function of shared tensors and a batch: one copy of the shared ones for each sample, under vmap."""
     size = tape.size
     if all(layout is None for layout in given.layouts.values()):
@@ -226,7 +226,7 @@ def _record(tape: Tape, copies: Tensor, source: Shared, rows: Callable[[Tensor],
 class _Recorder:
     """The tape, for a layer whose weights may be functions of parameters."""
 
-    def __init__(self, tape: Tape, given: Given) -> None:
+    def __init__(self, tape: Tape, given: GivenArgument) -> None:
         self._tape, self._given = tape, given
 
     def __getattr__(self, name: str) -> Any:

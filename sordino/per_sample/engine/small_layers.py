@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sordino.kernels.matrices import Matrices, functions, suits
 from sordino.kernels.product import products
-from sordino.per_sample.formulas.gradient_part import Part, Rows, add_outer
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, add_outer
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.protocol import Norms
 
@@ -31,7 +31,12 @@ class SmallLayers:
     """The parts of some parameters, or of all, each a product of two matrices or the rows of one."""
 
     def __init__(
-        self, columns: list[int], parts: Sequence[Matmul | Rows], matrices: Matrices, pairs: list[int], everything: bool
+        self,
+        columns: list[int],
+        parts: Sequence[Matmul | GradientRows],
+        matrices: Matrices,
+        pairs: list[int],
+        everything: bool,
     ) -> None:
         """Take which parameters they are, and the places of each part's matrices: that of g, and that of a or −1."""
         self.columns, self._parts, self._matrices, self._pairs = columns, parts, matrices, pairs
@@ -60,7 +65,7 @@ class SmallLayers:
             out, g, a = room(self.columns[k]), pairs[2 * k], pairs[2 * k + 1]
             if out.dtype is not torch.float32 or not out.is_contiguous():
                 return None
-            if isinstance(part, Rows):
+            if isinstance(part, GradientRows):
                 if g in sums:  # the same gradient for two parameters
                     return None
                 sums[g] = out
@@ -88,7 +93,7 @@ class SmallLayers:
         kernel = products()
         for k, part in enumerate(self._parts):
             column = self.columns[k]
-            if isinstance(part, Rows):
+            if isinstance(part, GradientRows):
                 yield column, sums[self._pairs[2 * k]]
                 continue
             out, both = room(column), products_of[k]
@@ -110,12 +115,12 @@ def small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
     matrices: list[Tensor] = []
     pairs: list[int] = []
     columns: list[int] = []
-    simple: list[Matmul | Rows] = []
+    simple: list[Matmul | GradientRows] = []
     most = compiled.most
     for column, part in enumerate(parts):
         if type(part) is Matmul and part.kept is None:
             g, a = part.g, part.a
-        elif type(part) is Rows:
+        elif type(part) is GradientRows:
             g, a = part.grads, None
         else:
             continue

@@ -21,7 +21,7 @@ from sordino.per_sample.engine.batch_result import room_for_sum
 from sordino.per_sample.engine.recorded_use import Use
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.engine.tape import Mode
-from sordino.per_sample.formulas.compound_parts import Several, joined
+from sordino.per_sample.formulas.compound_parts import SeveralParts, joined
 from sordino.per_sample.formulas.gradient_part import NEVER, Part, full_precision, measured, raised
 from sordino.per_sample.protocol import Norms
 from sordino.refusal import Refusal
@@ -80,7 +80,7 @@ class TwoPassResult:
             self._again(measure)
         with torch.no_grad(), full_precision(losses.device):
             for column, parts in waiting.items():
-                separate = Several(tuple(parts)).uncancelled(options)  # the second pass adds them one by one
+                separate = SeveralParts(tuple(parts)).uncancelled(options)  # the second pass adds them one by one
                 columns[column] = raised(joined(parts).squared(options), separate)
         return losses, torch.stack(columns, 1)
 

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 import torch
 
-from sordino.per_sample.engine.loose_parameters import PARAMETER, Event
+from sordino.per_sample.engine.loose_parameters import PARAMETER, ParameterUseEvent
 from sordino.per_sample.engine.sample_layout import Layout, Meeting
 
 Between = Callable[[torch.Size, torch.Size], Layout | None]
@@ -22,12 +22,12 @@ Between = Callable[[torch.Size, torch.Size], Layout | None]
 class _Run:
     """The events of one run, and which tensors are known to be shared."""
 
-    def __init__(self, events: list[Event]) -> None:
+    def __init__(self, events: list[ParameterUseEvent]) -> None:
         self.events = events
         self.shared = {PARAMETER}
         self.reordered: set[int] = set()
 
-    def that_matter(self) -> Iterator[Event]:
+    def that_matter(self) -> Iterator[ParameterUseEvent]:
         """Those on something shared; what is, is found on the way."""
         for event in self.events:
             if event.reorders and event.takes[0][0] not in self.shared:
@@ -35,13 +35,13 @@ class _Run:
             if any(number in self.shared for number, _ in event.takes):
                 yield event
 
-    def others(self, event: Event) -> list[torch.Size]:
+    def others(self, event: ParameterUseEvent) -> list[torch.Size]:
         """The shapes of what an event takes besides."""
         return [shape for number, shape in event.takes if number not in self.shared]
 
 
 def met(
-    few: list[Event], many: list[Event], between: Between
+    few: list[ParameterUseEvent], many: list[ParameterUseEvent], between: Between
 ) -> tuple[list[tuple[Hashable, Meeting]], set[int]] | None:
     """By layer and number within a call of it, and in which layers rows may change their order.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.formulas.gradient_part import Part, Rows, per_pass, square_sum, terms_of
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, per_pass, square_sum, terms_of
 
 Joiner = Callable[[Sequence[Part]], Part | None]
 _JOINERS: list[Joiner] = []
@@ -34,11 +34,11 @@ def joined(parts: Sequence[Part]) -> Part:
         result = function(parts)
         if result is not None:
             return result
-    return Several(tuple(parts))
+    return SeveralParts(tuple(parts))
 
 
 @dataclass(frozen=True)
-class Several:
+class SeveralParts:
     """Uses of different kinds: the norm of their sum from rows, a few samples at a time."""
 
     parts: tuple[Part, ...]
@@ -77,9 +77,9 @@ class Several:
             total = total + part.rows(where)
         return total
 
-    def without(self, gone: Tensor) -> Several:
+    def without(self, gone: Tensor) -> SeveralParts:
         """Each use masked."""
-        return Several(tuple(part.without(gone) for part in self.parts))
+        return SeveralParts(tuple(part.without(gone) for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class SeveralRows:
 
     def squared(self, options: PerformanceOptions) -> Tensor:
         """From gradients, since the rows of a sample add up before the norm."""
-        return Several((self,)).squared(options)
+        return SeveralParts((self,)).squared(options)
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor:
         """The lengths of all frames, added."""
@@ -242,8 +242,8 @@ class SeveralRows:
 
 @joiner
 def _rows(parts: Sequence[Part]) -> Part | None:
-    if all(isinstance(part, Rows) for part in parts):
-        return Rows(torch.stack([part.rows(slice(None)) for part in parts]).sum(0))
+    if all(isinstance(part, GradientRows) for part in parts):
+        return GradientRows(torch.stack([part.rows(slice(None)) for part in parts]).sum(0))
     return None
 
 

@@ -25,7 +25,7 @@ from sordino.per_sample.formulas import choice_by_shape
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.convolution_rows import ORDER, gram, rows, weight_gradient
 from sordino.per_sample.formulas.gradient_part import (
-    Rows,
+    GradientRows,
     add_outer,
     add_rows,
     blank,
@@ -216,7 +216,7 @@ class Convolution:
     def dot(self, u: Tensor) -> Tensor:
         """Σ_pos g · (the convolution with U in place of the weight)."""
         if self.kept is not None:
-            return Rows(self._straight(self.kept).contiguous()).dot(u)
+            return GradientRows(self._straight(self.kept).contiguous()).dot(u)
         geometry = self.geometry
         a = geometry.fitted(self.a, self.g.shape[2:])
         rank = len(geometry.kernel)

@@ -261,7 +261,7 @@ def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize:
     return rows <= own or (rows <= _LARGEST * own and b * rows * itemsize <= (options.keep_bytes or 0))
 
 
-class Rows:
+class GradientRows:
     """Gradients held in full: biases, norm layers, small or unusual parameters."""
 
     __slots__ = ("grads", "squares")
@@ -293,6 +293,6 @@ class Rows:
         """As held."""
         return self.grads[where]
 
-    def without(self, gone: Tensor) -> Rows:
+    def without(self, gone: Tensor) -> GradientRows:
         """Masked."""
-        return Rows(blank(self.grads, gone))
+        return GradientRows(blank(self.grads, gone))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.formulas.compound_parts import Several, joiner
+from sordino.per_sample.formulas.compound_parts import SeveralParts, joiner
 from sordino.per_sample.formulas.gradient_part import NEVER, Part, blank, lift, pieces, square_sum
 from sordino.per_sample.formulas.matrix_product import Matmul, diagonal_guard, gram_rounding
 
@@ -151,4 +151,4 @@ def _tables(parts: Sequence[Part]) -> Part | None:
         return _lookups(tables)
     if len(heads) == 1 and heads[0].kept is None:
         return Tied(_lookups(tables), heads[0])
-    return Several(tuple(parts))
+    return SeveralParts(tuple(parts))

@@ -73,7 +73,7 @@ class LSTMLayer(torch.autograd.Function):
 
 
 @dataclass(slots=True)
-class Held:
+class HeldByLSTM:
     """What the backward pass of the compiled layer leaves for the parameters' gradients."""
 
     read: Tensor | None = None  # (T, B, d + H): what each step read
@@ -109,7 +109,7 @@ class CompiledLSTMLayer(torch.autograd.Function):
         c0: Tensor,
         kernel: Recurrence,
         weights: Weights,
-        held: Held,
+        held: HeldByLSTM,
         workspace: Workspace,
     ) -> tuple[Tensor, Tensor]:
         """All steps."""

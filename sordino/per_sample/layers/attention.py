@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.per_sample.formulas.compound_parts import Block
-from sordino.per_sample.formulas.gradient_part import Rows, lift
+from sordino.per_sample.formulas.gradient_part import GradientRows, lift
 from sordino.per_sample.layers.layer_registry import rule
 from sordino.per_sample.layers.linear import affine
 from sordino.refusal import Refusal
@@ -52,7 +52,7 @@ def _bias_rows(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, d
     return tape.record(
         copies.contiguous(),
         (),
-        lambda _, g: {bias: Block(Rows(lift(g).reshape(tape.size, -1)), *block, bias.shape)},
+        lambda _, g: {bias: Block(GradientRows(lift(g).reshape(tape.size, -1)), *block, bias.shape)},
         rows=1,
     )
 

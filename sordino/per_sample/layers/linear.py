@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from sordino.per_sample.formulas.compound_parts import Block
-from sordino.per_sample.formulas.gradient_part import Part, Rows, Squares, lift
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares, lift
 from sordino.per_sample.formulas.linear_map import mapped
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.formulas.output_gradient import as_multiplied, over_positions
@@ -32,7 +32,7 @@ def _one_position(tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor
     if tape.wants(weight):
         found[weight] = Matmul(a, g, None, squares, workspace=tape.workspace)
     if bias is not None and tape.wants(bias):
-        found[bias] = Rows(g, squares)
+        found[bias] = GradientRows(g, squares)
     return found
 
 
@@ -65,7 +65,7 @@ def affine(
             inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
             found[weight] = Matmul(inputs, rows, workspace=tape.workspace)
         if bias is not None and tape.wants(bias):
-            found[bias] = Rows(over_positions(rows))
+            found[bias] = GradientRows(over_positions(rows))
         if block is None:
             return dict(found)
         return {p: Block(part, *block, p.shape) for p, part in found.items()}

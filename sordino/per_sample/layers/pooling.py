@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sordino.kernels.abi import Window
+from sordino.kernels.abi import KernelWindow
 from sordino.kernels.pool import Pools, pools, takes
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
         return original(x)
     if not x.requires_grad or not torch.is_grad_enabled() or x.is_inference():
         return original(x)
-    window = Window(_pair(module.kernel_size), _pair(module.stride), _pair(module.padding))
+    window = KernelWindow(_pair(module.kernel_size), _pair(module.stride), _pair(module.padding))
     if not takes(x, window):
         return original(x)
     return _MaxPool.apply(x, window, kernel)  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ def _pair(given: Any) -> tuple[int, ...]:
 
 class _MaxPool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, window: Window, kernel: Pools) -> Tensor:
+    def forward(ctx: Any, x: Tensor, window: KernelWindow, kernel: Pools) -> Tensor:
         y, taps = kernel.forward(x, window)
         ctx.save_for_backward(taps)
         ctx.size, ctx.window, ctx.kernel = x.shape, window, kernel
@@ -60,7 +60,7 @@ class _MaxPool(torch.autograd.Function):
         return ctx.kernel.backward(ctx.size, g, taps, ctx.window), None, None
 
 
-def _by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: Window) -> Tensor:
+def _by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
     """The same by torch's own operation, which wants places in the image."""
     (_, across), rows, columns = window.kernel, *g.shape[2:]
     tap = taps.long()

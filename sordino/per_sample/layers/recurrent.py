@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from sordino.kernels.lstm import Recurrence, Weights, recurrence, usable
-from sordino.per_sample.formulas.gradient_part import Part, Rows, lift
-from sordino.per_sample.formulas.lstm_layer import CompiledLSTMLayer, Held, LSTMLayer, Port
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, lift
+from sordino.per_sample.formulas.lstm_layer import CompiledLSTMLayer, HeldByLSTM, LSTMLayer, Port
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.formulas.output_gradient import Output
 from sordino.per_sample.layers.layer_registry import rule
@@ -72,7 +72,7 @@ def _parts(
     if tape.wants(w_hh):
         found[w_hh] = Matmul(h, g, output, start=x.shape[2])
     if any(tape.wants(p) for p in biases):
-        total = Rows(g.sum(1) if sums is None else sums)
+        total = GradientRows(g.sum(1) if sums is None else sums)
         found |= {p: total for p in biases if tape.wants(p)}
     return found
 
@@ -103,7 +103,7 @@ def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: 
     w_ih, w_hh, *biases = (p.detach().contiguous() for p in weights)
     (steps, b, d), wide = x.shape, len(w_ih)
     bias = biases[0] + biases[1] if biases else w_ih.new_zeros(wide)
-    held = Held()
+    held = HeldByLSTM()
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         assert held.read is not None, "the layer's backward pass came by"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from sordino.distributed.layer_by_layer import coming_and_going
-from sordino.per_sample.formulas.gradient_part import Part, Rows, Squares
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.layers.linear import linear
 from sordino.refusal import Refusal
@@ -164,7 +164,7 @@ def _parts(
         if id(link.weight) in wanted:
             found[link.weight] = Matmul(a, g, None, squares, workspace=tape.workspace)
         if link.bias is not None and id(link.bias) in wanted:
-            found[link.bias] = Rows(g, squares)
+            found[link.bias] = GradientRows(g, squares)
         if k:
             if link.weight._version != link.version:
                 raise Refusal(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sordino.app.data.own.bad_file import BadFile
 from sordino.app.data.own.declared_columns import OTHERS, Bounds, Declared
-from sordino.app.data.own.rows import Rows
+from sordino.app.data.own.rows import TableRows
 
 MOST_CATEGORIES = 100
 """Of a column about which nothing was declared: more are no categories."""
@@ -67,13 +67,13 @@ class Scheme:
         """Of all numbers of a record, in order."""
         return [title for column in self.columns for title in column.titles]
 
-    def encode(self, rows: Rows) -> NDArray[np.float32]:
+    def encode(self, rows: TableRows) -> NDArray[np.float32]:
         """(N, numbers)."""
         made = [encoded(rows, column) for column in self.columns]
         return np.concatenate(made, axis=1).astype(np.float32)
 
 
-def scheme(rows: Rows, declared: Declared, leave_out: Sequence[str]) -> Scheme:
+def scheme(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> Scheme:
     """By what was declared, and a look at the rows where nothing was."""
     _known(rows, declared, leave_out)
     columns, looked, names = [], [], []
@@ -107,7 +107,7 @@ def declared_column(name: str, declared: Declared) -> Column:
     return Column(name, categories=categories, closed=OTHERS not in categories)
 
 
-def encoded(rows: Rows, column: Column) -> NDArray[np.float64]:
+def encoded(rows: TableRows, column: Column) -> NDArray[np.float64]:
     """(N, width) of one column."""
     cells = rows.column(column.name)
     if column.categories is not None:
@@ -126,7 +126,7 @@ def encoded(rows: Rows, column: Column) -> NDArray[np.float64]:
     return 2 * (np.clip(found, low, high) - low) / (high - low) - 1
 
 
-def places(rows: Rows, column: Column) -> NDArray[np.int64]:
+def places(rows: TableRows, column: Column) -> NDArray[np.int64]:
     """Which category each record has; one past the last for a name that is none, where that is allowed."""
     assert column.categories is not None
     by_name: Mapping[str, int] = {name: place for place, name in enumerate(column.categories)}
@@ -155,7 +155,7 @@ def number(cell: str) -> float | None:
     return found if math.isfinite(found) and "_" not in cell else None
 
 
-def _looked_at(rows: Rows, name: str) -> Column:
+def _looked_at(rows: TableRows, name: str) -> Column:
     cells = rows.column(name)
     odd = [at for at, cell in enumerate(cells) if number(cell) is None]
     if not odd:
@@ -177,7 +177,7 @@ def _looked_at(rows: Rows, name: str) -> Column:
     return Column(name, categories=found, closed=False)
 
 
-def _known(rows: Rows, declared: Declared, leave_out: Sequence[str]) -> None:
+def _known(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> None:
     """Names that were said must be there: a misspelt one would be believed."""
     for flag, named in (("--bounds", declared.bounds), ("--categories", declared.categories), ("--drop", leave_out)):
         for name in named:

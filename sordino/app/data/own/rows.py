@@ -24,7 +24,7 @@ LONGEST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """What is written in a file."""
 
     path: Path
@@ -43,7 +43,7 @@ class Rows:
         return [row[place] for row in self.cells]
 
 
-def read(path: Path, delimiter: str | None = None) -> Rows:
+def read(path: Path, delimiter: str | None = None) -> TableRows:
     """The rows of a file, by how its name ends."""
     ending = path.suffix.lower()
     if ending not in READERS:
@@ -58,7 +58,7 @@ def read(path: Path, delimiter: str | None = None) -> Rows:
     return found
 
 
-def _csv(path: Path, delimiter: str | None) -> Rows:
+def _csv(path: Path, delimiter: str | None) -> TableRows:
     by = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
     if len(by) != 1:
         raise ValueError(f"delimiter={by!r}: need one character")
@@ -69,7 +69,7 @@ def _csv(path: Path, delimiter: str | None) -> Rows:
         csv.field_size_limit(before)
 
 
-def _rows_of(path: Path, by: str) -> Rows:
+def _rows_of(path: Path, by: str) -> TableRows:
     reader = csv.reader(io.StringIO(text(path), newline=""), delimiter=by, skipinitialspace=True, strict=True)
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
@@ -81,7 +81,7 @@ def _rows_of(path: Path, by: str) -> Rows:
         except csv.Error as error:
             raise _damaged(path, line, str(error)) from error
         if row is None:
-            return Rows(path, columns, cells, lines)
+            return TableRows(path, columns, cells, lines)
         row = [cell.strip() for cell in row]
         if not any(row):
             continue
@@ -116,7 +116,7 @@ def _damaged(path: Path, line: int, said: str) -> BadFile:
     return BadFile(path, f"not CSV ({said})", "quotes inside a quoted cell are doubled", line)
 
 
-def _json_lines(path: Path, delimiter: str | None) -> Rows:
+def _json_lines(path: Path, delimiter: str | None) -> TableRows:
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
@@ -136,7 +136,7 @@ def _json_lines(path: Path, delimiter: str | None) -> Rows:
             raise BadFile(path, what, "give every record the same fields", line)
         cells.append([_cell(path, name, record[name], line) for name in columns])
         lines.append(line)
-    return Rows(path, columns, cells, lines)
+    return TableRows(path, columns, cells, lines)
 
 
 def _record(path: Path, written: str, line: int) -> Mapping[str, Any]:
@@ -162,7 +162,7 @@ def _cell(path: Path, name: str, value: Any, line: int) -> str:
     return found
 
 
-def _parquet(path: Path, delimiter: str | None) -> Rows:
+def _parquet(path: Path, delimiter: str | None) -> TableRows:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -177,10 +177,10 @@ def _parquet(path: Path, delimiter: str | None) -> Rows:
         [_cell(path, name, value, line) for name, value in zip(columns, row, strict=True)]
         for line, row in enumerate(rows, start=1)
     ]
-    return Rows(path, columns, cells, list(range(1, len(cells) + 1)))
+    return TableRows(path, columns, cells, list(range(1, len(cells) + 1)))
 
 
-READERS: Mapping[str, Callable[[Path, str | None], Rows]] = {
+READERS: Mapping[str, Callable[[Path, str | None], TableRows]] = {
     ".csv": _csv,
     ".tsv": _csv,
     ".jsonl": _json_lines,
