@@ -4,9 +4,9 @@
     python -m bench.accuracy --table
 
 Every run is `sordino.fit` of the recipe as it stands in `sordino.app.runs.known_recipes`: calibration, private
-normalisation and all steps in one ledger, the claim by PLD. The recipes' numbers were fixed on held-out training images before
-any run here. Results are kept in bench/results/accuracy.json, a row per recipe and ε, the runs of further seeds added to those
-that are there; a row whose recipe has changed is begun anew.
+normalisation and all steps in one ledger, the claim by PLD. The recipes' numbers were fixed on held-out training
+images before any run here. Results are kept in bench/results/accuracy.json, a row per recipe and ε, the runs of
+further seeds added to those that are there; a row whose recipe has changed is begun anew.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def imported_modules(tree: ast.AST) -> Iterator[str]:
 
 
 def package_of(module: str) -> str:
-    """Returns the folder below `sordino` that a module is in, such as `sordino.release`; the application's have one level more."""
+    """Returns the folder below `sordino` that a module is in; folders of the application have one level more."""
     parts = module.split(".")
     return ".".join(parts[:3] if parts[:2] == ["sordino", "app"] else parts[:2])
 
