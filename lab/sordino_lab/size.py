@@ -23,7 +23,7 @@ class ExperimentSize(Enum):
     def pick(self, tiny: _Value, quick: _Value, middle: _Value, full: _Value) -> _Value:
         """The value for this size.
 
-        >>> Size.QUICK.pick(1, 2, 3, 4)
+        >>> ExperimentSize.QUICK.pick(1, 2, 3, 4)
         2
         """
         return {

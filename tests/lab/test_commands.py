@@ -60,11 +60,7 @@ def test_every_kind_of_command_parses_to_the_settings_of_its_curve(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "size",
-    [ExperimentSize.TINY, ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL],
-    ids=lambda size: size.value,
-)
+@pytest.mark.parametrize("size", list(ExperimentSize), ids=lambda size: size.value)
 def test_every_command_parses_to_the_settings_of_its_curve(size, tmp_path):
     every = list(plans_of(size, tmp_path))
     assert len(every) > (100 if size is ExperimentSize.TINY else 200)
