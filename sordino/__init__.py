@@ -1,7 +1,7 @@
 """sordino: differentially private training; ε is printed with what it rests on, or not at all.
 
-Every name is resolved on first use: `import sordino.events` and the accountants must not pull torch in. Weighers, samplers
-and queries are not listed here: they declare themselves in their own files (`declared.py`). Type checkers read
+Every name is resolved on first use: `import sordino.events` and the accountants must not pull torch in. Clipping rules,
+samplers and queries are not listed here: they declare themselves in their own files (`registry.py`). Type checkers read
 `__init__.pyi`, which `make names` writes from the same facts.
 """
 
@@ -36,9 +36,9 @@ _NAMES = {
     "app.runs.fit": ("fit",),
     "statistics": ("ask", "dry_ask"),
 }
-"""What is said here and nowhere else: which module has which public name."""
+"""The module of each public name that does not declare itself."""
 _DECLARING = ("clipping", "queries", "sampling")
-"""Packages whose files declare nouns, all of which are public names."""
+"""Packages whose files declare classes, all of which are public names."""
 _MODULES = (
     "accounting",
     "auditing",
@@ -58,6 +58,7 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    """Returns a public name of the package, and says what to install where torch is missing."""
     try:
         return _found(name)
     except ModuleNotFoundError as error:
@@ -71,6 +72,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _found(name: str) -> Any:
+    """Returns the object or module of a public name; raises AttributeError if there is none."""
     if name in _HOMES:
         return getattr(import_module(f"sordino.{_HOMES[name]}"), name)
     if name in _MODULES:

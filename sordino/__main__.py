@@ -1,4 +1,7 @@
-"""`python -m sordino COMMAND …`; several ranks: torchrun --nproc-per-node 2 -m sordino train mnist."""
+"""Runs the command line: `python -m sordino COMMAND …`.
+
+For several ranks: `torchrun --nproc-per-node 2 -m sordino train mnist`.
+"""
 
 import sys
 

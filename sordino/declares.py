@@ -1,4 +1,6 @@
-"""What a user declares of a stretch of the training loop: that it handles released values alone, or public data.
+"""Declarations of the training loop: post-processing of released values, and public data.
+
+A user declares a stretch of the loop with a `with` statement.
 
 Privacy: both are the user's word, and printed with the claim: `rests on` for the first, `not covered` for the second.
 """
@@ -13,14 +15,14 @@ from sordino.runtime_checks import LotChecks
 
 
 class Declares:
-    """The declarations of a run; `Private` is one."""
+    """The declarations that a run takes from its user; `Private` inherits them."""
 
     _ledger: Ledger
     _checks: LotChecks
 
     @contextmanager
     def post_processing(self, why: str) -> Iterator[None]:
-        """Parameters and released gradients may be changed inside, by what was released alone; the claim says so.
+        """Allows parameters and released gradients to be changed inside, by released values alone; the claim says so.
 
             with private.post_processing("average of the last steps"):
                 average.copy_to(model)
@@ -40,7 +42,7 @@ class Declares:
 
     @contextmanager
     def public(self, name: str) -> Iterator[None]:
-        """Backward passes and steps inside are on data you declare public; the claim names it as not covered.
+        """Allows backward passes and steps inside on data that you declare public; the claim names them as not covered.
 
             with private.public("ImageNet"):
                 loss.backward()

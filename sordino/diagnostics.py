@@ -1,4 +1,4 @@
-"""Looking at a run: what papers plot of their batches and updates, with each look in the claim.
+"""Diagnostics of a run: what papers plot of batches and updates, each named in the claim.
 
     update cosines          between consecutive released gradients: made of releases alone, covered by the claim
     length quantiles        of a lot's gradient lengths: private, disclosed
@@ -6,9 +6,9 @@
     substep cosine          of ProjectedDPSGD's update, before noise, with the first part of it: private, disclosed
     cosine(a, b)            of two updates, such as the plain and the projected one
 
-Privacy: what is computed from a lot's own records is a `Sealed` value that is opened by `disclose`: the claim keeps its ε
-for all the rest and lists the diagnostic by name under what it does not cover. Whoever publishes such a plot publishes
-more than the claim speaks about.
+Privacy: what is computed from a lot's own records is a `Sealed` value that is opened by `disclose`: the claim keeps its
+ε for all the rest and lists the diagnostic by name under what it does not cover. Whoever publishes such a plot
+publishes more than the claim speaks about.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LENGTHS = "gradient length quantiles of lots"
 CLASSES = "dominant classes of lots"
 SUBSTEPS = "cosines of updates with their first substep, before noise"
 FIVE = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of a box plot."""
+"""The quantiles of a box plot."""
 
 
 def cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """The cosine of the angle between two updates, tensor by tensor of the same names; nan if one of them is 0.
+    """Returns the cosine of the angle between two updates with the same parameter names; nan if one of them is 0.
 
     >>> cosine({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([1.0, 1.0])})
     0.7071067811865475
@@ -50,7 +50,7 @@ def cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 class UpdateCosines:
     """Cosines between consecutive updates: call it after every `private.backward`.
 
-    The gradients it reads have passed the door, so what it says is covered by the claim.
+    The gradients it reads were released, so what it says is covered by the claim.
 
     Args:
         model: whose gradients are read.
@@ -77,7 +77,7 @@ class UpdateCosines:
     """The update before, released."""
 
     def __call__(self) -> float | None:
-        """The cosine with the update before; None the first time."""
+        """Appends and returns the cosine of this update with the one before; returns None the first time."""
         now = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
         last, self.last = self.last, now
         if last is None:
@@ -87,7 +87,7 @@ class UpdateCosines:
 
 
 def substep_cosine(private: Private) -> float:
-    """The cosine of the last lot's projected update, before noise, with its first substep. Disclosed in the claim.
+    """Returns the cosine of the last lot's projected update, before noise, with its first substep; the claim names it.
 
     Args:
         private: a run whose query is `Projected`.
@@ -116,7 +116,7 @@ def substep_cosine(private: Private) -> float:
 
 
 def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> tuple[float, ...]:
-    """Quantiles of a lot's gradient lengths at the current model, nan for an empty lot. Disclosed in the claim.
+    """Returns quantiles of a lot's gradient lengths at the current model, nan for an empty lot; the claim names them.
 
     Args:
         private: a run.
@@ -167,7 +167,7 @@ class Dominant:
 
 
 def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Dominant | None:
-    """The most frequent class of a lot and its share; None for an empty lot. Disclosed in the claim.
+    """Returns the most frequent class of a lot and its share, None for an empty lot; the claim names them.
 
     Args:
         private: a run.

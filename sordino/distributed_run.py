@@ -60,7 +60,7 @@ from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
 
 
 class DistributedRun:
-    """What one of several ranks does so that all do the same; nothing where there are none."""
+    """Keeps one rank in step with the others; does nothing where there is only one process."""
 
     def __init__(self, mesh: Any, model: nn.Module) -> None:
         self._model, self.sharded, self._looks = model, fully_sharded(model), 0
@@ -74,7 +74,10 @@ class DistributedRun:
                 self.sharded.join(ranks)
 
     def backend(self, given: Backend | None) -> Backend:
-        """The engine: by shapes alone where a stopwatch could choose another formula on another rank."""
+        """Returns the given backend, or the engine; with several ranks the engine chooses formulas by shapes alone.
+
+        A stopwatch could choose another formula on another rank, and formulas round differently.
+        """
         if self.ranks is None:
             return Captured() if given is None else given
         if isinstance(given, Captured) and given.options.measure:
@@ -85,14 +88,14 @@ class DistributedRun:
         return Captured(PerformanceOptions(measure=False)) if given is None else given
 
     def root(self, seed: int | None, ledger: Ledger) -> Rng:
-        """The key of the run, the same on all ranks; of a seed the claim will say that it does not cover it."""
+        """Returns the key of the run, the same on all ranks; the claim names a seed as not covered."""
         if seed is not None:
             ledger.disclose(claims.SEED)
             return Rng.from_seed(validate.count("seed", seed, least=0))
         return self.fresh()
 
     def fresh(self) -> Rng:
-        """A stream nobody can repeat, the same on all ranks."""
+        """Returns a random stream that nobody can repeat, the same on all ranks."""
         return Rng.from_entropy() if self.ranks is None else self.ranks.fresh()
 
     def agreed_request(self, make: Callable[[], Request], run: Progress, asked: Mapping[str, Any]) -> Request:
@@ -114,6 +117,7 @@ class DistributedRun:
         sites: dict[int, bytes] = {}
 
         def collect() -> tuple[Request, ClaimFacts]:
+            """Makes the request on this rank and collects every fact that the claim depends on."""
             nonlocal seconds
             request, facts = make(), ClaimFacts(b"", ranks.rank)
             self._add_run(facts, run, asked)
@@ -121,6 +125,7 @@ class DistributedRun:
             seconds = self._add_data(facts, request, sites)
             return request, facts
 
+        # Compare the facts on all ranks; a difference is refused on each of them before anything is drawn.
         request = collect_and_agree(ranks, collect)
         self._compare_more_records(request, seconds)
         return self._cut(request, sites)
@@ -165,6 +170,7 @@ class DistributedRun:
             return
 
         def collect() -> tuple[None, ClaimFacts]:
+            """Collects digests of records that all ranks choose alike."""
             facts = ClaimFacts(b"")
             chosen = data_digest.choose_records(self._key, len(request.dataset), count)
             facts.add("records of the dataset", b"".join(data_digest.digest_reads(self._key, load, chosen)))
@@ -177,6 +183,7 @@ class DistributedRun:
         ranks, data = self.ranks or Ranks(), request.dataset
         if not isinstance(data, Sites):
             return replace(request, cutting=InTurn(ranks.rank, ranks.size))
+        # Data owners hold different records. A site that several ranks hold must be the same on all of them.
         told = ranks.gathered((sites, list(data.held), request.copies))
         for site in range(len(data.lengths)):
             if len({digests[site] for digests, _, _ in told if site in digests}) > 1:
@@ -184,19 +191,20 @@ class DistributedRun:
                     f"the ranks do not agree, so nothing was drawn or released. Site {site} is held by several ranks, and "
                     "its records are not the same on all of them.\nGive each site the same records wherever it is held."
                 )
+        # Assign each site to one rank; the number of copies of a record is the largest that any rank found.
         whose = owners([held for _, held, _ in told], len(data.lengths))
         copies = max(copies for _, _, copies in told)
         return replace(request, copies=copies, cutting=BySite(data.ends, whose, ranks.rank, ranks.size))
 
     def physical_batch(self, gradients: LotGradients, few: Any, expected: float, *, by_shapes: bool = False) -> int:
-        """How many records are processed at once; where there are ranks the same for any number of them."""
+        """Returns how many records are processed at once. With ranks it is the same for any number of them."""
         found = gradients.physical_batch(few, expected, by_shapes=by_shapes or self.ranks is not None)
         return found if self.ranks is None else int(self.ranks.of_first(found))  # at sites records may be longer
 
     def ranked(
         self, run: Progress, lot: Lot, records: NDArray[np.int64] | None, gradients: LotGradients
     ) -> RankedLot | None:
-        """The lot as this rank takes part in it; None where there are no ranks."""
+        """Returns the lot as this rank takes part in it; None where there are no ranks."""
         if self.ranks is None:
             return None
         if not isinstance(lot.loads, Batches) or records is None:
@@ -205,6 +213,7 @@ class DistributedRun:
             raise Refusal(
                 f"a lot of {MOST_RECORDS} records or more: their sum may not fit into 64 bits; draw smaller ones"
             )
+        # The digest covers everything that must be equal on all ranks before their sums are added.
         shape = (lot.step, lot.expected_batch, lot.most, lot.loads.chunks, records)
         return RankedLot(
             self.ranks,
@@ -220,32 +229,34 @@ class DistributedRun:
         )
 
     def over(self, run: Progress) -> bool:
-        """Is training over because a parameter, on some rank, is not finite any more?"""
+        """Returns whether training is over because a parameter, on some rank, is not finite any more."""
         if self.sharded is not None:
             self.sharded.rest()
         return run.over(self._model, self.anywhere)
 
     def ended(self, run: Progress) -> bool:
-        """After the last lot of a call of `draws`: all ranks have come to the same. Are there any?"""
+        """Compares all ranks after the last lot of a call of `draws`; returns whether there are ranks."""
         if self.ranks is not None:
             facts = (*self._facts(run), _history(run.ledger))
             meet_at_the_end(self.ranks, facts, lambda: run.ledger.voided, run.ledger.void)
         return self.ranks is not None
 
     def _facts(self, run: Progress) -> Sequence[Any]:
-        """What must be the same on all ranks; of the noise key a digest."""
+        """Returns what must be the same on all ranks; of the noise keys it holds digests."""
         keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
         query = ClaimFacts(b"")
         query.add("query", run.query)
         return run.steps, keys, run.state, run.ledger.length, of_all(self._tensors()), query.digest()
 
     def _tensors(self) -> list[Tensor]:
-        """What every rank has whole: in the passes over a lot all of the model."""
+        """Returns the parameters and buffers that every rank holds in full; in the passes over a lot that is the whole
+        model.
+        """
         held = (*self._model.parameters(), *self._model.buffers())
         return [t for t in held if not is_shard(t) and not is_absent(t)]
 
     def anywhere(self, found: str | None) -> str | None:
-        """What some rank found in its own part of a model that is divided; of another model all find the same."""
+        """Returns what any rank found in its part of a sharded model; of another model all ranks find the same."""
         if self.sharded is None or self.ranks is None:
             return found
         self._looks += 1
@@ -255,7 +266,7 @@ class DistributedRun:
 
 
 def _noticed(gradients: LotGradients, ledger: Ledger) -> str | None:
-    """Why there is no guarantee any more, if this rank knows."""
+    """Returns why there is no guarantee any more, or None as far as this rank knows."""
     if ledger.voided is None and gradients.written is not None:
         ledger.void(str(CouplingFinding(Broken.WRITTEN, gradients.written)))
     return ledger.voided

@@ -1,7 +1,7 @@
-"""What the last bit of a result depends on: code, libraries, processor, threads.
+"""The environment of a run: the code, libraries, processor and threads that decide its last bit.
 
-Privacy: a crashed run is replayed with the same noise only where every bit will come out the same. Anywhere else the steps
-that may have been released are charged and left out.
+Privacy: a crashed run is replayed with the same noise only where every bit will come out the same. Anywhere else the
+steps that may have been released are charged and left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Environment: TypeAlias = dict[str, str | int]
 
 
 def here(more: Mapping[str, str] | None = None) -> Environment:
-    """The environment of this process, and what else is said of it."""
+    """Returns the environment of this process, together with `more`."""
     return {
         **(more or {}),
         "sordino": sordino.__version__,
@@ -42,7 +42,7 @@ def here(more: Mapping[str, str] | None = None) -> Environment:
 
 @cache
 def code() -> str:
-    """A digest of this package's own source: an edit may change a result's last bit."""
+    """Returns a digest of this package's own source, because an edit may change a result's last bit."""
     digest = hashlib.sha256()
     root = Path(sordino.__file__).parent
     for path in sorted(root.rglob("*.py")):
@@ -51,7 +51,7 @@ def code() -> str:
 
 
 def kernels() -> str:
-    """A digest of the compiled libraries, or that they are switched off: torch's results differ from theirs in rounding."""
+    """Returns a digest of the compiled libraries, or "off"; their results differ from torch's in rounding."""
     if os.environ.get("SORDINO_KERNELS") == "0":
         return "off"
     digest = hashlib.sha256()
@@ -61,11 +61,11 @@ def kernels() -> str:
 
 
 def processor() -> str:
-    """The model of the processor; libraries choose their kernels by it."""
+    """Returns the model of the processor, by which libraries choose their kernels."""
     return name()
 
 
 def difference(before: Environment, now: Environment) -> str:
-    """What is not as it was, in words; empty when a replay gives the same bits."""
+    """Returns in words what is not as it was; empty if a replay gives the same bits."""
     names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
     return ", ".join(f"{name} was {before.get(name)}, is {now.get(name)}" for name in names)

@@ -1,8 +1,8 @@
-"""Locks on open files between processes: flock on POSIX systems, the C runtime's byte locks on Windows.
+"""Locks on open files between processes, by flock on POSIX systems and byte locks on Windows.
 
 On Windows there is no shared lock, so readers wait for each other too; and other processes cannot read the byte that is
-locked, so it lies far past the end of any file of ours. Where there is neither, taking a lock is refused: without it two
-processes could both spend the last of a budget.
+locked, so it lies far past the end of any file of ours. Where there is neither, taking a lock is refused: without it
+two processes could both spend the last of a budget.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class File(Protocol):
     """An open file."""
 
     def fileno(self) -> int:
-        """Its number for the system."""
+        """Returns the file's descriptor."""
         ...
 
 
@@ -28,7 +28,7 @@ class Locked(OSError):
 
 
 def lock(file: File, *, exclusive: bool = True, wait: bool = True) -> None:
-    """Lock a file until it is closed; with `wait=False` raises `Locked` where another process holds it."""
+    """Locks a file until it is closed; with `wait=False` raises `Locked` where another process holds it."""
     try:
         _lock(file, exclusive, wait)
     except (BlockingIOError, PermissionError) as error:
@@ -40,6 +40,9 @@ if sys.platform == "win32":
     import os
 
     def _lock(file: File, exclusive: bool, wait: bool) -> None:
+        """Locks one byte far past the end of the file, again and again until it is free if `wait`; the position is put
+        back.
+        """
         number = file.fileno()
         before = os.lseek(number, 0, os.SEEK_CUR)
         try:
@@ -62,6 +65,7 @@ else:
         fcntl = None  # type: ignore[assignment]
 
     def _lock(file: File, exclusive: bool, wait: bool) -> None:
+        """Locks the file by `flock`, shared or exclusive."""
         if fcntl is None:
             raise NotImplementedError(f"{sys.platform} has no locks on files: run on Linux, macOS or Windows")
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH

@@ -1,12 +1,14 @@
-"""Losses per record for models that take a dict: classification, language models, token classification, sequences.
+"""Losses with one number per record for models that take a dict, such as those of transformers.
+
+They cover classification, language models, token classification and sequence-to-sequence models.
 
     private = sd.Private(model, sd.losses.classification, query)      # model of Hugging Face's transformers, or any other
 
-A model's own `loss` is a mean over the records, or over the tokens of all records: one record then scales all the others.
-These are one number per record, made of that record alone. Labels of −100 are left out, as transformers does it; a record's
-loss is the mean over its own labelled tokens, and 0 where it has none.
+A model's own `loss` is a mean over the records, or over the tokens of all records: one record then scales all the
+others. These are one number per record, made of that record alone. Labels of −100 are left out, as transformers does
+it; a record's loss is the mean over its own labelled tokens, and 0 where it has none.
 
-Privacy: nothing is counted over the batch. The standing test looks at whatever the model does inside.
+Privacy: nothing is counted over the batch. The neighbour test looks at whatever the model does inside.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ _DROPPED = (*LABELS, "num_items_in_batch")
 
 
 def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """A class per record, several at once (labels of 0 and 1 in floating point), or a number per record.
+    """Returns the loss of each record: one class, several classes at once, or regression.
 
-    Which of them follows from the labels: whole numbers are classes, floating-point labels with as many columns as the
-    model has outputs are a yes or no for each, one floating-point label for one output is regression by squared error. A
-    `config.problem_type` that says otherwise is followed.
+    The kind follows from the labels: whole numbers are classes, floating-point labels with as many columns as the
+    model has outputs are a yes or no for each, one floating-point label for one output is regression by squared error.
+    A `config.problem_type` that says otherwise is followed.
 
     >>> import torch
     >>> model = lambda x: torch.tensor([[2.0, 0.0], [0.0, 0.0]])
@@ -45,6 +47,7 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
             f"the model gives scores with {scores.dim()} dimensions: need (records, classes); for a class per token there "
             "is sd.losses.token_classification, for the next token sd.losses.causal_lm"
         )
+    # The configuration decides; without it the type and shape of the labels do.
     kind = getattr(getattr(model, "config", None), "problem_type", None)
     if kind == "regression" or (kind is None and labels.is_floating_point() and scores.shape[1] == 1):
         return (scores - labels.reshape(len(scores), -1).to(scores.dtype)).square().mean(dim=1)
@@ -55,7 +58,7 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """A class per token, the mean over a record's own labelled tokens.
+    """Returns the loss of a class per token, as the mean over each record's own labelled tokens.
 
     Args:
         model: takes the batch's keys by name.
@@ -76,7 +79,9 @@ def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """The next token, the mean over a record's own. Without labels the tokens themselves are, where attended to.
+    """Returns the loss of the next token, as the mean over each record's own tokens.
+
+    Without labels, the tokens that are attended to are the labels.
 
     Args:
         model: takes the batch's keys by name.
@@ -102,7 +107,7 @@ def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """The tokens that were masked, the mean over a record's own.
+    """Returns the loss of the masked tokens, as the mean over each record's own.
 
     Args:
         model: takes the batch's keys by name.
@@ -122,7 +127,7 @@ def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """The target sequence given the source, the mean over a record's own labelled tokens.
+    """Returns the loss of the target sequence given the source, as the mean over each record's own labelled tokens.
 
     Models of transformers make the decoder's input of the labels, which are at the same places as the scores.
 
@@ -149,7 +154,7 @@ def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """The scores that a model gives for a batch, without its labels: `logits`, or what it returns if that is a tensor.
+    """Returns a model's scores for a batch without its labels: `logits`, or the model's result if that is a tensor.
 
     Args:
         model: takes the batch's keys by name.
@@ -178,7 +183,7 @@ def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def _token_mean(scores: Tensor, labels: Tensor) -> Tensor:
-    """(B, T, classes) and (B, T) to the mean over each record's own labelled places, (B,)."""
+    """Returns the mean loss over each record's own labelled places, (B,), from (B, T, classes) and (B, T)."""
     if scores.dim() != 3 or scores.shape[:2] != labels.shape:
         raise Refusal(
             f"scores with {scores.dim()} dimensions and labels with {labels.dim()}: need a score per token and class and a "
@@ -201,6 +206,7 @@ def _labels(batch: Mapping[str, Any]) -> Tensor:
 
 
 def _shift(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Returns the model's own function from labels to the decoder's input; PEFT's adapters are looked through."""
     base = getattr(model, "get_base_model", lambda: model)()
     made: Callable[..., Tensor] | None = getattr(base, "prepare_decoder_input_ids_from_labels", None)
     if made is not None:
@@ -212,7 +218,7 @@ def _shift(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def for_model(model: nn.Module) -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
-    """The loss that a model of transformers is made for, by the name of its class.
+    """Returns the loss that a model of transformers is made for, by the name of its class.
 
     Args:
         model: of transformers, with or without PEFT's adapters.
@@ -228,6 +234,7 @@ def for_model(model: nn.Module) -> Callable[[nn.Module, Mapping[str, Any]], Tens
     """
     base = getattr(model, "get_base_model", lambda: model)()
     name = type(base).__name__
+    # Encoder-decoder models share endings with others, so they are recognised by their configuration.
     if getattr(getattr(base, "config", None), "is_encoder_decoder", False) and "Conditional" in name:
         return seq2seq
     for ending, loss in _BY_ENDING.items():

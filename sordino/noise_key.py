@@ -68,6 +68,7 @@ class NoiseKey:
                 f"a noise key of format {table.get('format')!r} and cipher {table.get('cipher')!r} was given, and this "
                 f"version reads format {_FORMAT} and {CIPHER}.\nLoad the state without replay=: it goes on with a new key."
             )
+        # A key that was cut short would decrypt nothing, so its length is checked here.
         keys = [bytes.fromhex(table[name]) for name in _STREAMS]
         if any(len(key) != KEY_BYTES for key in keys):
             raise ValueError(f"a noise key has three parts of {KEY_BYTES} bytes; this one was cut short")
@@ -127,14 +128,17 @@ def write_secret(folder: str | Path, table: Mapping[str, Any]) -> Path:
     folder's `.gitignore` names it, so that it is not committed by accident.
     """
     place = Path(folder)
+    # The name is ignored by git before the file exists.
     add_to_gitignore(place, NAME)
     path, part = place / NAME, place / f"{NAME}.part"
     part.unlink(missing_ok=True)
+    # Create the file with its final permissions, so that nobody else can read it at any moment.
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(json.dumps(dict(table), indent=1).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+    # Renaming is atomic: after a crash there is the whole file or none.
     os.replace(part, path)
     _flush_folder(place)
     return path

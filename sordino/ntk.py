@@ -1,14 +1,18 @@
-"""The neural tangent kernel of a small model, and what clipping makes of it (Jacot et al. 2018; Bu, Wang & Long 2021).
+"""The neural tangent kernel of a small model, and what clipping makes of it.
+
+The kernel is that of Jacot et al. 2018 (arXiv:1806.07572), its clipped form that of Bu, Wang & Long 2021
+(arXiv:2106.07830).
 
 For a model of one output f and losses ℓ_i, small steps on Σ_i w_ip ∇_p ℓ_i, tensor by tensor p, change the outputs by
 
     ḟ_j = −Σ_i K_ji ∂ℓ_i/∂f_i,     K_ji = Σ_p w_ip ⟨∇_p f_j, ∇_p f_i⟩
 
-Without weights K is the tangent kernel, symmetric and with no eigenvalue below 0: the sum of squares falls. Weights of its
-own for every record (local clipping) make it another matrix, which may have some; weights common to all (global clipping
-below its threshold) make it a multiple of the kernel, tensor by tensor.
+Without weights K is the tangent kernel, symmetric and with no eigenvalue below 0: the sum of squares falls. Weights of
+its own for every record (local clipping) make it another matrix, which may have some; weights common to all (global
+clipping below its threshold) make it a multiple of the kernel, tensor by tensor.
 
-Privacy: none, and none is claimed: kernels are exact functions of the records they are given. For public or made-up ones.
+Privacy: none, and none is claimed: kernels are exact functions of the records they are given. For public or made-up
+ones.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from sordino.refusal import Refusal
 
 
 def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """⟨∇_p f(x_j), ∇_p f(x_i)⟩, (n, n) in float64, by trainable tensor p; their sum is the tangent kernel.
+    """Returns ⟨∇_p f(x_j), ∇_p f(x_i)⟩, (n, n) in float64, by trainable tensor p; their sum is the tangent kernel.
 
     >>> model = nn.Linear(2, 1)
     >>> found = kernels(model, torch.tensor([[1.0, 1.0], [1.0, 2.0]]))
@@ -45,14 +49,15 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weigher: Weigher) -> Tensor:
-    """K, (n, n): the kernel with the weights that a weigher gives the records' gradients at its first step.
+    """Returns K, (n, n): the kernel with the weights that a clipping rule gives the records' gradients at its first
+    step.
 
     Args:
         model: at the point where the kernel is taken.
         loss_fn: one loss per record.
         x: inputs.
         y: targets.
-        weigher: gives the weights.
+        weigher: the clipping rule that gives the weights.
 
     Returns:
         K, (n, n).
@@ -77,7 +82,7 @@ def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weig
 
 
 def least_eigenvalue(kernel: Tensor) -> float:
-    """Of the symmetric part: below 0, the sum of squares can rise.
+    """Returns the least eigenvalue of the kernel's symmetric part; if it is below 0, the sum of squares can rise.
 
     >>> round(least_eigenvalue(torch.tensor([[2.0, 3.0], [3.0, 5.0]])), 3)
     0.146

@@ -1,4 +1,7 @@
-"""Numbers for print that are never told smaller than they are: what is claimed must not be below what was computed."""
+"""Formats numbers for print so that they are never shown smaller than they are.
+
+A claimed ε must not be below the ε that was computed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 
 
 def rounded_up_to(digits: int, value: float) -> str:
-    """A number with so many significant digits.
+    """Returns a number as text with `digits` significant digits, rounded up.
 
     >>> rounded_up_to(4, 1.23401), rounded_up_to(4, float("inf"))
     ('1.235', 'inf')

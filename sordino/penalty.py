@@ -1,11 +1,12 @@
-"""A penalty inside the clipped gradient: the L2 term of the loss, which every record's gradient has.
+"""The L2 penalty of the loss, which joins every per-sample gradient before it is clipped.
 
     g_i = ∇ℓ(θ, x_i) + λθ,  then clipped, then summed, then noise
 
-Not decoupled weight decay, θ ← (1 − ηλ)θ − ηg̃, which torch.optim has and which needs nothing here. The two differ: with
-ℓ = ½(θ − θ*)², θ* = 3.8, bound 1 and λ = 0.5, decoupled decay rests at 1/λ = 2, this at θ*/(1 + λ) = 2.5333.
+Not decoupled weight decay, θ ← (1 − ηλ)θ − ηg̃, which torch.optim has and which needs nothing here. The two differ:
+with ℓ = ½(θ − θ*)², θ* = 3.8, bound 1 and λ = 0.5, decoupled decay rests at 1/λ = 2, this at θ*/(1 + λ) = 2.5333.
 
-Privacy: θ is public at every step, so the weigher's proof holds for g_i + λθ as it does for g_i; the event is the same.
+Privacy: θ is public at every step, so the proof of the clipping rule holds for g_i + λθ as it does for g_i, and the event is
+the same.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ class L2:
         object.__setattr__(self, "strength", checked)
 
     def of(self, names: list[str]) -> dict[str, float]:
-        """λ by parameter name, where it is not 0."""
+        """Returns λ by parameter name, where it is not 0."""
+        # A prefix that matches nothing is probably misspelt, so it is refused.
         for prefix, _ in self.strength:
             if not any(name.startswith(prefix) for name in names):
                 raise ValueError(
                     f"strength[{prefix!r}]: no trainable parameter begins so; there are {', '.join(names)}"
                 )
+        # Each parameter may fall under one prefix only.
         found = {}
         for name in names:
             under = [(prefix, strength) for prefix, strength in self.strength if name.startswith(prefix)]
@@ -62,13 +65,13 @@ class L2:
         return found
 
     def shifted(self, grads: PerSample, parameters: Mapping[str, Tensor]) -> PerSample:
-        """The gradients with the penalty's own added to each."""
+        """Returns the gradients with the penalty's gradient λθ added to each."""
         factors = self.of(list(parameters))
         return Shifted(grads, parameters, factors) if factors else grads
 
 
 def prepared(backend: Backend, penalty: L2 | None, model: nn.Module) -> Backend:
-    """The backend that measures what the penalty needs too; names that the model does not have are refused."""
+    """Returns the backend that also measures what the penalty needs; names that the model does not have are refused."""
     if penalty is None:
         return backend
     if not isinstance(penalty, L2):

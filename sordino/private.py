@@ -1,7 +1,9 @@
-"""`Private`: draws, backward, claim. The drop-in around the user's own model, loss and optimizer.
+"""The `Private` class: trains a user's own model, loss and optimizer with differential privacy.
 
-Privacy: a draw is charged when it is made. The query's release brings its event, the sampler amplifies it, the ledger keeps
-it. Everything written to `.grad` has passed the door; everything after it is post-processing.
+`draws` yields lots, `backward` writes the noisy gradient of a lot to `.grad`, and `claim` says what can be claimed.
+
+Privacy: a draw is charged when it is made. The query's release brings its event, the sampler amplifies it, and the
+ledger keeps it. Everything written to `.grad` was released with noise; everything computed from it is post-processing.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from sordino.sampling.size_disclosure import size_not_covered
 from sordino.saved import Saved
 
 _HELD_BYTES, _HELD_RECORDS = 1 << 28, 256
-"""Gradients of single records that an isolated run holds at once, at most."""
+"""Largest size, in bytes and in records, of the per-sample gradients that an isolated run holds at once."""
 
 
 class Private(Declares, Saved):
@@ -74,16 +76,17 @@ class Private(Declares, Saved):
         model: stays your own; nothing is wrapped.
         loss_fn: `loss_fn(model, *batch)` gives one loss per record, shape (B,), made of that record alone.
         query: what is asked of every lot.
-        penalty: L2(λ), which joins every gradient before it is weighed.
+        penalty: L2(λ), which joins every gradient before it is clipped.
         backend: how gradients are measured; None for the fast exact engine.
         seed: for tests. Without it all randomness comes from the operating system.
         accountant: turns events into ε; PLD by default.
         ledger: where all that is done to the same records is entered, so that one claim is about all of it.
         mesh: ranks that train together; by default those of the torch.distributed group, if there is one. "single" makes
             one process compute with the bits that any number of ranks would have.
-
+        isolate: whether each record is loaded, collated and differentiated by itself, so that records cannot see one
+            another.
     Privacy:
-        A lot is charged when it is drawn. What has passed the door is free to use; what has not is sealed.
+        A lot is charged when it is drawn. What was released is free to use; what was not is sealed.
 
     Examples:
         >>> import sordino as sd
@@ -113,10 +116,12 @@ class Private(Declares, Saved):
         mesh: Any = None,
         isolate: bool = False,
     ) -> None:
+        # Refuse what cannot be trained privately before anything else is created.
         model_checks.given(model, loss_fn, query)
         model_checks.structure(model)
         self._isolate = isolate
         self._model, self._loss_fn, self._query = model, loss_fn, query
+        # The ranks come first: they copy the first rank's parameters, and the backend and the key depend on them.
         self._together = DistributedRun(mesh, model)
         if isolate:
             backend = isolated_backend(
@@ -126,6 +131,7 @@ class Private(Declares, Saved):
         self._passes = LotGradients(model, loss_fn, self._backend, penalty, self._together.sharded)
         self._accountant: Accountant = PLD() if accountant is None else accountant
         self._ledger = ledger_for(model, ledger)
+        # All randomness of the run comes from one key, which is the same on all ranks.
         root = self._together.root(seed, self._ledger)
         by_shapes = self._together.ranks is not None
         self._run = Progress(root, query, self._backend, self._ledger, self._together.fresh, by_shapes)
@@ -167,7 +173,7 @@ class Private(Declares, Saved):
         collate: Callable[[list[Any]], Any] | None = None,
         unit: AnyUnit | None = None,
     ) -> Draws:
-        """`steps` lots of a map-style dataset.
+        """Draws `steps` lots of a map-style dataset.
 
         Args:
             dataset: has a length and records by number.
@@ -187,6 +193,7 @@ class Private(Declares, Saved):
             Every lot that is drawn is charged, used or not.
 
         """
+        # Check the arguments, on all ranks, before anything is read or drawn.
         model_checks.structure(self._model)
         make = partial(Request.checked, dataset, sampler, steps, expected_batch, workers, collate, unit)
         asked = {
@@ -202,6 +209,7 @@ class Private(Declares, Saved):
             request, chunk = self._isolated(request, physical_batch)
             self._disclose_size(request, expected_batch)
             return Draws(request.steps, self._lots(request, chunk))
+        # Probe the loss on the first records, then choose how many records are processed at once.
         few = self._passes.tried(request.first)
         known = summable(physical_batch) or self._run.chunk
         by_shapes = self._run.by_shapes
@@ -222,8 +230,12 @@ class Private(Declares, Saved):
         return isolated_request(request, self._ledger.declare), chunk
 
     def _lots(self, request: Request, chunk: int) -> Generator[Lot, None, None]:
-        """Begun with the first lot: a call of `draws` whose lots are never asked for draws nothing."""
+        """Yields the lots of one call of `draws`.
+
+        The phase begins with the first lot, so a call of `draws` whose lots are never asked for draws nothing.
+        """
         run, loads = self._run, self._run.loads
+        # Begin or resume the phase, and tell the ledger which records are used from here on.
         phase = run.begin(request.sampler, request.n, chunk)
         self._ledger.uses(request.here[0], request.unit, request.declared)
         records = records_for_samplers(request.n, request.load, chunk, self._gradients, self._passes.whole)
@@ -233,6 +245,7 @@ class Private(Declares, Saved):
             while not self._together.over(run):  # before the next lot is drawn, and after the last
                 run.same_as(loads)
                 self._checks.tripwire.look(numbers=False)  # `backward` looks at those
+                # Draw the next lot. It is charged in `_drawn`, before any record of it is computed on.
                 draw, loaded, indices = next(made, (None, None, None))
                 if draw is None or loaded is None or indices is None:
                     break
@@ -247,7 +260,7 @@ class Private(Declares, Saved):
             self._checks.tripwire.looping, phase.ended = False, True
 
     def backward(self, lot: Lot | Any) -> Sealed[Tensor]:
-        """Ask the query of a lot and write the noisy mean to `.grad`.
+        """Asks the query of a lot and writes the noisy mean to `.grad`.
 
         Args:
             lot: the one drawn last. A batch that no sampler drew is accepted too, and voids the claim.
@@ -259,12 +272,14 @@ class Private(Declares, Saved):
             One release of the query, entered in the ledger. What is in `.grad` afterwards may be used for anything.
 
         """
+        # A batch that no sampler drew has no amplification and no charge, so it voids the claim. An old lot is refused.
         if not isinstance(lot, Lot):
             self._ledger.void("private.backward was given a batch that no sampler drew")
             lot = Lot(-1, Sealed(0), float(max(1, batches.size(lot))), partial(iter, [lot]))
         else:
             self._refuse_old(lot)
         self._checks.before_backward(drawn=lot is self._lot)
+        # Compute the per-sample gradients in batches and let the query clip, sum and release them.
         losses: list[Tensor] = []
         run = self._run
         with self._passes.passing(self._run.forward), ExitStack() as put_back:
@@ -272,6 +287,7 @@ class Private(Declares, Saved):
             ranked = self._together.ranked(run, lot, records, self._passes)
             grads = self._passes.of(lot, losses, put_back, records, ranked)
             release, run.state = self._query(grads, run.state, lot.expected_batch, run.noise)
+        # Enter the event of the release, and keep what the query hands out besides it sealed.
         self._ledger.release(release.event, run.page or "")
         self.kept = {name: under(value, self._ledger) for name, value in release.kept.items()}
         self._checks.after_query()
@@ -285,19 +301,23 @@ class Private(Declares, Saved):
         return Sealed(losses[0] if len(losses) == 1 else torch.cat(losses), self._ledger)
 
     def lengths(self, lot: Lot) -> Sealed[Tensor]:
-        """The gradient lengths of a lot's samples at the current model, sealed; one more pass over the lot."""
+        """Returns the gradient lengths of a lot's records at the current model, sealed; this takes one more pass over
+        the lot.
+        """
         self._refuse_old(lot)
         with self._passes.whole():
             return Sealed(lengths_of(self._gradients(batch) for batch in lot.loads()), self._ledger)
 
     def labels(self, lot: Lot, label: Label | None = None) -> Sealed[Tensor]:
-        """The classes of a lot's samples, sealed: what `label` makes of a batch's columns, by default the last."""
+        """Returns the classes of a lot's records, sealed: what `label` makes of a batch's columns, by default the last
+        column.
+        """
         self._refuse_old(lot)
         found = [labels_of(batch, label) for batch in lot.loads()]
         return Sealed(torch.cat(found) if found else torch.zeros(0, dtype=torch.long), self._ledger)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
-        """What can truly be said so far.
+        """Returns what can truly be said about the run so far.
 
         Args:
             delta: usual is less than one over the number of records.
@@ -330,7 +350,7 @@ class Private(Declares, Saved):
         return self._live(self._ledger.event(), self._ledger.coordinates)
 
     def _drawn(self, phase: Phase, draw: Draw, loads: Batches, expected: float) -> Lot:
-        """Charge a draw and make its lot; nothing of it has been computed yet."""
+        """Charges a draw and creates its lot; nothing of it has been computed yet."""
         run = self._run
         if run.page is None:  # the first: from here on the parameters change by released gradients only
             self._checks.tripwire.begin()
@@ -344,7 +364,7 @@ class Private(Declares, Saved):
             raise Refusal("this lot is not the one drawn last: it can be used until the next is, by whoever drew it")
 
     def _gradients(self, batch: Any) -> PerSample:
-        """Of a batch, at the current model, to be asked for norms; with random numbers of our own."""
+        """Computes per-sample gradients of `batch` at the current parameters, using the run's own RNG."""
         self._passes.look()
         with self._passes.passing(self._run.forward):
             return self._passes.gradients(batch)

@@ -1,8 +1,8 @@
-"""How far a run has come: its random streams, its draws, the query's state; what is saved of it and how it goes on.
+"""The progress of a run: its random streams, draws and query state, to be saved and resumed.
 
-Privacy: a saved state does not hold the key of the noise; the positions of its streams and what a sampler remembers of the
-records are encrypted under that key. Loaded, a state goes on with a new key, because what was released after it was saved,
-here or elsewhere, used the old one. Only a `Replay`, which brings the old key, uses it again.
+Privacy: a saved state does not hold the key of the noise; the positions of its streams and what a sampler remembers of
+the records are encrypted under that key. Loaded, a state goes on with a new key, because what was released after it was
+saved, here or elsewhere, used the old one. Only a `Replay`, which brings the old key, uses it again.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ class Progress:
         return phase
 
     def charge(self, phase: Phase, draw: Draw, expected: float, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Enter a draw in the ledger, before anything of it is computed: from here on it costs what the query would."""
+        """Enters a draw in the ledger before anything of it is computed; from here on it costs what the query would."""
         ledger = self.ledger
+        # The ledger section of this run is opened with its first draw, and the draw before this one is closed.
         if self.page is None:
             self.page = ledger.page()
         ledger.close(self.page)
@@ -96,13 +97,16 @@ class Progress:
         if self._parameters is not parameters:
             self._parameters = parameters
             ledger.noised(sum(p.numel() for p in parameters.values()))
+        # The charge is the event of a dry run, until the release replaces it by its own.
         planned = partial(dry_step, self.query, self.state, expected, self.backend)
         ledger.open(draw.amplify, lambda: planned()[0], phase.cover(draw), draw.bins, self.page)
         self.steps, self.phase = self.steps + 1, phase
         phase.moved(draw)
 
     def over(self, model: nn.Module, anywhere: Callable[[str | None], str | None] = lambda found: found) -> bool:
-        """Is training over because a parameter, which is public, is not finite any more, here or `anywhere`?"""
+        """Returns whether training is over because a parameter, which is public, is not finite any more, here or
+        `anywhere`.
+        """
         if self.diverged is None:
             named = self._parameters or dict(model.named_parameters())
             bad = anywhere(None if finite(list(named.values())) else not_finite(named))
@@ -112,7 +116,7 @@ class Progress:
         return self.diverged is not None
 
     def same_as(self, loads: int) -> None:
-        """Refuse draws that began before a state was loaded."""
+        """Refuses draws that began before a state was loaded."""
         if loads != self.loads:
             raise Refusal("a state was loaded after these draws began: call draws() again, which goes on from it")
 
@@ -172,6 +176,7 @@ class Progress:
         self.page = state["page"]
         if state["query"] == repr(self.query):  # another query begins anew; what the old one did stays in the ledger
             self.state = state["state"]
+        # Noise must not be used twice: only a replay uses the saved streams again.
         if replay is None or streams is None:
             self.renew(draws=True)
         else:
@@ -206,11 +211,13 @@ class Progress:
         old = state["format"] == _WITH_KEY
         if replay is None:
             return None, state["memory"] if old else None
+        # States of version 0.2 hold the keys in the clear.
         if old:
             streams, memory = tuple(Rng.replay(state[name]) for name in _STREAMS), state["memory"]
             measures = isinstance(self.backend, Measuring) and self.backend.measures
             repeatable = not measures and (self.by_shapes or state["physical_batch"] is not None)
         else:
+            # Open the encrypted part with the key of the replay, or with the run's own.
             given = replay.secret
             if given is None:
                 key = self._key()  # of the same seed, or of this very run
@@ -219,6 +226,7 @@ class Progress:
             opened = key.decrypt(state["encrypted"])
             streams, memory = key.streams_at(opened["counters"]), opened["memory"]
             repeatable = state["repeatable"]
+        # A replay is allowed only where every bit comes out the same.
         if not repeatable and not replay.entered:
             raise Refusal(_MEASURED)
         other = environment.difference(state.get("environment") or {}, environment.here())
@@ -231,7 +239,7 @@ class Progress:
         return streams, memory
 
     def renew(self, *, draws: bool) -> None:
-        """Noise that was never used before, and draws too if asked."""
+        """Replaces the noise key by one that was never used before, and the key of the draws too if `draws`."""
         fresh = self.fresh()
         self.noise, self.forward = fresh.child("noise"), fresh.child("forward")
         if draws:

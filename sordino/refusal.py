@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class Refusal(ValueError):
-    """What was given, what is needed, what to do; nothing was released.
+    """Raised for a model, loss or dataset that cannot be trained privately as it is; nothing was released.
+
+    The message says what was given, what is needed and what to do.
 
     Examples:
         >>> import torch, sordino as sd

@@ -1,12 +1,13 @@
-"""What a noun says about itself, in its own file: its public names, its names on the command line, a line of code.
+"""The registry: how a clipping rule, a sampler or a query declares itself in its own file.
 
-A weigher, a sampler or a query is a class in a file of its own. At the end of that file stands one object:
+Each of them is a class in a file of its own. At the end of that file stands one object:
 
-    DECLARED = Declaration((PSAC,), methods=(Method("psac", "normalised, but …", weigher=…, example="sd.PSAC(bound=1.0)"),))
+    DECLARED = Declaration((PSAC,), methods=(Method("psac", "normalised, but …", weigher=…,
+    example="sd.PSAC(bound=1.0)"),))
 
-The packages `weigh`, `sampling` and `algorithms` find the files that have one. The names in `sordino`, the methods and the
-samplers of the command line, the scripts of `examples/variants.py` and the tests of documents and contracts follow from
-what they find, so that a new noun is one new file.
+The packages `clipping`, `sampling` and `queries` find the files that have one. The names in `sordino`, the methods and
+the samplers of the command line, the scripts of `examples/variants.py` and the tests of documents and contracts follow
+from what they find, so that a new building block is one new file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunNumbers:
-    """What a method may look at when it is built: public numbers of the run."""
+    """The public numbers of a run, which are all that a method may look at when it is built."""
 
     bound: float
     multiplier: float
@@ -41,7 +42,7 @@ class RunNumbers:
     """Trainable numbers in them."""
     learning_rate: Schedule
     names: tuple[str, ...] = ()
-    """Of the trainable tensors, in the order of `named_parameters()`."""
+    """Names of the trainable tensors, in the order of `named_parameters()`."""
 
     @property
     def expected_lot(self) -> float:
@@ -50,7 +51,7 @@ class RunNumbers:
 
     @property
     def lot_size(self) -> int:
-        """The same, as a whole number."""
+        """Records in a lot on average, as a whole number of at least 1."""
         return max(1, round(self.expected_lot))
 
     @property
@@ -60,7 +61,7 @@ class RunNumbers:
 
 
 Parameters: TypeAlias = Mapping[str, float]
-"""A method's own, by name."""
+"""A method's own parameters, by name."""
 
 
 PARTS = ("sampler", "weigher", "query", "noise", "backend")
@@ -80,24 +81,24 @@ class Method:
     about: str
     weigher: Callable[[RunNumbers, Parameters], Weigher] | None = None
     query: Callable[[RunNumbers, Parameters, Weigher, Noise], Query] | None = None
-    """Where the method is not a weigher's noisy sum; it gets the weigher and the noise of the run."""
+    """Builds the query where it is not `NoisySum`; it gets the clipping rule and the noise of the run."""
     sampler: Callable[[RunNumbers, Parameters], Sampler] | None = None
-    """Where the method is a way to draw lots."""
+    """Builds the sampler, where the method is a way to draw lots."""
     backend: Callable[[RunNumbers, Parameters], Backend] | None = None
-    """Where the method is a way to measure gradients."""
+    """Builds the backend, where the method is a way to compute gradients."""
     noise: Callable[[float], Noise] | None = None
-    """Where the method is another noise, made from the multiplier."""
+    """Builds the noise from its multiplier, where the method is another noise."""
     word: str = ""
     """What its part is called, where that is not the method's name."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """Of an alias: the words of its parts."""
+    """The words of an alias's parts."""
     parameters: Callable[[RunNumbers], dict[str, float]] = field(default=lambda run: {})
     """Names and defaults."""
     example: str = ""
-    """The noun as it is written in a script; empty where a script would show nothing new."""
+    """The class as it is written in a script; empty where a script would show nothing new."""
 
     def parts(self) -> dict[str, str]:
-        """The words that the method stands for, by part."""
+        """Returns the words that the method stands for, by part."""
         own = {part: self.word or self.name for part in PARTS if getattr(self, part) is not None}
         return {**own, **self.words}
 
@@ -109,13 +110,13 @@ class NamedSampler:
     name: str
     about: str
     build: Callable[[float, int], Sampler]
-    """From a rate and the public number of records to a sampler of about such lots."""
+    """Builds a sampler from a rate and the public number of records."""
     example: str
 
 
 @dataclass(frozen=True)
 class Example:
-    """A script that shows something else than one noun of a method; code as text."""
+    """A script that shows something else than one class of a method; code as text."""
 
     name: str
     about: str
@@ -125,17 +126,17 @@ class Example:
 
 @dataclass(frozen=True)
 class Declaration:
-    """All that the rest of the library needs to know of a noun's file."""
+    """All that the rest of the library needs to know of the file of a clipping rule, a sampler or a query."""
 
     nouns: tuple[type[Any], ...]
-    """What `sordino` and the package offer by name."""
+    """Classes that `sordino` and the package offer by name."""
     methods: tuple[Method, ...] = ()
     samplers: tuple[NamedSampler, ...] = ()
     examples: tuple[Example, ...] = ()
-    """Besides those of its methods and samplers."""
+    """Examples besides those of its methods and samplers."""
 
     def scripts(self) -> list[Example]:
-        """The examples of all that is declared."""
+        """Returns the examples of all that is declared."""
         found = [_script(method) for method in self.methods if method.example]
         found += [Example(one.name, one.about, sampler=one.example) for one in self.samplers]
         return [*found, *self.examples]
@@ -150,11 +151,11 @@ def _script(method: Method) -> Example:
 
 
 def declarations(package: str, path: Iterable[str]) -> tuple[Declaration, ...]:
-    """What the files of a package declare, in the order of their names."""
+    """Returns what the files of a package declare, in the order of their names."""
     modules = (import_module(f"{package}.{found.name}") for found in iter_modules(path))
     return tuple(vars(module)["DECLARED"] for module in modules if "DECLARED" in vars(module))
 
 
 def nouns(found: Iterable[Declaration]) -> dict[str, type[Any]]:
-    """The classes that were declared, by name."""
+    """Returns the classes that were declared, by name."""
     return {noun.__name__: noun for one in found for noun in one.nouns}

@@ -1,8 +1,9 @@
-"""Leave to use a saved state's noise again.
+"""The `Replay` permission, by which a loaded state may use its noise again.
 
 Privacy: a run's secret file holds the key of its noise, and a saved state a position. Whatever was released after the
-state was saved used the values from there on. Used again on the same sums, bit by bit, they repeat a release, which tells
-nobody anything new; used again on any other sum, they give away the difference of the two sums, without any noise.
+state was saved used the values from there on. Used again on the same sums, bit by bit, they repeat a release, which
+tells nobody anything new; used again on any other sum, they give away the difference of the two sums, without any
+noise.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Replay:
-    """`private.load_state_dict(state, replay=Replay("why every bit will be the same", secret=folder))`.
+    """Permission to use a saved state's noise again, given to `private.load_state_dict(state, replay=…)`.
 
     Without it a loaded state goes on with a new key, which is always right. With it you promise that whatever was released
     after the state was saved is computed again from the same parameters, data, settings, code and machine, or was never

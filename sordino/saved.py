@@ -1,7 +1,8 @@
-"""What is saved of a run and gone on with, and what becomes of a copy.
+"""Saving, loading and copying a run.
 
-Privacy: noise is never in two places. A loaded state and a copy go on with a key of their own; the ledger goes with both.
-The key is in no state dict: `save_secret` writes it to a file of its own, for who wants to replay a run bit by bit.
+Privacy: noise is never in two places. A loaded state and a copy go on with a key of their own; the ledger goes with
+both. The key is in no state dict: `save_secret` writes it to a file of its own, for who wants to replay a run bit by
+bit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SINCE = "nothing of the lots drawn after the loaded state was saved has left the
 
 
 class Saved:
-    """The states and copies of a run; `Private` is one."""
+    """The methods of a run that save, load and copy it; `Private` inherits them."""
 
     _model: nn.Module
     _loss_fn: LossFn
@@ -87,31 +88,33 @@ class Saved:
         self._checks.resumed(state, self._run.root.child("standing test"), replayed=replay is not None)
 
     def renew(self, *, draws: bool) -> None:
-        """Noise that was never used before, and draws too: for a run that goes on otherwise than it did.
+        """Replaces the noise by noise that was never used before, for a run that goes on otherwise than it did.
 
-        Without `draws` those to come are the ones the loaded state would have made: batches of a pass that was begun are
-        then of that pass.
+        With `draws` the lots to come are new too. Without it they are the ones that the loaded state would have drawn,
+        so that the rest of a pass over the data still belongs to that pass.
         """
         self._run.renew(draws=draws)
 
     def __copy__(self) -> Self:
-        """Another on the same model, in the same ledger, with noise of its own."""
+        """Returns another run on the same model, in the same ledger, with noise of its own."""
         return self._twin(self._model)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Another on a copy of the model: it writes in the same ledger, and its noise is its own."""
+        """Returns another run on a copy of the model; it writes in the same ledger, and its noise is its own."""
         return self._twin(copy.deepcopy(self._model, memo))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Private cannot be pickled, its noise must not be in two places: save its state_dict()")
 
     def _twin(self, model: nn.Module) -> Self:
+        """Returns a second run on `model` that shares the ledger and continues this run's position with a new key."""
         ask, penalty = self._query, self._passes.penalty
         shared, by, mesh = self._ledger, self._backend, self._together.ranks
         made: Any = type(self)
         more: dict[str, Any] = {"ledger": shared, "mesh": mesh, "isolate": self._isolate}
         twin: Self = made(model, self._loss_fn, ask, penalty=penalty, backend=by, **more)
         twin._accountant = self._accountant
+        # The twin takes a ledger section of its own, and its query state must not be shared.
         state = self.state_dict()
         twin._load({**state, "page": None, "state": copy.deepcopy(state["state"])}, None)
         return twin

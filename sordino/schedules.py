@@ -1,4 +1,6 @@
-"""Public functions of the step, for clip bounds and learning rates. Frozen, printable, callable.
+"""Schedules: public functions of the step, for clipping bounds and learning rates.
+
+They are frozen, printable and callable.
 
 A schedule of learning rates with start 1 is a factor for torch's own: LambdaLR(optimizer, Cosine(1.0, 0.0, steps)).
 
@@ -39,7 +41,7 @@ class Constant:
     value: float
 
     def __call__(self, step: int) -> float:
-        """The value."""
+        """Returns the value."""
         return self.value
 
 
@@ -66,7 +68,7 @@ class Linear:
         _check_steps(self.steps)
 
     def __call__(self, step: int) -> float:
-        """Start + (end − start) · t / steps."""
+        """Returns start + (end − start) · t / steps."""
         return self.start + (self.end - self.start) * min(step, self.steps) / self.steps
 
 
@@ -86,7 +88,7 @@ class Cosine:
         _check_steps(self.steps)
 
     def __call__(self, step: int) -> float:
-        """End + (start − end) · ½(1 + cos(π t / steps))."""
+        """Returns end + (start − end) · ½(1 + cos(π t / steps))."""
         return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))
 
 
@@ -111,7 +113,7 @@ class Warmup:
         _check_steps(self.steps)
 
     def __call__(self, step: int) -> float:
-        """then(0) · (t + 1) / (steps + 1), so that no step is 0."""
+        """Returns then(0) · (t + 1) / (steps + 1) during the rise, so that no step is 0, and `then` afterwards."""
         if step < self.steps:
             return self.then(0) * (step + 1) / (self.steps + 1)
         return self.then(step - self.steps)
@@ -140,7 +142,7 @@ class RiseAndFall:
             raise ValueError(f"rise={self.rise}: must be < steps={self.steps}, so that there is something to fall in")
 
     def __call__(self, step: int) -> float:
-        """The rise, then the fall."""
+        """Returns the value on the rise, or on the fall after it."""
         if step < self.rise:
             return Linear(self.start, self.peak, self.rise)(step)
         return Linear(self.peak, self.end, self.steps - self.rise)(step - self.rise)
@@ -163,7 +165,7 @@ class Epochs:
         validate.count("period", self.period)
 
     def __call__(self, step: int) -> float:
-        """schedule(⌊t / period⌋)."""
+        """Returns schedule(⌊t / period⌋)."""
         return self.schedule(step // self.period)
 
 
@@ -182,7 +184,7 @@ class Held:
         validate.count("period", self.period)
 
     def __call__(self, step: int) -> float:
-        """schedule(period · ⌊t / period⌋)."""
+        """Returns schedule(period · ⌊t / period⌋)."""
         return self.schedule(step - step % self.period)
 
 
@@ -208,6 +210,7 @@ class Logarithmic:
     period: int
 
     def __post_init__(self) -> None:
+        """Raises ValueError where a parameter is out of range, or where the bound would not stay above 0."""
         validate.positive("top", self.top)
         validate.positive("steepness", self.steepness)
         validate.count("period", self.period)
@@ -219,6 +222,6 @@ class Logarithmic:
             )
 
     def __call__(self, step: int) -> float:
-        """c(b) at b = step mod period + 1."""
+        """Returns c(b) at b = step mod period + 1."""
         b = step % self.period + 1
         return self.steepness * math.log(self.period + 1 - b) + self.top - self.steepness * math.log(self.period)

@@ -1,7 +1,7 @@
-"""State dictionaries as JSON and named tensors: no pickle, so reading a file never runs code.
+"""Packs state dictionaries as JSON and named tensors, without pickle, so reading never runs code.
 
-Tensors go into a safetensors file under their path, such as `optimizer/state/0/momentum_buffer`; their place in the JSON
-holds that name. Keys that are not text, tuples and tensors are marked, everything else is itself.
+Tensors go into a safetensors file under their path, such as `optimizer/state/0/momentum_buffer`; their place in the
+JSON holds that name. Keys that are not text, tuples and tensors are marked, everything else is itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TENSOR, _TUPLE, _PAIRS, _FLOAT = "@tensor", "@tuple", "@pairs", "@float"
 
 
 def pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """The tree as JSON; its tensors are added to `tensors`.
+    """Returns the tree as JSON and adds its tensors to `tensors`.
 
     >>> import torch
     >>> found = {}
@@ -29,6 +29,8 @@ def pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(tree, Tensor):
         tensors[path] = tree.detach().contiguous()
         return {_TENSOR: path}
+    # A dict with keys that are not text, or that look like a mark, is written as pairs, so that it comes back as it
+    # was.
     if isinstance(tree, Mapping):
         plain = all(isinstance(key, str) and not key.startswith(_MARK) for key in tree)
         packed = [[key, pack(value, f"{path}/{key}", tensors)] for key, value in tree.items()]
@@ -44,13 +46,14 @@ def pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The tree that `pack` took apart; ValueError when it did not come from there."""
+    """Returns the tree that `pack` took apart; raises ValueError if it did not come from there."""
     if isinstance(tree, list):
         return [unpack(value, tensors) for value in tree]
     if not isinstance(tree, dict):
         return tree
     if not any(isinstance(key, str) and key.startswith(_MARK) for key in tree):
         return {key: unpack(value, tensors) for key, value in tree.items()}
+    # A dict with a mark holds that one entry; anything else is damage.
     try:
         ((mark, content),) = tree.items()
         if mark == _TENSOR:

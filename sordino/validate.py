@@ -1,4 +1,6 @@
-"""Checks on numbers a user hands in. Every message says what was given, what is needed, what to do.
+"""Validates numbers that a user hands in.
+
+Every message says what was given, what is needed and what to do.
 
 Nothing here ever sees a private value: the messages quote public parameters only.
 """
@@ -11,7 +13,7 @@ from typing import SupportsFloat, SupportsIndex
 
 
 def number(name: str, value: object) -> float:
-    """A real number that is not NaN; booleans, strings and tensors with many elements are refused."""
+    """Returns a real number that is not NaN; refuses booleans, strings and tensors with many elements."""
     if isinstance(value, bool | str | bytes) or not isinstance(value, Real | SupportsFloat | SupportsIndex):
         raise TypeError(f"{name}={value!r}: must be a number, not {type(value).__name__}")
     try:
@@ -26,7 +28,7 @@ def number(name: str, value: object) -> float:
 
 
 def positive(name: str, value: object, *, infinite: bool = False) -> float:
-    """A number > 0; infinity only where it has a meaning."""
+    """Returns a number > 0; infinity is accepted only where it has a meaning."""
     result = number(name, value)
     if result <= 0:
         raise ValueError(f"{name}={value!r}: must be > 0")
@@ -36,7 +38,7 @@ def positive(name: str, value: object, *, infinite: bool = False) -> float:
 
 
 def non_negative(name: str, value: object) -> float:
-    """A finite number >= 0."""
+    """Returns a finite number >= 0."""
     result = number(name, value)
     if result < 0 or math.isinf(result):
         raise ValueError(f"{name}={value!r}: must be finite and >= 0")
@@ -44,7 +46,7 @@ def non_negative(name: str, value: object) -> float:
 
 
 def rate(name: str, value: object) -> float:
-    """A sampling rate in (0, 1]."""
+    """Returns a sampling rate in (0, 1]."""
     result = number(name, value)
     if not 0 < result <= 1:
         hint = "; a rate is expected batch / dataset size" if result > 1 else ""
@@ -53,7 +55,7 @@ def rate(name: str, value: object) -> float:
 
 
 def fraction(name: str, value: object) -> float:
-    """A number strictly between 0 and 1."""
+    """Returns a number strictly between 0 and 1."""
     result = number(name, value)
     if not 0 < result < 1:
         raise ValueError(f"{name}={value!r}: must lie strictly between 0 and 1")
@@ -61,7 +63,7 @@ def fraction(name: str, value: object) -> float:
 
 
 def probability(name: str, value: object) -> float:
-    """A number from 0 to 1, both included."""
+    """Returns a number from 0 to 1, both included."""
     result = number(name, value)
     if not 0 <= result <= 1:
         raise ValueError(f"{name}={value!r}: must lie in [0, 1]")
@@ -69,7 +71,9 @@ def probability(name: str, value: object) -> float:
 
 
 def count(name: str, value: object, *, least: int = 1) -> int:
-    """A whole number >= least. Floats are refused even when whole: 2.5 epochs of 100 is a question, not a count."""
+    """Returns a whole number >= least. Floats are refused even when whole: 2.5 epochs of 100 is a question, not a
+    count.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name}={value!r}: must be a whole number (int), not {type(value).__name__}")
     result = int(value)

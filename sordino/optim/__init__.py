@@ -1,4 +1,4 @@
-"""After the door: what makes more of a noisy gradient. All of it is post-processing and costs no privacy."""
+"""Optimizers and averages for noisy gradients: post-processing, which costs no privacy."""
 
 from sordino.optim.adam_corrected import AdamCorrected
 from sordino.optim.average import Average

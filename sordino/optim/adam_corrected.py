@@ -1,7 +1,10 @@
-"""Adam with the noise taken out of its second moment (DP-AdamBC: Tang, Shpilevskiy & Lécuyer 2023).
+"""Adam with the noise taken out of its second moment, DP-AdamBC (Tang et al. 2023).
 
-The gradient that DP-SGD writes is g + z, z ~ N(0, s²) on every coordinate, s = σC/L. Adam divides by √v̂, and v̂ estimates
-g² + s²: under much noise every coordinate is divided by about s, and Adam becomes SGD with momentum. s is public, so
+Tang, Shpilevskiy & Lécuyer 2023, arXiv:2312.14334.
+
+The gradient that DP-SGD writes is g + z, z ~ N(0, s²) on every coordinate, s = σC/L. Adam divides by √v̂, and v̂
+estimates g² + s²: under much noise every coordinate is divided by about s, and Adam becomes SGD with momentum. s is
+public, so
 
     m ← β₁m + (1−β₁)g̃,   v ← β₂v + (1−β₂)g̃²,   θ ← θ − η · m̂ / √max(v̂ − s², floor)
 
@@ -62,7 +65,7 @@ class AdamCorrected(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step from the gradients as they are."""
+        """Takes one step from the gradients as they are."""
         if closure is not None:
             raise TypeError("step(closure): gradients come from private.backward; call step() without one")
         for group in self.param_groups:
@@ -71,6 +74,7 @@ class AdamCorrected(Optimizer):
                     self._one(p, group)
 
     def _one(self, p: Tensor, group: dict[str, Any]) -> None:
+        """Updates one parameter and its two moments."""
         assert p.grad is not None, "asked before"
         state, (beta1, beta2) = self.state[p], group["betas"]
         if not state:
@@ -80,9 +84,11 @@ class AdamCorrected(Optimizer):
         variance = self.noise(state["step"]) ** 2
         state["step"] += 1
         first, second, t = state["first"], state["second"], state["step"]
+        # m ← β₁m + (1−β₁)g̃ and v ← β₂v + (1−β₂)g̃²
         first.lerp_(p.grad, 1 - beta1)
         second.mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
         # √max(v / (1 − β₂ᵗ) − s², floor)
         root = second.div(1 - beta2**t).sub_(variance).clamp_(min=group["floor"]).sqrt_()
+        # Decoupled weight decay, then θ ← θ − η · m̂ / root.
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.addcdiv_(first, root, value=-group["lr"] / (1 - beta1**t))

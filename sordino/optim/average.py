@@ -1,8 +1,11 @@
-"""An exponential moving average of the weights (Polyak & Juditsky 1992; for DP-SGD De et al. 2022).
+"""An exponential moving average of the weights (Polyak & Juditsky 1992).
+
+De et al. 2022 (arXiv:2204.13650) use it with DP-SGD.
 
     θ̄ ← d_t θ̄ + (1 − d_t) θ,    d_t = min(decay, (1 + t) / (10 + t))
 
-The noise of single steps averages out, the signal does not. The decay begins small, so that the first steps are forgotten.
+The noise of single steps averages out, the signal does not. The decay begins small, so that the first steps are
+forgotten.
 
 Privacy: post-processing of released parameters.
 """
@@ -50,7 +53,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move towards the parameters of now."""
+        """Moves the average towards the current parameters."""
         self._follow()
         decay = min(self.decay, (1 + self.steps) / (_WARM + self.steps)) if self._warm else self.decay
         self.steps += 1
@@ -59,7 +62,7 @@ class Average:
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
-        """Write the average into a model with the same parameters."""
+        """Writes the average into a model with the same parameters."""
         there = dict(model.named_parameters())
         with post_processing(there):
             for name, value in self._average.items():
@@ -67,7 +70,7 @@ class Average:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange the model's parameters and the average; twice is as before."""
+        """Exchanges the model's parameters and the average; doing it twice restores both."""
         here = dict(self._model.named_parameters())
         with post_processing(here):
             for name, value in self._average.items():
@@ -77,7 +80,7 @@ class Average:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """The model has the averaged weights inside, and its own again after it."""
+        """Gives the model the averaged weights inside the `with` block, and its own weights again after it."""
         self.swap()
         try:
             yield
@@ -85,12 +88,12 @@ class Average:
             self.swap()
 
     def state_dict(self) -> dict[str, Any]:
-        """The average by parameter name, and its age."""
+        """Returns the average by parameter name, and the number of its updates."""
         return {"steps": self.steps, "average": {name: value.clone() for name, value in self._average.items()}}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a saved average."""
+        """Continues a saved average."""
         here = dict(self._model.named_parameters())
         unknown = sorted(set(state["average"]) - set(here))
         if unknown:
@@ -99,7 +102,7 @@ class Average:
         self._average = {name: value.to(here[name], copy=True) for name, value in state["average"].items()}
 
     def _follow(self) -> None:
-        """Begin to average what has become trainable, from where it is."""
+        """Begins to average parameters that have become trainable, from their current values."""
         for name, p in trainable(self._model).items():
             if name not in self._average:
                 self._average[name] = p.detach().clone()

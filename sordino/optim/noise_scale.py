@@ -1,4 +1,7 @@
-"""The public scale of the noise in a gradient that `Private` writes: what an optimizer may subtract or divide by."""
+"""The public scale of the noise in a gradient that `Private` writes.
+
+An optimizer may subtract it or divide by it.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,21 @@ from sordino.release.sensitivity import Sensitivity
 
 
 class Weighs(Protocol):
-    """A query with one weigher and one noise, such as NoisySum; a lookahead that splits its noise is one too."""
+    """A query with one clipping rule and one noise, such as NoisySum or a lookahead that splits its noise."""
 
     @property
     def weigher(self) -> Weigher:
-        """How samples count."""
+        """The clipping rule."""
         ...
 
     @property
     def noise(self) -> Noise:
-        """What is added."""
+        """The noise that is added."""
         ...
 
 
 def noise_scale(query: Weighs, expected_batch: float) -> float:
-    """σC/L: the standard deviation of the noise on each coordinate of `.grad`, at the weigher's first bound.
+    """Returns σC/L: the standard deviation of the noise on each coordinate of `.grad`, at the first bound.
 
     >>> from sordino import Flat, NoisySum
     >>> noise_scale(NoisySum(Flat(1.0), Gaussian(1.1)), expected_batch=250)
