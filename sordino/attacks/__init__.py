@@ -1,1 +1,1 @@
-"""Attacks as risk reports: what known attacks do to a run. They show what can be done, never that no more can be."""
+"""Attacks as risk reports: they show what can be done to a run, never that no more can be."""

@@ -1,4 +1,6 @@
-"""Exposure of a planted secret (Carlini et al. 2019): how far up it stands among all that it might have been.
+"""Exposure: how high a planted secret ranks among all candidates.
+
+The measure is that of Carlini et al. (2019, arXiv:1802.08232):
 
     exposure = log₂ |R| − log₂ rank            rank: how many of the candidates R have a loss no larger than the secret's
 
@@ -19,7 +21,7 @@ from sordino.per_sample.protocol import LossFn
 
 
 def exposure(secret: float, candidates: Sequence[float] | Tensor) -> float:
-    """From the loss of the secret and those of all candidates, the secret's own among them.
+    """Returns the exposure from the loss of the secret and those of all candidates, itself among them.
 
     >>> exposure(0.5, [0.5, 1.0, 1.5, 2.0])
     2.0
@@ -35,7 +37,7 @@ def exposure(secret: float, candidates: Sequence[float] | Tensor) -> float:
 
 @torch.no_grad()
 def losses(model: nn.Module, loss_fn: LossFn, *columns: Tensor) -> Tensor:
-    """The loss of each candidate, row by row, in evaluation mode."""
+    """Returns the loss of each candidate, row by row, in evaluation mode."""
     training = model.training
     model.eval()
     try:

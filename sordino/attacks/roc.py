@@ -1,4 +1,4 @@
-"""Of scores of members and others: true positives at few false ones, with how sure they are."""
+"""ROC of an attack: true positives at few false ones, with confidence bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Roc:
     others: Values
 
     def curve(self) -> tuple[Values, Values]:
-        """(false-positive rates, true-positive rates) at every threshold."""
+        """Returns (false-positive rates, true-positive rates) at every threshold."""
         thresholds = np.unique(np.concatenate([self.members, self.others]))[::-1]
         alarms = 1 - np.searchsorted(np.sort(self.others), thresholds, side="left") / len(self.others)
         hits = 1 - np.searchsorted(np.sort(self.members), thresholds, side="left") / len(self.members)
@@ -39,11 +39,14 @@ class Roc:
         return float((below + ties / 2).mean() / len(order))
 
     def at(self, rate: float) -> float:
-        """The share of members found where at most this share of the others is accused."""
+        """Returns the share of members found where at most this share of the others is accused."""
         return self._hits(rate) / len(self.members)
 
     def at_least(self, rate: float, error: float = 0.05) -> float:
-        """A lower confidence bound on it, for the threshold as it is; choosing it on these scores flatters it a little."""
+        """Returns a lower confidence bound on `at`, for the threshold as it is.
+
+        Choosing the threshold on these scores flatters it a little.
+        """
         return binomial.lower(self._hits(rate), len(self.members), error)
 
     def _hits(self, rate: float) -> int:

@@ -23,7 +23,7 @@ _OFFLINE = 0.3
 
 
 def confidence(logits: Values, labels: NDArray[np.int64]) -> Values:
-    """φ of each row, without ever computing 1 − p: the label's logit less the log-sum of the others.
+    """Returns φ of each row: the label's logit less the log-sum of the others, without computing 1 − p.
 
     >>> confidence(np.array([[2.0, 0.0]]), np.array([0]))
     array([2.])
@@ -39,25 +39,31 @@ def confidence(logits: Values, labels: NDArray[np.int64]) -> Values:
 
 
 def probability(phi: Values) -> Values:
-    """p_y of φ."""
+    """Returns p_y of φ."""
     found: Values = 1 / (1 + np.exp(-np.clip(phi, -700, 700)))
     return found
 
 
 def loss(phi: Values) -> Values:
-    """The loss threshold: −ℓ = ln p_y, which rises with φ; φ itself, because ln p_y of what a network is sure of is 0."""
+    """Returns the score of the loss threshold, which is φ itself.
+
+    −ℓ = ln p_y rises with φ, and ln p_y of what a network is sure of is 0.
+    """
     return phi
 
 
 def aligned(phi: Values, shadows: Values) -> Values:
-    """φ of the target in the shadows' units: a network that was trained longer is surer of everything."""
+    """Returns φ of the target in the shadows' units: a network that was trained longer is surer of everything."""
     center, spread = float(shadows.mean(axis=1).mean()), float(shadows.std(axis=1).mean())
     found: Values = (phi - phi.mean()) / max(float(phi.std()), 1e-12) * spread + center
     return found
 
 
 def lira(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Values:
-    """`phi` (N,) of the target, `shadows` (S, N) of the shadow models, `inside` (S, N): who had which record."""
+    """Returns the LiRA score of each record.
+
+    `phi` (N,) is of the target, `shadows` (S, N) of the shadow models, `inside` (S, N) says who had which record.
+    """
     center_in, center_out = _mean(shadows, inside), _mean(shadows, ~inside)
     spread_in, spread_out = _spread(shadows, inside, center_in), _spread(shadows, ~inside, center_out)
 
@@ -69,7 +75,10 @@ def lira(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Values:
 
 
 def rmia(phi: Values, shadows: Values, inside: NDArray[np.bool_], population: NDArray[np.int64]) -> Values:
-    """Offline RMIA: a record's likelihood ratio beside those of `population`, the places of records that are no members."""
+    """Returns the score of offline RMIA: a record's likelihood ratio beside those of `population`.
+
+    `population` holds the places of records that are no members.
+    """
     out = _mean(probability(shadows), ~inside)
     average = 0.5 * ((1 + _OFFLINE) * out + (1 - _OFFLINE))
     ratio = probability(phi) / np.maximum(average, 1e-12)
@@ -85,6 +94,7 @@ def _mean(values: Values, where: NDArray[np.bool_]) -> Values:
 
 
 def _spread(values: Values, where: NDArray[np.bool_], center: Values) -> Values:
+    """Returns each record's standard deviation where `where` holds; one for all if there are few shadows."""
     squares = np.where(where, np.square(values - center), 0.0).sum(axis=0)
     count = where.sum(axis=0)
     if count.min() < _FEW:

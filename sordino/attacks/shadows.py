@@ -1,4 +1,4 @@
-"""Shadow heads: softmax regressions on frozen features, hundreds at once, each trained on half of the records.
+"""Shadow heads: softmax regressions on frozen features, each trained on half of the records.
 
 All heads are one matrix, trained together by gradient descent with momentum; a head sees its own half through a mask.
 """
@@ -27,7 +27,7 @@ class Shadows:
 
 
 def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
-    """What the last linear layer of a model sees of each record: its frozen features."""
+    """Returns what the last linear layer of a model sees of each record: its frozen features."""
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
         raise ValueError("the model has no linear layer to put a shadow's in place of; use the loss threshold alone")
@@ -43,16 +43,18 @@ def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def shadow_heads(features: Tensor, labels: Tensor, classes: int, shadows: int, seed: int) -> Shadows:
-    """So many heads, each on a random half."""
+    """Trains `shadows` heads, each on a random half of the records."""
     generator = torch.Generator().manual_seed(seed)
     x = _compact(features)
     n, d = x.shape
+    # Each head's half is a row of coins; the mask gives every head the mean over its own half.
     inside = torch.rand(shadows, n, generator=generator) < 0.5
     weight = torch.zeros(d, shadows * classes)
     moment = torch.zeros_like(weight)
     target = nn.functional.one_hot(labels, classes).float()
     mask = (inside.float() / inside.sum(dim=1, keepdim=True).clamp(min=1)).t().unsqueeze(2)  # (N, S, 1)
     rate = 4.0 / float(x.square().sum(dim=1).mean())
+    # Gradient descent with momentum on all heads at once: one product of matrices a step.
     for _ in range(_STEPS):
         p = torch.softmax((x @ weight).view(n, shadows, classes), dim=2)
         slope = ((p - target.unsqueeze(1)) * mask).view(n, shadows * classes)
@@ -63,7 +65,7 @@ def shadow_heads(features: Tensor, labels: Tensor, classes: int, shadows: int, s
 
 
 def _compact(features: Tensor) -> Tensor:
-    """Centred, on the first principal directions, of unit size on average, with a constant."""
+    """Returns centred features on their first principal directions, of unit size on average, with a constant."""
     x = features - features.mean(dim=0)
     if x.shape[1] > _MOST_FEATURES:
         _, _, directions = torch.svd_lowrank(x, q=_MOST_FEATURES, niter=2)

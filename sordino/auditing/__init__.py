@@ -1,4 +1,4 @@
-"""Audits: what was measured of a run, beside what is claimed of it."""
+"""Audits: measurements of a run, to be compared with what is claimed of it."""
 
 from sordino.auditing.selftest import selftest
 from sordino.auditing.selftest_subject import Pieces

@@ -1,7 +1,7 @@
 """Canaries: records that are in the training set by a fair coin each, made to be noticed.
 
     gradient      its gradient is one coordinate of its own, far longer than any bound: the worst record there is. Its loss
-                  is `LENGTH` times a number of its own beside the model, so it goes the whole way from backend to door
+                  is `LENGTH` times a number of its own beside the model, so it goes the whole way from backend to release
     noise         an input of nothing but noise, with a random class
     mislabelled   a public test record, with a wrong class
 
@@ -41,13 +41,13 @@ class Beside(nn.Module):
         nn.init.zeros_(self.numbers.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The model's."""
+        """Returns the model's own output."""
         out: Tensor = self.model(x)
         return out
 
 
 def beside_loss(loss_fn: LossFn) -> LossFn:
-    """The loss of a record, or of a gradient canary, whose own number comes third."""
+    """Returns the loss of a record, or of a gradient canary, whose own number comes third."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor, number: Tensor) -> Tensor:
         assert isinstance(model, Beside)
@@ -70,7 +70,7 @@ class Canaries:
     each: int
 
     def dataset(self, train: TensorDataset) -> TensorDataset:
-        """The training set, every record with nobody's number, and the canaries whose coin came up heads."""
+        """Returns the training set, with nobody's number on every record, and the canaries whose coin came up heads."""
         x, y = train.tensors
         chosen = torch.from_numpy(np.flatnonzero(self.inside))
         nobody = torch.full((len(x),), self.each, dtype=torch.long)
@@ -81,15 +81,16 @@ class Canaries:
         )
 
     def of(self, kind: Kind) -> NDArray[np.int64]:
-        """The places of one kind."""
+        """Returns the places of one kind."""
         return np.flatnonzero(np.array(self.kind) == kind)
 
 
 def canaries(kinds: tuple[Kind, ...], each: int, test: TensorDataset, classes: int, rng: Rng) -> Canaries:
-    """`each` canaries of every kind, from public records and coins alone."""
+    """Returns `each` canaries of every kind, made from public records and coins alone."""
     pool, labels = test.tensors
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for kind in kinds:
+        # Public records are the material; each kind changes another part of them.
         some = (
             torch.from_numpy(rng.permutation(len(pool))[:each]) if len(pool) >= each else torch.arange(each) % len(pool)
         )
@@ -104,5 +105,6 @@ def canaries(kinds: tuple[Kind, ...], each: int, test: TensorDataset, classes: i
             y = (y + 1 + torch.from_numpy(rng.integers(each, classes - 1))) % classes
         parts.append((x, y, number))
     x, y, number = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    # Every canary gets a fair coin of its own, as the theorems ask.
     named = tuple(kind for kind in kinds for _ in range(each))
     return Canaries(x, y, number, named, rng.uniform(len(named)) < 0.5, each)

@@ -1,4 +1,6 @@
-"""Evidence that can be added up: e-values (Vovk & Wang 2021; Grünwald, de Heide & Koolen 2019).
+"""E-values: evidence of many tests that can be added up under one error budget.
+
+See Vovk & Wang (2021, arXiv:1912.06116) and Grünwald, de Heide & Koolen (2019, arXiv:1906.07801).
 
 An e-value is a number whose mean is at most 1 if all is as claimed. By Markov's inequality it exceeds 1/α with a chance of
 at most α; the mean of several is one again, whatever they have to do with each other. So one budget α serves any number of
@@ -29,7 +31,7 @@ _KAPPA = 0.1
 
 
 def of_normal_scale(z: Values) -> float:
-    """Log e-value against independent N(0, 1) values: for noise of any other scale.
+    """Returns the log e-value against independent N(0, 1) values, for noise of any other scale.
 
     >>> of_normal_scale(np.zeros(10)) > 20
     True
@@ -39,13 +41,13 @@ def of_normal_scale(z: Values) -> float:
 
 
 def of_laplace_scale(z: Values) -> float:
-    """The same against independent Laplace values of scale 1."""
+    """Returns the log e-value against independent Laplace values of scale 1, for noise of any other scale."""
     total = float(np.abs(z).sum())
     return _mixed([-len(z) * math.log(s) + total * (1 - 1 / s) for s in SCALES])
 
 
 def of_normal_pairs(x: Values, y: Values) -> float:
-    """Log e-value against independent pairs of independent N(0, 1) values: for correlation of either sign."""
+    """Returns the log e-value against pairs of independent N(0, 1) values, for correlation of either sign."""
     n, xx, yy, xy = len(x), float(x @ x), float(y @ y), float(x @ y)
     found = []
     for size in CORRELATIONS:
@@ -56,7 +58,7 @@ def of_normal_pairs(x: Values, y: Values) -> float:
 
 
 def of_count(count: int, trials: int, rate: float) -> float:
-    """Log e-value against a Binomial(trials, rate) count, too small or too large.
+    """Returns the log e-value against a Binomial(trials, rate) count, too small or too large.
 
     >>> of_count(50, 100, 0.5) < 0 < of_count(90, 100, 0.5)
     True
@@ -66,12 +68,12 @@ def of_count(count: int, trials: int, rate: float) -> float:
 
 
 def of_p(p: float) -> float:
-    """Log e-value from a p-value."""
+    """Returns the log e-value of a p-value."""
     return math.inf if p <= 0 else math.log(_KAPPA) + (_KAPPA - 1) * math.log(p)
 
 
 def mean(logs: Iterable[float]) -> float:
-    """Log of the mean of e-values, given by their logs; −∞ of none."""
+    """Returns the log of the mean of e-values, given by their logs; −∞ for none."""
     found = list(logs)
     if not found:
         return -math.inf
@@ -79,5 +81,6 @@ def mean(logs: Iterable[float]) -> float:
 
 
 def _mixed(logs: Sequence[float]) -> float:
+    """Returns the log of the mean of likelihood ratios, given by their logs."""
     value = float(logsumexp(logs) - math.log(len(logs)))
     return math.inf if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""How many canaries to guess at, fixed before the coins are looked at, and what came of it.
+"""Guesses: how many canaries to guess at, fixed before the coins are looked at.
 
 The k with the highest scores are guessed to be in, the k with the lowest to be out; the others are left. k is the one that
 would show most of a Gaussian run with the claimed μ, computed from the claim and the number of canaries alone.
@@ -23,7 +23,7 @@ _UNKNOWN = 0.1
 
 
 def right(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> int:
-    """How many of 2 × each guesses are right; of equal scores the order is that of the canaries.
+    """Returns how many of 2 × each guesses are right; equal scores keep the order of the canaries.
 
     >>> right(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, False, False, False]), 1)
     2
@@ -37,7 +37,7 @@ def right(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> 
 
 @cache
 def best(canaries: int, mu: float) -> int:
-    """How many to guess at on each side, if a canary in the run shifts its score by μ deviations.
+    """Returns how many to guess at on each side, if a canary in the run shifts its score by μ deviations.
 
     >>> 1 <= best(1000, 1.0) <= 500
     True
@@ -54,7 +54,10 @@ def best(canaries: int, mu: float) -> int:
 
 
 def _accuracy(share: float, mu: float) -> float:
-    """Of the guesses at the top `share` of scores that are N(0, 1) or N(μ, 1) by a fair coin."""
+    """Returns the expected accuracy of guesses at the top `share` of scores.
+
+    Scores are N(0, 1) or N(μ, 1) by a fair coin.
+    """
     low, high = float(ndtri(0.001)), mu - float(ndtri(0.0001))
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Records for a selftest: some of the dataset, copied, and others made of them that a neighbouring dataset may hold.
+"""Records for a selftest: some of the dataset, copied, and others that a neighbour may hold.
 
 A neighbour may hold anything that its type can: numbers of any size, none at all, not a number. Whole numbers, which may be
 classes or words, are left as they are.
@@ -24,7 +24,10 @@ Change = Callable[[Tensor], Tensor]
 
 
 def _pixel(x: Tensor) -> Tensor:
-    """One number large, the others as small as they get: a gradient that hardly overlaps with anybody's."""
+    """Returns a tensor with one large number and the others as small as they get.
+
+    Its gradient hardly overlaps with anybody's.
+    """
     made = torch.full_like(x, float(x.min()))
     made.reshape(-1)[x.numel() // 3] = 30.0
     return made
@@ -52,16 +55,18 @@ class Company:
 
 
 def company(dataset: MapStyle, seed: int = 0) -> Company:
-    """Records of a dataset, spread over it, and others made of them."""
+    """Returns records of a dataset, spread over it, and others made of them."""
     n = length(dataset)
     rng = np.random.default_rng(seed)
     some = [int(i) for i in rng.choice(n, size=min(n, FEW), replace=False)]
     kept: list[Any] = [_copy(dataset[i]) for i in some]
     few, names = len(kept), {}
+    # A neighbouring dataset may hold another record of the same kind.
     more = [int(i) for i in rng.choice(n, size=min(n, 12), replace=False)]
     for i in more:
         names[len(kept)] = "another record"
         kept.append(_copy(dataset[i]))
+    # Or one that was made to be extreme.
     for name, change in CHANGES.items():
         for i in range(2 if "thousand" in name or "thirty" in name else 1):
             made = _changed(kept[i], change)
@@ -72,7 +77,7 @@ def company(dataset: MapStyle, seed: int = 0) -> Company:
 
 
 def with_exchanged(company: Company, place: int, by: int) -> list[Any]:
-    """The records with one exchanged for another of them."""
+    """Returns the records with one exchanged for another of them."""
     records = list(company.records)
     records[place] = _copy(records[by])
     return records
@@ -83,7 +88,7 @@ def _copy(record: Any) -> Any:
 
 
 def _changed(record: Any, change: Change) -> Any | None:
-    """The record with its floating-point tensors changed; None where it has none."""
+    """Returns the record with its floating-point tensors changed; None where it has none."""
     leaves = tree_flatten(record)[0]
     if not any(isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() for leaf in leaves):
         return None

@@ -1,4 +1,4 @@
-"""`selftest`: is this mechanism, with this model, loss, query and sampler, the one that its claim is about?
+"""Selftest: is this mechanism, with its model, loss, query and sampler, the claimed one?
 
 verdict = sordino.auditing.selftest(private, dataset, Poisson(0.01))
 print(verdict)
@@ -34,7 +34,9 @@ ERROR = 1e-6
 def selftest(
     private: Private | Pieces, dataset: MapStyle, sampler: Sampler | None = None, *, error: float = ERROR
 ) -> Verdict:
-    """Test a run before it begins, or in between: its model as it is now, its loss, query, penalty, backend and sampler.
+    """Tests a run before it begins, or in between.
+
+    It tests the model as it is now, its loss, query, penalty, backend and sampler.
 
     Args:
         private: a run, or its pieces.
@@ -61,6 +63,7 @@ def selftest(
     began = time.perf_counter()
     error = validate.fraction("error", error)
     pieces = Pieces.of(private, sampler) if isinstance(private, Private) else private
+    # The user's own code must not notice that it was run: its generators are put back.
     with left_as_they_were():
         some = company(dataset)
         found: list[SelftestFinding] = [

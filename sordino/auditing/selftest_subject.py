@@ -1,4 +1,4 @@
-"""What a selftest is made on: the user's own model, loss, query, sampler, penalty and backend; and copies of them to try.
+"""Subject of a selftest: the user's model, loss, query and sampler, and copies to try.
 
 Privacy: a trial is another run, on a copy of the model, with a ledger of its own, on a few records copied out of the
 dataset. What it saw before noise stays in it; what is said of it are bounds kept or broken, and properties of the noise.
@@ -63,12 +63,12 @@ class Pieces:
 
     @staticmethod
     def of(private: Private, sampler: Sampler | None = None) -> Pieces:
-        """Of a run that was set up; lots are drawn by `sampler`."""
+        """Returns the pieces of a run that was set up; lots are drawn by `sampler`."""
         passes = private._passes
         return Pieces(private._model, private._loss_fn, private._query, sampler, passes.penalty, private._backend)
 
     def private(self, seed: int | None = None, *, backend: Backend | None = None) -> Private:
-        """Another run of the same pieces, on a copy of the model, with its own ledger."""
+        """Returns another run of these pieces, on a copy of the model, with its own ledger."""
         return Private(
             copy.deepcopy(self.model),
             self.loss_fn,
@@ -88,18 +88,18 @@ class GivenParts:
     size_is_public: bool = False
 
     def expected(self, n: int) -> float:
-        """Any number will do."""
+        """Returns a fixed number; any will do."""
         return EXPECTED
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """The lots in turn."""
+        """Yields the lots in turn."""
         for lot in self.lots[start:]:
             yield Draw(np.array(lot, dtype=np.int64), unamplified)
 
 
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """What passed the door once: the value before noise, what was promised of it, and the noise that was to be added."""
+    """A value that was released once: as it was before noise, its sensitivity, and the noise to be added."""
 
     value: Grads
     sensitivity: Sensitivity | Unproven
@@ -118,13 +118,16 @@ class Passed:
         return self.noise.multiplier * self.bound * (1 + raised)
 
     def far_from(self, other: Passed) -> float:
-        """How far apart two values are, in the norm of the noise; infinite where one is not finite."""
+        """Returns how far apart two values are, in the norm of the noise; infinite where one is not finite."""
         moved = flat(self.value) - flat(other.value)
         far = float(np.linalg.norm(moved, 1 if isinstance(self.noise, Laplace) else 2))
         return far if np.isfinite(far) else float("inf")
 
     def added(self, written: Grads, divided_by: float) -> NDArray[np.float64]:
-        """The noise in what was written, over its scale; the value was divided by a public number after the door."""
+        """Returns the noise in what was written, over its scale.
+
+        The value was divided by a public number after the release.
+        """
         factors = self._factors()
         parts = [
             (written[name].double() * divided_by * factors.get(name, 1.0) - value.double()).reshape(-1)
@@ -138,7 +141,7 @@ class Passed:
 
 
 class Trial:
-    """One run of the pieces on given lots: what passed the door at each, and what was written to `.grad`."""
+    """One run of the pieces on given lots: what was released at each, and what was written to `.grad`."""
 
     def __init__(self, pieces: Pieces, records: Sequence[Any], *, seed: int | None = None) -> None:
         self.pieces, self.records = pieces, records
@@ -156,16 +159,19 @@ class Trial:
         keep: bool = True,
         handed: Sequence[Sequence[Passed]] | None = None,
     ) -> Trial:
-        """Ask the query of these lots, each from its first state; unless `noisy` the door hands out what it got.
+        """Asks the query of these lots, each from its first state.
 
-        `handed`: what another world's door handed out at each lot, which is handed out here too, so that all that may
-        differ is what comes to the door.
+        Unless `noisy`, the release hands out the value without noise.
+
+        `handed` is what was released in another world at each lot. It is handed out here too, so that the worlds can
+        differ only in the values before release.
         """
         private = self.private
         names = {id(p): name for name, p in private._model.named_parameters()}
         given = GivenParts(tuple(tuple(lot) for lot in lots))
 
         def tap(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
+            """Keeps a copy of what is released and says what to hand out instead."""
             copied = {name: tensor.detach().clone() for name, tensor in value.items()} if keep else {}
             lot, place = len(self.passed) - 1, len(self.passed[-1])
             self.passed[-1].append(Passed(copied, sensitivity, noise))
@@ -177,6 +183,7 @@ class Trial:
             self.choices += 1
             return None
 
+        # A tap sees every value before its noise.
         with tapped(tap, chosen):
             drawn = private.draws(
                 self.records,
@@ -191,7 +198,7 @@ class Trial:
                 private._run.state = self.pieces.query.init()  # the same question every time
                 if not noisy:  # a query's own coins are the same too: worlds are compared at one outcome of them
                     private._run.noise = Rng.from_seed(1)
-                private._checks._guard._lot = None  # the standing test is made where the pieces draw for themselves
+                private._checks._guard._lot = None  # the neighbour test is made where the pieces draw for themselves
                 private.backward(lot)
                 grads = {names[id(p)]: p.grad for p in private._model.parameters() if p.grad is not None}
                 self.written.append({name: grad.detach().clone() for name, grad in grads.items()})
@@ -199,7 +206,7 @@ class Trial:
 
 
 def flat(value: Grads) -> NDArray[np.float64]:
-    """One vector in float64."""
+    """Returns all tensors as one vector in float64."""
     if not value:
         return np.zeros(0)
     return torch.cat([tensor.detach().double().reshape(-1) for tensor in value.values()]).numpy()

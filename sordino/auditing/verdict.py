@@ -1,4 +1,4 @@
-"""What a selftest found: facts that hold or do not, statistical evidence, and what could not be tried."""
+"""Verdict of a selftest: facts that hold or do not, evidence, and what was not tried."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ class Verdict:
         return not self.failures and self.log_e < -math.log(self.error)
 
     def __str__(self) -> str:
+        """Returns the verdict as a few lines: a summary, what was found, and what could not be tried."""
         exact = sum(f.holds is not None for f in self.findings)
         tests = sum(f.log_e is not None for f in self.findings)
         head = "nothing found" if self.passed else f"{len(self.failures)} found"
@@ -89,7 +90,7 @@ class Verdict:
         return "\n".join(lines)
 
     def table(self) -> dict[str, object]:
-        """As JSON holds it."""
+        """Returns the verdict as JSON holds it."""
         return {
             "passed": self.passed,
             "error": self.error,

@@ -1,1 +1,1 @@
-"""Several processes that train one model: what they share, what they must agree on, and how they say so."""
+"""Distributed training: what ranks share, what they must agree on, and how they communicate."""

@@ -1,4 +1,6 @@
-"""64 bits that tell whether two ranks have the same: numbers, text, tensors, and lists and dicts of them.
+"""Digests of 64 bits that tell whether two ranks have the same values.
+
+They cover numbers, text, tensors, and lists and dicts of them.
 
 Tensors count by the sum of their words: cheap enough for every lot, and two models that were trained apart differ in it.
 """
@@ -20,7 +22,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def digest(*things: Any) -> int:
-    """64 bits, as a signed number.
+    """Returns 64 bits of these things, as a signed number.
 
     >>> digest("draw", 3, [1.5]) == digest("draw", 3, [1.5]), digest("draw", 3) == digest("draw", 4)
     (True, False)
@@ -30,6 +32,7 @@ def digest(*things: Any) -> int:
 
 
 def _said(thing: Any) -> bytes:
+    """Returns bytes that describe a thing by its content; of a shard by its shape alone, which all ranks have."""
     if isinstance(thing, Tensor) and is_shard(thing):
         return f"shard {tuple(thing.shape)};".encode()  # its numbers are this rank's own
     if isinstance(thing, Tensor):
@@ -44,12 +47,12 @@ def _said(thing: Any) -> bytes:
 
 
 def words(tensor: Tensor) -> int:
-    """The sum of a tensor's words, as whole numbers."""
+    """Returns the sum of a tensor's words, as whole numbers."""
     return of_all([tensor])[0]
 
 
 def of_all(tensors: Iterable[Tensor]) -> list[int]:
-    """The same for several; a device is waited for once."""
+    """Returns the sum of the words of each tensor; a device is waited for once."""
     flat = [tensor.detach().contiguous() for tensor in tensors]
     sums = [t.view(-1).view(_WORDS[t.element_size()]).sum(dtype=torch.int64) for t in flat]
     if len({t.device for t in sums}) > 1:
@@ -59,7 +62,9 @@ def of_all(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def marks(seed: int, numbers: Iterable[int]) -> int:
-    """The sum of one random-looking 64-bit number for each of these (splitmix64, Steele et al. 2014), as a signed number.
+    """Returns the sum of one random-looking 64-bit number for each of these, as a signed number.
+
+    The numbers are those of splitmix64 (Steele et al. 2014).
 
     Numbers that are missing, or there twice, change it.
 
@@ -74,5 +79,5 @@ def marks(seed: int, numbers: Iterable[int]) -> int:
 
 
 def wrapped(value: int) -> int:
-    """A whole number as 64 bits hold it, signed."""
+    """Returns a whole number as 64 bits hold it, signed."""
     return (value + 2**63) % 2**64 - 2**63

@@ -1,4 +1,6 @@
-"""A run as one entry of a checkpoint that all ranks write together (`torch.distributed.checkpoint`).
+"""Checkpoint entry: a run as one entry of a checkpoint that all ranks write together.
+
+The checkpoint is one of `torch.distributed.checkpoint`:
 
     state = {"model": model_state, "optimizer": optimizer_state, "private": sd.InCheckpoint(private)}
     dcp.save(state, checkpoint_id=folder)          # on two ranks
@@ -26,11 +28,11 @@ class Saves(Protocol):
     """A run: `sd.Private`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The same on every rank."""
+        """Returns the run's state, which is the same on every rank."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
-        """Go on with it."""
+        """Continues the run from a saved state."""
         ...
 
 
@@ -52,12 +54,12 @@ class InCheckpoint:
         self._private, self._replay = private, replay
 
     def state_dict(self) -> dict[str, Any]:
-        """One entry: a file as torch.save writes it."""
+        """Returns the run as one entry: the bytes of a file as torch.save writes it."""
         file = io.BytesIO()
         torch.save(self._private.state_dict(), file)
         return {_ENTRY: file.getvalue()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with it."""
+        """Continues the run from the entry."""
         loaded = torch.load(io.BytesIO(state[_ENTRY]), weights_only=True, map_location="cpu")
         self._private.load_state_dict(loaded, replay=self._replay)

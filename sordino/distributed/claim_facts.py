@@ -1,4 +1,4 @@
-"""Describes what a run depends on as named facts, so that ranks can compare them and say which one differs.
+"""Claim facts: describes what a run depends on, so that ranks can name what differs.
 
     facts = Facts(key)
     facts.add("query", NoisySum(Flat(1.0), Gaussian(1.1)))
@@ -74,6 +74,7 @@ class ClaimFacts:
 
     def add(self, name: str, thing: Any) -> None:
         """Adds everything that `thing` consists of, under names that begin with `name`."""
+        # Plain values, devices and tensors are facts by themselves.
         if isinstance(thing, Enum):
             self._leaf(name, str(thing))
         elif isinstance(thing, _PLAIN):
@@ -84,6 +85,7 @@ class ClaimFacts:
             self._leaf(name, f"device {thing.type}")
         elif isinstance(thing, Tensor | np.ndarray | np.generic):
             self._leaf(name, "a tensor of other values", digest_of_record(self.key, thing))
+        # An object that contains itself, or is nested very deeply, counts by its class.
         elif id(thing) in self._inside or len(self._inside) >= _DEEPEST:
             self._leaf(name, _identity(type(thing)))
         else:
@@ -95,12 +97,14 @@ class ClaimFacts:
 
     def _take_apart(self, name: str, thing: Any) -> None:
         """Adds the parts of a container, a function, a class, a module or an object."""
+        # Containers: by their elements.
         if isinstance(thing, Mapping):
             self._elements(name, [(f"{name}[{key!r}]", value) for key, value in thing.items()])
         elif isinstance(thing, list | tuple):
             self._elements(name, [(f"{name}[{place}]", value) for place, value in enumerate(thing)])
         elif isinstance(thing, set | frozenset):
             self._leaf(name, f"a set of {len(thing)}", self._together(sorted(map(repr, thing))))
+        # Things that are called: by their code and what is bound to them.
         elif isinstance(thing, functools.partial):
             self.add(f"{name}.func", thing.func)
             self.add(f"{name}.args", thing.args)
@@ -114,6 +118,7 @@ class ClaimFacts:
             self._leaf(name, f"{getattr(thing, '__module__', None)}.{thing.__qualname__}")
         elif callable(getattr(thing, "__wrapped__", None)):
             self.add(f"{name}.__wrapped__", thing.__wrapped__)
+        # Classes, models and any other object.
         elif isinstance(thing, type):
             self._class(name, thing)
         elif isinstance(thing, nn.Module):
@@ -241,6 +246,7 @@ def digest_of_record(key: bytes, thing: Any) -> bytes:
 
 def _feed(made: Any, thing: Any, depth: int) -> None:
     """Adds a record's content to a hash, with the type and the length of every part."""
+    # Numbers enter as their bytes, with type and shape, so that two layouts never look alike.
     if isinstance(thing, Tensor):
         held = thing.detach().cpu().contiguous()
         made.update(f"tensor {thing.dtype} {tuple(thing.shape)};".encode())
@@ -249,6 +255,7 @@ def _feed(made: Any, thing: Any, depth: int) -> None:
         held_array = np.ascontiguousarray(thing)
         made.update(f"array {held_array.dtype} {held_array.shape};".encode())
         made.update(held_array.tobytes())
+    # Containers enter with their length, then element by element.
     elif isinstance(thing, Mapping) and depth < _DEEPEST:
         made.update(f"mapping {len(thing)};".encode())
         for name, value in thing.items():
@@ -265,6 +272,7 @@ def _feed(made: Any, thing: Any, depth: int) -> None:
         made.update(_identity(type(thing)).encode())
         for each in fields(thing):
             _feed(made, getattr(thing, each.name, None), depth + 1)
+    # What is left counts by its bytes if it has any, else by its class alone.
     elif callable(getattr(thing, "tobytes", None)):
         made.update(f"{_identity(type(thing))};".encode() + thing.tobytes())
     else:

@@ -1,4 +1,4 @@
-"""Collectives on demand, of ranks that each go at their own pace through their own chunks.
+"""Collectives on demand, for ranks that each go at their own pace through their chunks.
 
 A collective needs all ranks, and ranks that compute layer by layer need many: the rows of a parameter before a layer runs,
 and a sum of gradients brought together after it. So they go in rounds. In each, every rank says in one number what it needs
@@ -43,38 +43,41 @@ class Rounds:
         self.most = 0  # the most that one round gathered or brought together, in numbers: for tests and figures
 
     def rows(self, number: int) -> Tensor:
-        """A parameter's rows of all ranks."""
+        """Returns a parameter's rows of all ranks."""
         found = self._round(1 + 2 * number)[0]
         assert found is not None, "it was asked for"
         return found
 
     def bring(self, number: int, sums: Tensor) -> None:
-        """Hand over a sum for a parameter, as whole numbers end to end; every rank receives its rows of all of them."""
+        """Hands over a sum for a parameter, as whole numbers end to end; every rank receives its rows of the total."""
         self._round(2 + 2 * number, sums)
 
     def wait(self) -> None:
-        """Do what others ask for, until nobody needs anything: now all can meet."""
+        """Takes part in what others ask for until nobody needs anything, so that all can meet."""
         while not self._over and self._round(_NOTHING)[1]:
             pass
 
     def stop(self) -> None:
-        """There will be no more from this rank; the others stop too."""
+        """Tells the other ranks that there will be no more from this one; they stop too."""
         if not self._over:
             self._round(_STOPPED)
 
     def _round(self, asked: int, sums: Tensor | None = None) -> tuple[Tensor | None, bool]:
-        """What this rank asked for, and whether any rank asked for anything."""
+        """Makes one round; returns what this rank asked for, and whether any rank asked for anything."""
         with self._ranks.in_round():
             return self._made(asked, sums)
 
     def _made(self, asked: int, sums: Tensor | None) -> tuple[Tensor | None, bool]:
+        """Exchanges what each rank asks for and carries all of it out, in the same order on every rank."""
         said = torch.tensor([asked], dtype=torch.int64, device=self._ranks.device)
         words = self._ranks.joined(said).tolist()
+        # One rank that stopped ends the rounds of all, so that none waits for ever.
         if _STOPPED in words:
             self._over = True
             if asked != _STOPPED:
                 raise StoppedElsewhere("another rank met an error and stopped; its own message says why")
             return None, False
+        # Every rank joins every collective, whoever asked for it.
         found: Tensor | None = None
         for word in sorted(set(words) - {_NOTHING}):
             number, brought = divmod(word - 1, 2)
@@ -86,13 +89,13 @@ class Rounds:
         return found, any(words)
 
     def _whole(self, p: Tensor) -> Tensor:
-        """All rows of a parameter: one all-gather."""
+        """Gathers all rows of a parameter, by one all-gather."""
         found = joined_rows(self._ranks, p)
         self.most = max(self.most, found.numel())
         return found
 
     def _brought(self, number: int, sums: Tensor | None) -> None:
-        """One reduce-scatter."""
+        """Adds this rank's sum, or zeros, to those of the others and keeps its own rows, by one reduce-scatter."""
         p = self.shards[number]
         room, length = row_shard.width(p) * self._ranks.size, p.numel()
         if sums is None or length < room:
@@ -107,7 +110,7 @@ class Rounds:
 
 
 def joined_rows(ranks: Ranks, p: Tensor) -> Tensor:
-    """All rows of a parameter that is divided among these ranks: one all-gather."""
+    """Returns all rows of a parameter that is divided among these ranks, by one all-gather."""
     own, width = row_shard.local(p).detach().reshape(-1), row_shard.width(p)
     room = own if len(own) == width else torch.cat([own, own.new_zeros(width - len(own))])
     found = ranks.joined(room)[: p.numel()]

@@ -1,4 +1,6 @@
-"""Models whose parameters are divided among the ranks: FSDP2, `torch.distributed.fsdp.fully_shard` (Zhao et al. 2023).
+"""Fully sharded models: their parameters are divided among the ranks (FSDP2).
+
+FSDP2 is `torch.distributed.fsdp.fully_shard` (Zhao et al. 2023, arXiv:2304.11277).
 
 At rest a rank holds its rows of every parameter, of the released gradient and of the optimizer's state. For the passes over
 a lot the model is made whole: parameters are gathered one after the other, and torch's own hooks, which would gather
@@ -31,7 +33,7 @@ _HOME = "torch.distributed.fsdp"
 
 
 class FullySharded:
-    """One model that `fully_shard` was applied to."""
+    """Gathers and divides the parameters of one model that `fully_shard` was applied to."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -53,7 +55,7 @@ class FullySharded:
         return first.device_mesh
 
     def join(self, ranks: Ranks) -> None:
-        """The records of a lot are divided among the ranks that the parameters are divided among, in the same order."""
+        """Sets the ranks of the run and refuses a model whose parameters are divided among others."""
         self._ranks = ranks
         given = None if ranks.group is None else torch.distributed.get_process_group_ranks(ranks.group)
         for name, p in self._model.named_parameters():
@@ -69,22 +71,24 @@ class FullySharded:
         return self._depth > 0
 
     def rest(self) -> None:
-        """Every parameter as its shard; torch may have left some of them whole after a forward pass."""
+        """Makes every parameter its shard again; torch may have left some of them gathered after a forward pass."""
         for module in self._model.modules() if not self.inside else ():
             if _is_fsdp(module):
                 module.reshard()  # type: ignore[operator]
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Inside, a plain model with all of its parameters, on every rank; the shards are put back as they were."""
+        """Makes a plain model with all of its parameters on every rank; the shards are put back at the end."""
         self._depth += 1
         try:
             if self._depth > 1:
                 yield
                 return
             self._times += 1
+            # All ranks must come here together, because gathering is a collective.
             in_step(self._ranks, "the parameters", self._times)
             with ExitStack() as put_back, torch.no_grad():
+                # Every change is registered with the stack that undoes it, in whatever way this ends.
                 for module in self._model.modules():
                     self._bared(module, put_back)
                     self._gathered(module, put_back)
@@ -97,7 +101,7 @@ class FullySharded:
 
     @contextmanager
     def layered(self) -> Iterator[None]:
-        """Inside, a plain model whose parameters are there while the module that has them in its charge runs."""
+        """Makes a plain model whose parameters are there only while the module in charge of them runs."""
         if self.inside:  # whole already
             yield
             return
@@ -117,11 +121,15 @@ class FullySharded:
                 each.data = each.data.new_empty(0)
 
     def _charges(self, put_back: ExitStack) -> tuple[list[tuple[nn.Module, list[int]]], dict[int, int]]:
-        """The modules that `fully_shard` was applied to, with what is in their charge; shards' identities by number."""
+        """Returns the modules that `fully_shard` was applied to, with the parameters in their charge.
+
+        Returns the shards' numbers by identity as well.
+        """
         charges: list[tuple[nn.Module, list[int]]] = []
         numbers: dict[int, int] = {}
 
         def visit(module: nn.Module, charge: list[int], seen: set[int]) -> None:
+            """Assigns a module's parameters to the nearest module above it that `fully_shard` was applied to."""
             if id(module) in seen:
                 return
             seen.add(id(module))
@@ -142,7 +150,10 @@ class FullySharded:
         return charges, numbers
 
     def _replaced(self, module: nn.Module, put_back: ExitStack) -> list[tuple[Tensor, nn.Parameter]]:
-        """A module's parameters as the passes see them: the same objects every time, by which the engine knows a model."""
+        """Replaces a module's shards by the parameters that the passes see.
+
+        These are the same objects every time, because the engine knows a model by them.
+        """
         found: list[tuple[Tensor, nn.Parameter]] = []
         for name, p in module._parameters.items():
             if p is None or not row_shard.is_shard(p):
@@ -158,14 +169,14 @@ class FullySharded:
         return found
 
     def _gathered(self, module: nn.Module, put_back: ExitStack) -> None:
-        """A module's parameters whole."""
+        """Gathers the parameters of a module."""
         for p, held in self._replaced(module, put_back):
             if held.numel() != p.numel():
                 held.data = joined_rows(self._ranks, p)
 
     @staticmethod
     def _bared(module: nn.Module, put_back: ExitStack) -> None:
-        """A module as it was before `fully_shard`: of its own class, without torch's hooks and state."""
+        """Makes a module what it was before `fully_shard`: of its own class, without torch's hooks and state."""
         if not _is_fsdp(module):
             return
         attributes: dict[str, Any] = module.__dict__
@@ -181,12 +192,12 @@ class FullySharded:
 
 
 def fully_sharded(model: nn.Module) -> FullySharded | None:
-    """What is to be known of a model by `fully_shard`; None of another."""
+    """Returns the `FullySharded` of a model that `fully_shard` was applied to; None for another model."""
     return FullySharded(model) if any(map(_is_fsdp, model.modules())) else None
 
 
 def shards(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those that are divided among ranks."""
+    """Returns those tensors that are divided among ranks."""
     return {name: p for name, p in named.items() if row_shard.is_shard(p)}
 
 
@@ -195,7 +206,7 @@ def _is_fsdp(module: nn.Module) -> bool:
 
 
 def _plain_class(kind: type) -> type:
-    """The class that torch put its own in front of."""
+    """Returns the class that torch put its own in front of."""
     order = kind.__mro__
     return order[1 + next(k for k, each in enumerate(order) if each.__name__ == "FSDPModule")]
 
@@ -205,7 +216,7 @@ def _torchs(hook: Any) -> bool:
 
 
 def _refuse_policies(name: str, module: Any) -> None:
-    """Refuse what torch would do to the parameters on their way, which the passes here do not."""
+    """Refuses what torch would do to the parameters on their way, which the passes here do not."""
     state = module._get_fsdp_state()
     kinds = {field: getattr(state._mp_policy, field) for field in ("param_dtype", "reduce_dtype", "output_dtype")}
     given = [f"{field}={kind}" for field, kind in kinds.items() if kind is not None]
@@ -217,7 +228,7 @@ def _refuse_policies(name: str, module: Any) -> None:
 
 
 def _refuse_other_division(name: str, p: Tensor) -> None:
-    """Refuse what is not divided by rows along one dimension of ranks."""
+    """Refuses what is not divided by rows along one dimension of ranks."""
     if not row_shard.is_shard(p):
         if p.requires_grad:
             raise Refusal(

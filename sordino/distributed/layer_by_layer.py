@@ -1,4 +1,6 @@
-"""Parameters that are whole only while their layer runs: each module that `fully_shard` was applied to by itself.
+"""Layer by layer: the parameters of a sharded model are gathered only while their layer runs.
+
+This is done for each module that `fully_shard` was applied to by itself.
 
     before a module's forward     the parameters in its charge are gathered, as torch's own hooks would do
     after it                      they are gone; what autograd keeps of them for the way back is their number
@@ -58,14 +60,16 @@ class LayerByLayer:
 
     @contextmanager
     def entered(self, charges: Iterable[tuple[nn.Module, Sequence[int]]]) -> Iterator[None]:
-        """Inside, modules gather what is in their charge before they run."""
+        """Lets modules gather what is in their charge before they run, while it lasts."""
         global _now
         outer, _now = _now, self
         with ExitStack() as put_back:
+            # Outside of its layer a parameter has a shape and no numbers.
             for p, absent in zip(self._held, self._absent, strict=True):
                 p.data = absent
             for module, numbers in charges:
                 self._hook(module, numbers, put_back)
+            # A rank that is about to meet the others first takes part in the rounds they still need.
             self._ranks.waits = self.rounds.wait
             try:
                 yield
@@ -77,6 +81,7 @@ class LayerByLayer:
                 _now, self._ranks.waits = outer, None
 
     def _hook(self, module: nn.Module, numbers: Sequence[int], put_back: ExitStack) -> None:
+        """Registers hooks that gather a module's parameters before its forward and drop them after it."""
         stack: list[ExitStack] = []
 
         def before(module: nn.Module, args: Any) -> None:
@@ -92,7 +97,7 @@ class LayerByLayer:
         put_back.callback(module.register_forward_hook(after, always_call=True).remove)
 
     def _within(self, numbers: Sequence[int]) -> ExitStack:
-        """A module's forward: its parameters are whole, and autograd keeps numbers in their place."""
+        """Begins a module's forward: gathers its parameters and makes autograd keep numbers in their place."""
         running = ExitStack()
         running.enter_context(self._whole(numbers))
         if not self._running:
@@ -106,7 +111,7 @@ class LayerByLayer:
 
     @contextmanager
     def _whole(self, numbers: Sequence[int]) -> Iterator[None]:
-        """Inside, these parameters have their numbers."""
+        """Gathers these parameters for as long as it lasts; one that is in use already is counted once more."""
         taken = []
         try:
             for number in numbers:
@@ -140,6 +145,7 @@ class LayerByLayer:
         return _Number(number, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
 
     def _tensor(self, kept: _Number | _Kept) -> Tensor:
+        """Returns what autograd kept: the tensor itself, or a view of the parameter, which is gathered again."""
         if isinstance(kept, _Kept):
             if kept.tensor._version != kept.version:
                 raise Refusal(
@@ -152,12 +158,12 @@ class LayerByLayer:
         return whole.as_strided(kept.size, kept.stride, kept.offset)
 
     def shard_of(self, p: Tensor) -> Tensor:
-        """What a parameter is gathered from; itself, if it is not divided."""
+        """Returns what a parameter is gathered from; itself, if it is not divided."""
         number = self._numbers.get(id(p))
         return p if number is None else self.rounds.shards[number]
 
     def at_hand(self, parameters: Iterable[Tensor]) -> Any:
-        """A context in which these are whole, and stay so."""
+        """Returns a context in which these parameters are gathered, and stay so."""
         return self._whole([self._numbers[id(p)] for p in parameters if id(p) in self._numbers])
 
 
@@ -166,7 +172,10 @@ _now: LayerByLayer | None = None
 
 @contextmanager
 def at_hand(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Inside, these parameters can be read, whichever layer runs; nothing to do unless layers come and go."""
+    """Makes these parameters readable while it lasts, whichever layer runs.
+
+    There is nothing to do unless parameters come and go layer by layer.
+    """
     if _now is None:
         yield
         return
@@ -175,33 +184,33 @@ def at_hand(parameters: Iterable[Tensor]) -> Iterator[None]:
 
 
 def rows_behind(p: Tensor) -> Tensor:
-    """Where the numbers of a parameter are now: in itself, or in the rows that ranks have of it."""
+    """Returns where the numbers of a parameter are now: itself, or the rows that ranks have of it."""
     return p if _now is None else _now.shard_of(p)
 
 
 def passed_by_all() -> None:
-    """Wait until every rank has come here; nothing to wait for unless layers come and go."""
+    """Waits until every rank has come here; returns at once unless parameters come and go layer by layer."""
     if _now is not None:
         _now.rounds.wait()
 
 
 def coming_and_going() -> bool:
-    """Are parameters whole only while their layer runs, now?"""
+    """Returns whether parameters are gathered only while their layer runs, now."""
     return _now is not None
 
 
 def reroutes(hooks: Any) -> bool:
-    """Are these hooks on what autograd keeps those of this file?"""
+    """Returns whether these hooks on what autograd keeps are those of this file."""
     return hooks is not None and isinstance(getattr(hooks[0], "__self__", None), LayerByLayer)
 
 
 def is_absent(tensor: Tensor) -> bool:
-    """Has a parameter no numbers now?"""
+    """Returns whether a parameter has no numbers now."""
     return tensor.numel() > 1 and not any(tensor.stride())
 
 
 def _absent(p: Tensor) -> Tensor:
-    """The shape and the type of a parameter, and one number for all of it."""
+    """Returns a tensor with the shape and the type of a parameter, and one number for all of it."""
     none = torch.zeros((), dtype=p.dtype, device=p.device)
     return (none.fill_(math.nan) if p.is_floating_point() else none).expand(p.shape)
 

@@ -1,4 +1,6 @@
-"""A forward pass that sends no message to another rank: refused by the name of the operation, before it is sent.
+"""Message guard: refuses a forward pass that sends a message to another rank.
+
+It is refused by the name of the operation, before anything is sent.
 
 A loss over the features of all ranks (`all_gather`), statistics over all ranks, and context parallelism, in which each rank
 has a piece of every record, need the other ranks in the middle of a pass. Here a record is computed by one rank alone.
@@ -24,6 +26,7 @@ _DIVIDED = "DTensor"  # computes by messages
 
 class _Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs one operation, unless it is one that sends messages; that is refused."""
         if func.namespace in _MESSAGES or any(kind.__name__ == _DIVIDED for kind in types):
             raise Refusal(
                 f"the model or loss_fn sends messages to other ranks ({func.namespace}::{func._opname}): need a loss made "
@@ -35,7 +38,7 @@ class _Watch(TorchDispatchMode):
 
 @contextmanager
 def no_messages() -> Iterator[None]:
-    """Inside, what would be sent to another rank is refused; nothing to watch where there are none."""
+    """Refuses what would be sent to another rank, while it lasts; there is nothing to watch without a group."""
     if not dist.is_available() or not dist.is_initialized():
         yield
         return

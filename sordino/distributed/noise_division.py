@@ -1,4 +1,6 @@
-"""Which coordinates of a sum each rank adds noise to, and what becomes of them: evenly, or by the rows it holds.
+"""Noise division: which coordinates of a sum each rank adds noise to.
+
+Coordinates are divided evenly, or by the rows that a rank holds:
 
     replicated model        stretches of equal length; what is released goes to all: one all-gather
     fully sharded model     each parameter's own rows; what is released stays where the rows are
@@ -23,18 +25,18 @@ Stretches = list[tuple[int, int]]
 
 
 class Division(Protocol):
-    """Of the coordinates of all tensors, end to end."""
+    """A division of the coordinates of all tensors, end to end, among the ranks."""
 
     def own(self) -> Stretches:
-        """The coordinates of this rank."""
+        """Returns the coordinates of this rank."""
         ...
 
     def own_sums(self, values: Tensor) -> Tensor:
-        """Of this rank's coordinates, the sums over all ranks."""
+        """Returns the sums over all ranks, at this rank's coordinates."""
         ...
 
     def released(self, own: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What all ranks made of their coordinates, by tensor."""
+        """Returns the released tensors, from what all ranks made of their coordinates."""
         ...
 
 
@@ -50,28 +52,28 @@ class Evenly:
         return -(-self.size // self.ranks.size)
 
     def own(self) -> Stretches:
-        """One stretch."""
+        """Returns this rank's one stretch."""
         start = min(self.size, self.ranks.rank * self._width)
         return [(start, min(self._width, self.size - start))]
 
     def own_sums(self, values: Tensor) -> Tensor:
-        """One reduce-scatter."""
+        """Returns this rank's stretch of the sums over all ranks, by one reduce-scatter."""
         return self.ranks.own_sums(_padded(values, self._width * self.ranks.size))[: self.own()[0][1]]
 
     def released(self, own: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One all-gather."""
+        """Returns the released tensors on every rank, by one all-gather."""
         return apart(self.ranks.joined(_padded(own, self._width))[: self.size], shapes)
 
 
 @dataclass(frozen=True)
 class ByRows:
-    """Each parameter as it is divided already."""
+    """A division of each parameter by the rows that ranks hold of it already."""
 
     ranks: Ranks
     shards: Mapping[str, Tensor]
 
     def own(self) -> Stretches:
-        """One stretch for each parameter."""
+        """Returns one stretch for each parameter."""
         found, before = [], 0
         for p in self.shards.values():
             start, count = row_shard.stretch(p)
@@ -80,7 +82,7 @@ class ByRows:
         return found
 
     def own_sums(self, values: Tensor) -> Tensor:
-        """One reduce-scatter for each parameter."""
+        """Returns this rank's rows of the sums over all ranks, by one reduce-scatter for each parameter."""
         found = [values[:0]]
         pieces = values.split([p.numel() for p in self.shards.values()])
         for piece, p in zip(pieces, self.shards.values(), strict=True):
@@ -90,13 +92,13 @@ class ByRows:
         return torch.cat(found)
 
     def released(self, own: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Nothing is sent."""
+        """Returns the released tensors as shards, each rank with its own rows; nothing is sent."""
         pieces = own.split([count for _, count in self.own()])
         return {name: row_shard.with_rows(self.shards[name], piece) for name, piece in zip(shapes, pieces, strict=True)}
 
 
 def apart(values: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Coordinates of all tensors, end to end, by tensor."""
+    """Splits the coordinates of all tensors, end to end, into tensors of these shapes."""
     ends = torch.tensor([t.numel() for t in shapes.values()]).cumsum(0).tolist()
     pieces = values.tensor_split(ends[:-1]) if ends else ()
     return {name: piece.view(t.shape) for (name, t), piece in zip(shapes.items(), pieces, strict=True)}

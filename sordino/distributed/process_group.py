@@ -1,4 +1,4 @@
-"""The processes that train one model together (torch.distributed), as the library speaks to them.
+"""Process group: the ranks that train one model together, as the library speaks to them.
 
 A rank is one of them. Launchers (torchrun, Slurm and others) start them and set the environment; the user, or the command
 line, calls `torch.distributed.init_process_group`. One process without a group is a group of one, in which nothing is said.
@@ -43,14 +43,17 @@ class Ranks:
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
     def sum_(self, values: Tensor) -> Tensor:
-        """Whole numbers, added up over all ranks in place, the same on each."""
+        """Adds whole numbers up over all ranks in place, with the same result on each."""
         if self.size > 1:
             self._wait()
             dist.all_reduce(values, group=self.group)
         return values
 
     def own_sums(self, values: Tensor) -> Tensor:
-        """Of whole numbers, as many as a multiple of the ranks: this rank's stretch, added up over all ranks."""
+        """Returns this rank's stretch of whole numbers added up over all ranks.
+
+        Their count must be a multiple of the number of ranks.
+        """
         if self.size == 1:
             return values
         self._wait()
@@ -67,7 +70,7 @@ class Ranks:
         return own
 
     def joined(self, own: Tensor) -> Tensor:
-        """The stretches of all ranks, which are equally long, in the order of the ranks."""
+        """Returns the stretches of all ranks, which are equally long, in the order of the ranks."""
         if self.size == 1:
             return own
         self._wait()
@@ -76,7 +79,7 @@ class Ranks:
         return whole
 
     def gathered(self, thing: Any) -> list[Any]:
-        """A small thing of every rank, in their order."""
+        """Returns a small object of every rank, in their order."""
         if self.size == 1:
             return [thing]
         self._wait()
@@ -85,7 +88,7 @@ class Ranks:
         return found
 
     def of_first(self, thing: Any) -> Any:
-        """A small thing, as the first rank has it."""
+        """Returns a small object as the first rank has it."""
         if self.size == 1:
             return thing
         self._wait()
@@ -100,7 +103,7 @@ class Ranks:
 
     @contextmanager
     def in_round(self) -> Iterator[Callable[[], None]]:
-        """Inside, all ranks are known to do the same, and none waits for another first."""
+        """Suspends waiting while it lasts, because all ranks are known to do the same."""
         waits, self.waits = self.waits, None
         try:
             yield waits or (lambda: None)
@@ -108,7 +111,7 @@ class Ranks:
             self.waits = waits
 
     def fresh(self) -> Rng:
-        """A stream nobody can repeat, the same on all ranks."""
+        """Returns a stream that nobody can repeat, the same on all ranks."""
         if self.size == 1:
             return Rng.from_entropy()
         key = bytearray(KEY_BYTES)
@@ -116,7 +119,7 @@ class Ranks:
         return Rng(self.of_first(bytes(key)))
 
     def copy_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors with those of the first rank."""
+        """Overwrites tensors with those of the first rank."""
         if self.size == 1:
             return
         with torch.no_grad():
@@ -154,6 +157,9 @@ def ranks_of(mesh: Any) -> Ranks | None:
 
 
 def fresh() -> Rng:
-    """A stream nobody can repeat; inside torch's own group the same on all ranks, all of which must ask for it."""
+    """Returns a stream that nobody can repeat.
+
+    Inside torch's own group it is the same on all ranks, all of which must ask for it.
+    """
     ranks = ranks_of(None)
     return Rng.from_entropy() if ranks is None else ranks.fresh()

@@ -1,4 +1,7 @@
-"""Memory for sums over ranks, used again once nobody holds it: fresh memory costs its page faults on every lot."""
+"""Reusable buffers for sums over ranks, used again once nobody holds them.
+
+Fresh memory would cost its page faults on every lot.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ class KeptMemory:
     _buffers: list[Tensor] = field(default_factory=list)
 
     def take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor of this length, holding anything; its memory is nobody else's for as long as some tensor is in it."""
+        """Returns a tensor of this length with arbitrary content.
+
+        Its memory is nobody else's for as long as some tensor is in it.
+        """
         for buffer in self._buffers:
             if len(buffer) == length and buffer.dtype is dtype and buffer.device == device and is_free(buffer):
                 return buffer[:]

@@ -1,4 +1,4 @@
-"""A tensor of which each rank holds some rows (torch's DTensor): the rows of this rank, and the whole of it.
+"""Row shards: tensors of which each rank holds some rows (torch's DTensor).
 
 DTensors compute by themselves, and some of what they compute is a message to the other ranks. So the library reads and
 writes the rows of its own rank, and asks for the whole by name.
@@ -16,7 +16,10 @@ _HOME = "torch.distributed.tensor"
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Is it one of those? Where nobody imported their module there are none; asked of every parameter, often."""
+    """Returns whether a tensor is divided among ranks.
+
+    It is asked of every parameter, often. Where nobody imported the module of DTensor there are none.
+    """
     if type(tensor) is Tensor or type(tensor) is nn.Parameter:
         return False
     home: Any = sys.modules.get(_HOME)
@@ -24,7 +27,7 @@ def is_shard(tensor: Tensor) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The rows that this rank holds, where they lie; a tensor that is not divided is all its own."""
+    """Returns the rows that this rank holds, where they lie; a tensor that is not divided is returned itself."""
     if type(tensor) is Tensor or not is_shard(tensor):
         return tensor
     own: Tensor = tensor._local_tensor  # type: ignore[attr-defined]
@@ -32,7 +35,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def version(tensor: Tensor) -> int:
-    """Moved by every write through torch, to the rows of this rank by themselves too."""
+    """Returns a number that every write through torch moves, also one to the rows of this rank alone."""
     if type(tensor) is Tensor:
         return tensor._version
     own = local(tensor)
@@ -40,7 +43,7 @@ def version(tensor: Tensor) -> int:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All rows: an all-gather, which every rank must join; a tensor that is not divided as it is."""
+    """Returns all rows, by an all-gather that every rank must join; a tensor that is not divided is returned itself."""
     if not is_shard(tensor):
         return tensor
     with torch.no_grad():
@@ -49,19 +52,19 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def stretch(shard: Any) -> tuple[int, int]:
-    """The first coordinate of this rank's rows among all, end to end, and their number."""
+    """Returns the first coordinate of this rank's rows among all, end to end, and their number."""
     first: int = shard.device_mesh.get_local_rank() * width(shard)
     return min(first, shard.numel()), shard._local_tensor.numel()
 
 
 def width(shard: Any) -> int:
-    """Coordinates that a rank has room for: as many rows on each, fewer or none on the last ones."""
+    """Returns how many coordinates a rank has room for; the last ranks may hold fewer, or none."""
     rows = -(-shard.shape[0] // shard.device_mesh.size())
     return int(rows * (shard.numel() // shard.shape[0] if shard.shape[0] else 0))
 
 
 def with_rows(shard: Any, own: Tensor) -> Tensor:
-    """A tensor divided as this one is, of which this rank has these values."""
+    """Returns a tensor divided as this one is, of which this rank has these values."""
     rows = own.view(shard._local_tensor.shape)
     home: Any = sys.modules[_HOME]
     made: Tensor = home.DTensor.from_local(
@@ -71,13 +74,13 @@ def with_rows(shard: Any, own: Tensor) -> Tensor:
 
 
 def own_part(shard: Tensor, given: Tensor) -> Tensor:
-    """Of a tensor that every rank has whole, the rows of this one, divided as `shard` is."""
+    """Returns this rank's rows of a tensor that every rank has completely, divided as `shard` is."""
     start, count = stretch(shard)
     return with_rows(shard, given.detach().reshape(-1)[start : start + count].clone())
 
 
 def gathered(thing: Any) -> Any:
-    """The same with every tensor whole: of lists and dicts of them too."""
+    """Returns a structure of lists and dicts with every tensor gathered."""
     if isinstance(thing, Tensor):
         return whole(thing)
     if isinstance(thing, dict):

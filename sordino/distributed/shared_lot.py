@@ -1,4 +1,4 @@
-"""One lot among several ranks: which chunks this one computes, and what all must agree on before a sum is released.
+"""Shared lot: which chunks this rank computes, and what ranks agree on before a release.
 
 A lot is cut into chunks by public numbers, the same for any number of ranks; chunk c belongs to rank c mod W. A meeting is
 one all-reduce of four numbers, before the sum itself is sent:
@@ -9,7 +9,7 @@ one all-reduce of four numbers, before the sum itself is sent:
 query's state, the ledger's length, the parameters, the grid of the sum. If all have D the digests add up to W·D mod 2⁶⁴.
 `covered` has one number for each chunk that was computed; they add up to those of all chunks if each was computed once.
 
-Privacy: a disagreement stops before the door: nothing of the lot is released, and the draw stays charged. What one rank
+Privacy: a disagreement stops before the release: nothing of the lot is released, and the draw stays charged. What one rank
 notices about its own records (a failure, a broken promise) is told to all, so that none waits for another for ever and all
 make the same claim.
 """
@@ -61,17 +61,20 @@ class RankedLot:
     seen: list[int] = field(default_factory=list)  # chunks computed in this pass
 
     def begin_pass(self) -> int:
-        """The seed of a pass over the lot."""
+        """Begins a pass over the lot and returns its seed."""
         self.passes, self.seen = self.passes + 1, []
         return self.stream.child("pass", self.passes).seed()
 
     def begin_chunk(self, place: int) -> int:
-        """The seed of the chunk at this place among those of this rank."""
+        """Begins the chunk at this place among those of this rank and returns its seed."""
         self.seen.append(self.numbers[place])
         return self.stream.child("chunk", self.passes, self.numbers[place]).seed()
 
     def agree(self, *facts: Any, failed: bool = False) -> None:
-        """Meet after a pass: raise, on all ranks, unless all have the same facts and every chunk was computed once."""
+        """Meets the other ranks after a pass.
+
+        Raises on all ranks unless all have the same facts and every chunk was computed once.
+        """
         known = digest(_SUM, self.known, self.passes, *facts)
         meet(
             self.ranks,
@@ -84,7 +87,7 @@ class RankedLot:
         )
 
     def failed(self, error: BaseException) -> NoReturn:
-        """Tell the others that there will be no sum, and raise."""
+        """Tells the others that there will be no sum, and raises the error."""
         try:
             self.agree(failed=True)
         except (Disagreement, StoppedElsewhere):
@@ -92,12 +95,15 @@ class RankedLot:
         raise error
 
     def any(self, found: bool) -> bool:
-        """Did any rank find so?"""
+        """Returns whether any rank found so."""
         words = torch.tensor([0, 0, 0, found], dtype=torch.int64, device=self.ranks.device)
         return bool(self.ranks.sum_(words)[3] > 0)
 
     def sums(self, rows: Sequence[Tensor]) -> Tensor:
-        """Σ over all chunks of one small vector per chunk, of this rank's given; exact before it is rounded once."""
+        """Returns Σ over all chunks of one small vector per chunk; exact before it is rounded once.
+
+        `rows` are the vectors of this rank's chunks.
+        """
         places = max(1, self.most_chunks)
         given = torch.stack(list(rows)).double().cpu()  # (places here, K)
         whole = torch.zeros(places * given.shape[1], dtype=torch.float64)
@@ -107,7 +113,7 @@ class RankedLot:
         return torch.tensor(found, dtype=torch.float64).to(rows[0])
 
     def in_order(self, parts: Sequence[Tensor]) -> Tensor:
-        """The rows of all chunks in the order of the lot, of this rank's given."""
+        """Returns the rows of all chunks in the order of the lot; `parts` are those of this rank's chunks."""
         mine = list(zip(self.numbers, [part.cpu() for part in parts], strict=False))  # an empty rank has an empty part
         found = sorted((pair for pairs in self.ranks.gathered(mine) for pair in pairs), key=lambda pair: int(pair[0]))
         return torch.cat([part for _, part in found] or [parts[0]]).to(parts[0].device)
@@ -122,13 +128,18 @@ def meet(
     covered: int = 0,
     wanted: int = 0,
 ) -> None:
-    """One meeting of all ranks; see above."""
+    """Meets all ranks once, by one all-reduce of the four numbers in the module's docstring.
+
+    Raises on all ranks if one has failed or if they disagree; passes on what one rank noticed against a claim.
+    """
+    # Numbers add up over the ranks, so one all-reduce tells everything.
     reason = noticed()
     words = torch.tensor([failed, reason is not None, known, covered], dtype=torch.int64, device=ranks.device)
     failures, notices, digests, chunks = ranks.sum_(words).tolist()
     if failures and not failed:
         raise StoppedElsewhere("another rank met an error in this lot and stopped; its own message says why")
     _compare(ranks, known, digests, None if failed else (chunks, wanted))
+    # A broken promise that one rank saw voids the claim on all of them, in its words.
     if notices:
         first = next(found for found in ranks.gathered(reason) if found is not None)
         if reason is None:
@@ -136,7 +147,7 @@ def meet(
 
 
 def in_step(ranks: Ranks, what: str, number: int, found: bool = False) -> bool:
-    """Before a collective that is no meeting: are all ranks here, for the same thing? And did any find so?
+    """Checks before another collective that all ranks are here for the same thing; returns whether any found so.
 
     Ranks that have lost step would otherwise wait inside different collectives, or take one's numbers for another's.
     """
@@ -150,7 +161,7 @@ def in_step(ranks: Ranks, what: str, number: int, found: bool = False) -> bool:
 
 
 def _compare(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | None) -> None:
-    """Raise unless all have the same, and every chunk was computed once."""
+    """Raises unless all ranks have the same digest and every chunk was computed once."""
     if digests != wrapped(known * ranks.size):
         raise Disagreement(
             "the ranks do not agree: they differ in the draw, the parameters, the query's state, the ledger or the grid of "
@@ -167,16 +178,20 @@ def _compare(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | N
 def meet_at_the_end(
     ranks: Ranks, facts: Sequence[Any], noticed: Callable[[], str | None], void: Callable[[str], None]
 ) -> None:
-    """After the last lot: the parameters are the same everywhere, and so is what is known against a claim."""
+    """Meets after the last lot, so that all ranks have the same parameters and know the same against a claim."""
     meet(ranks, digest(_END, *facts), noticed, void)
 
 
 def first_of(ranks: Ranks, work: Callable[[], T | None], *facts: Any) -> T | None:
-    """What the first rank found that found anything; all do the same work, and an error of one ends it for all."""
+    """Returns what the first rank found that found anything.
+
+    All ranks do the same work, and an error of one ends it for all.
+    """
 
     def told(failed: bool) -> None:
         meet(ranks, digest(*facts), lambda: None, lambda reason: None, failed)
 
+    # An error here must not leave the others waiting in a collective.
     try:
         found = work()
     except Exception as error:

@@ -1,4 +1,6 @@
-"""The only two types that make a privacy statement: `Guarantee`, which has an ε, and `NoGuarantee`, which has none.
+"""Claims: `Guarantee`, which has an ε, and `NoGuarantee`, which has a reason and none.
+
+These two are the only types that make a privacy statement.
 
 A claim is made from an event by an accountant, and by nothing else. Whatever the accountant cannot bound, and whatever
 the ledger holds that no theorem covers, becomes a `NoGuarantee` with its reason.
@@ -47,7 +49,7 @@ _PARTS = 6
 
 
 def rounded_up(epsilon: float) -> str:
-    """ε with three digits after the point, never below its value."""
+    """Returns ε with three digits after the point, never below its value."""
     shift = 10.0**_DIGITS
     return f"{math.ceil(epsilon * shift) / shift:.{_DIGITS}f}"
 
@@ -88,6 +90,10 @@ class Guarantee:
     """What neighbours differ by: all records of one person, say, where lots were drawn by person."""
 
     def __str__(self) -> str:
+        """Returns the claim as a table of several lines.
+
+        Ε, neighbours, accountant, event and what it does not cover.
+        """
         lines = [
             f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy",
             f"  neighbours   {self.relation}: {self.neighbours}",
@@ -133,7 +139,7 @@ Claim: TypeAlias = Guarantee | NoGuarantee
 
 
 def other_ledgers(count: int) -> str:
-    """That other things were done to the same records, which this claim does not add up."""
+    """Returns the line saying that other ledgers of this process hold something done to the same records."""
     runs = "another ledger" if count == 1 else f"{count} other ledgers"
     return f"{OTHERS} {runs} in this process; give all of it one Ledger to add it up"
 
@@ -152,13 +158,14 @@ def claim(
     coordinates: int = MOST_COORDINATES,
     unit: str = "record",
 ) -> Claim:
-    """What can truly be said about an event at this δ, no release of which had more than so many coordinates.
+    """Returns what can truly be said about an event at this δ, whose releases have at most so many coordinates.
 
     A `unit` is what every draw was made of, and what every sum was bounded in.
     """
     delta = validate.number("delta", delta)
     if not 0 <= delta < 1:
         raise ValueError(f"delta={delta!r}: must lie in [0, 1); usual is less than 1 / dataset size")
+    # Some events have no guarantee whatever the accountant: say why.
     event = events.canonical(event)
     if isinstance(event, NonPrivate):
         return NoGuarantee(event.reason)
@@ -167,6 +174,7 @@ def claim(
     if not accountant.is_bound:
         return NoGuarantee(f"{accountant.name} is an approximation, not a bound")
     try:
+        # The end of the noise costs some δ; the accountant gets what is left of it.
         relation = relation_of(event)
         missing = unsupported(event, delta, relation, coordinates)
         if missing > 0 and missing >= delta:
@@ -183,7 +191,9 @@ def claim(
 
 
 def table(said: Claim) -> dict[str, Any]:
-    """A claim as JSON can hold it: epsilon, delta, relation, unit, accountant, event, not_covered, rests_on; or reason.
+    """Returns a claim as JSON can hold it.
+
+    Its keys are epsilon, delta, relation, unit, accountant, event, not_covered and rests_on; or reason alone.
 
     >>> table(NoGuarantee("nothing was released"))
     {'reason': 'nothing was released'}
@@ -203,7 +213,7 @@ def table(said: Claim) -> dict[str, Any]:
 
 
 def explain(name: str) -> str | None:
-    """Why something is not covered, where this is known.
+    """Returns why something is not covered, where this is known.
 
     >>> explain(SEED) is None
     False
@@ -212,7 +222,7 @@ def explain(name: str) -> str | None:
 
 
 def describe(event: Event) -> str:
-    """An event on one line.
+    """Returns an event on one line.
 
     >>> describe(events.Repeat(events.Poisson(0.01, events.Gaussian(1.1)), 2000))
     '2000 × Poisson(0.01, Gaussian(1.1))'
@@ -224,6 +234,7 @@ def describe(event: Event) -> str:
         if len(event.events) > _PARTS:
             shown.append(f"… {len(event.events) - _PARTS} more")
         return "(" + " + ".join(shown) + ")"
+    # Any other event is printed as its constructor would be called.
     values = []
     for value in vars(event).values():
         if isinstance(value, Event):

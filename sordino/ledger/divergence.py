@@ -36,7 +36,10 @@ class Diverged:
 
 
 def finite(tensors: Sequence[Tensor]) -> bool:
-    """Is every number of these finite, as far as this rank has them? One pass: a sum that is finite has finite terms."""
+    """Returns whether every number of these tensors is finite, as far as this rank has them.
+
+    It takes one pass: a sum that is finite has finite terms.
+    """
     compiled, tensors = functions(), [local(tensor) for tensor in tensors]
     if compiled is not None and compiled.readable(tensors, _SMALL):
         return compiled.finite(tensors)
@@ -47,7 +50,7 @@ def finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor that holds something else than finite numbers."""
+    """Returns the name of the first tensor that holds something else than finite numbers, or None."""
     if finite(list(tensors.values())):
         return None
     return next(

@@ -1,4 +1,4 @@
-"""What was done before in this process: the ledger a parameter was trained under, the ledgers a dataset was drawn under.
+"""History of this process: which ledgers parameters were trained and data drawn under.
 
 A second run on the same parameters goes on with their ledger, because what they are now tells about everything they were
 trained on. A second run on the same data under another ledger is a fact that a claim must name: the two add up.
@@ -59,7 +59,9 @@ def _known_of(parameters: Iterable[nn.Parameter]) -> list[list[Ledger]]:
 
 
 def drawn_from(dataset: Any, ledger: Ledger) -> list[list[Ledger]]:
-    """The records of this dataset are used under this ledger; returns the ledgers of each thing they are made of.
+    """Enters that the records of this dataset are used under this ledger.
+
+    Returns the ledgers of each thing that the dataset is made of.
 
     Not the things themselves: a ledger that held its data would keep it in memory as long as the process lives.
     """
@@ -71,7 +73,7 @@ def drawn_from(dataset: Any, ledger: Ledger) -> list[list[Ledger]]:
 
 
 def others(of_data: Iterable[list[Ledger]], ledger: Ledger) -> int:
-    """How many other ledgers hold something done to these records."""
+    """Returns how many other ledgers hold something done to these records."""
     found: dict[int, Ledger] = {}
     for ledgers in of_data:
         for known in ledgers:
@@ -81,7 +83,7 @@ def others(of_data: Iterable[list[Ledger]], ledger: Ledger) -> int:
 
 
 def _parts(dataset: Any) -> list[Any]:
-    """What a dataset is made of: wrappers come and go, the tensors and files behind them stay."""
+    """Returns the tensors or files that a dataset is made of: wrappers come and go, these stay."""
     if type(dataset) is TensorDataset:
         return list(dataset.tensors[:1])
     if isinstance(dataset, Subset):
@@ -92,6 +94,10 @@ def _parts(dataset: Any) -> list[Any]:
 
 
 def _entry(part: Any) -> tuple[Any, list[Ledger]]:
+    """Returns the entry of one part of a dataset, which is made if there is none.
+
+    The part is held weakly where it allows that, so that the table keeps no data alive.
+    """
     key = _key(part)
     known = _of_data.get(key)
     if known is None or (isinstance(known[0], weakref.ref) and known[0]() is None):
@@ -104,10 +110,13 @@ def _entry(part: Any) -> tuple[Any, list[Ledger]]:
 
 
 def _dropping(table: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """Take an entry out when what it stands for is gone; the table is bound here, as modules may be gone before."""
+    """Returns a callback that removes an entry when its object is gone.
+
+    The table is bound here, because modules may be gone before.
+    """
     return lambda _: table.pop(key, None) and None
 
 
 def _key(part: Any) -> int:
-    """Views of one memory are one thing."""
+    """Returns the key of a part; views of one memory are one thing."""
     return part.untyped_storage()._cdata if isinstance(part, Tensor) else id(part)

@@ -1,11 +1,11 @@
-"""The append-only record of what was done to the data, run-length coded.
+"""The ledger: an append-only, run-length coded record of what was done to the data.
 
 A draw is opened before anything is computed from it and charged from that moment: with what was released on it, or,
 if the loop left before releasing, with what would have been. All releases on one draw are composed first and then
 amplified once, by the sampler that made the draw (rule R4).
 
-Several things may be done to one dataset and be charged here together: each writes on a page of its own, with its own open
-draw and its own passes, so that what is released on one thing's draw is never amplified by another's.
+Several things may be done to one dataset and be charged here together: each writes in a section of its own, with its
+own open draw and its own passes, so that what is released on one thing's draw is never amplified by another's.
 
 Privacy: nothing is ever removed. `void` records that there is no guarantee, and composition with that stays without one.
 """
@@ -57,6 +57,8 @@ class LedgerEntry:
 
 @dataclass
 class _Draw:
+    """A draw that is open: what was released on it so far, and what would be charged if nothing is."""
+
     amplify: Callable[[Event], Event]
     planned: Callable[[], Event]
     cover: str | None
@@ -85,11 +87,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: list[LedgerEntry] = []
-        self._open: dict[str, _Draw] = {}  # by page
+        self._open: dict[str, _Draw] = {}  # by section
         self._pages = self._coordinates = 0
         self._disclosed: dict[str, None] = {}
         self._declared: dict[str, None] = {}
-        self._counts: dict[str, LotCounts] = {}  # by page
+        self._counts: dict[str, LotCounts] = {}  # by section
         self._data: list[list[Ledger]] = []  # the ledgers of what the records are made of
         self._trained: list[list[Ledger]] = []  # the ledgers that its runs' parameters are trained under
         self.watchers = Watchers()  # the runs that write in it, asked before every claim
@@ -97,19 +99,19 @@ class Ledger:
         self.voided: str | None = None  # the first reason given to `void`
 
     def __copy__(self) -> Ledger:
-        """Itself: what was done to the data is not done again, nor forgotten, by copying the ledger."""
+        """Returns the ledger itself: copying it neither repeats nor forgets what was done to the data."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
-        """Itself."""
+        """Returns the ledger itself, for the reason that `__copy__` gives."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its state: another process has a ledger of its own from here on."""
+        """Pickles the ledger by its state: another process has a ledger of its own from here on."""
         return _loaded, (self.state_dict(),)
 
     def page(self) -> str:
-        """A new page, for one more thing that will be done to the data."""
+        """Returns the name of a new section, for one more thing that will be done to the data."""
         self._pages += 1
         return str(self._pages - 1)
 
@@ -121,43 +123,43 @@ class Ledger:
         bins: int | None = None,
         page: str = "",
     ) -> None:
-        """A draw was made; the one before it on this page is closed."""
+        """Opens a draw in a section of the ledger, and closes the one before it there."""
         self.close(page)
         self._open[page] = _Draw(amplify, planned, None if cover is None else f"{page}/{cover}", bins)
 
     def close(self, page: str = "") -> None:
-        """Nothing more will be released on the page's open draw."""
+        """Closes the open draw of a section: nothing more will be released on it."""
         draw = self._open.pop(page, None)
         if draw is not None:
             self._append(draw.entry())
 
     def release(self, event: Event, page: str = "") -> None:
-        """Something was released on the page's open draw; with no draw open there, on the whole data."""
+        """Enters a release on the section's open draw; with no draw open there, on all of the data."""
         if page in self._open:
             self._open[page].released.append(event)
         else:
             self._append(LedgerEntry(canonical(event), 1))
 
     def void(self, reason: str) -> None:
-        """There is no guarantee from here on."""
+        """Records that there is no guarantee from here on."""
         self.voided = self.voided or reason
         if NonPrivate(reason) not in (entry.event for entry in self._entries):
             self._append(LedgerEntry(NonPrivate(reason), 1))
 
     def disclose(self, name: str) -> None:
-        """The claim will list this as not covered."""
+        """Records something that the claim will list as not covered."""
         self._disclosed[name] = None
 
     def declare(self, what: str) -> None:
-        """The user's word for something; the claim will say that it rests on it."""
+        """Records the user's word for something; the claim will say that it rests on it."""
         self._declared[what] = None
 
     def count(self, page: str, counts: LotCounts) -> None:
-        """What became of the lots drawn on a page, so far."""
+        """Records what became so far of the lots that were drawn in a section."""
         self._counts[page] = counts
 
     def uses(self, dataset: Any, unit: str = _RECORD, declared: str = "") -> None:
-        """Something is done to these records, in units; other ledgers that they are used under will be named.
+        """Enters that these records are used, in units; other ledgers that they are used under will be named.
 
         Two units in one ledger have no common guarantee: of what is bounded by record nobody knows what a person moves.
         `declared` is the user's word for what a unit is.
@@ -187,7 +189,7 @@ class Ledger:
         return (*lot_counts.said(counts, self._unit), *self._declared, *word)
 
     def noised(self, coordinates: int) -> None:
-        """Noise is added to so many numbers at once: what its end costs grows with them."""
+        """Records that noise is added to so many numbers at once, because the cost of its end grows with them."""
         self._coordinates = max(self._coordinates, coordinates)
 
     @property
@@ -213,7 +215,7 @@ class Ledger:
         return not self._entries and not self._open
 
     def event(self) -> Event:
-        """Everything so far, as one event; open draws included."""
+        """Returns everything so far as one event; open draws are included."""
         passes: dict[str, list[LedgerEntry]] = {}
         parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
         for entry in self._all():
@@ -227,7 +229,7 @@ class Ledger:
         return compose(_pass(passes[part]) if isinstance(part, str) else part for part in parts)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
-        """What can truly be said of everything so far: a `Guarantee` or a `NoGuarantee` with its reason.
+        """Returns what can truly be said of everything so far: a `Guarantee`, or a `NoGuarantee` with its reason.
 
         Every run that writes in this ledger is asked first: it looks at its parameters, and tests the end of its lots.
         """
@@ -236,7 +238,7 @@ class Ledger:
         return claims.claim(self.event(), delta, chosen, self.disclosed, self.rests_on, self.coordinates, self._unit)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON; open draws are in it as charged."""
+        """Returns the ledger as JSON can hold it; open draws are in it as charged."""
         rows = [[to_json(entry.event), entry.count, entry.cover, entry.bins] for entry in self._all()]
         return {
             "entries": rows,
@@ -249,7 +251,10 @@ class Ledger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a saved ledger. A ledger that holds something else is never overwritten; one that holds this is left."""
+        """Continues a saved ledger.
+
+        A ledger that holds something else is never overwritten; one that holds the same entries keeps them.
+        """
         loaded = [LedgerEntry(from_json(event), *rest) for event, *rest in state["entries"]]
         if not self.empty and self._all() != loaded:
             raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
@@ -279,7 +284,7 @@ def _loaded(state: Mapping[str, Any]) -> Ledger:
 
 
 def _pass(entries: list[LedgerEntry]) -> Event:
-    """What the draws of one pass amount to; a record meets at most one of them."""
+    """Returns the event of all draws of one pass, of which a record meets at most one."""
     bins = entries[0].bins
     if bins is None:
         return Shuffle(compose(Repeat(_batch(entry.event), entry.count) for entry in entries))
@@ -288,11 +293,12 @@ def _pass(entries: list[LedgerEntry]) -> Event:
 
 
 def _batch(event: Event) -> Event:
-    """Several releases on one batch, kept together: a record that meets one of them meets all."""
+    """Wraps several releases on one batch in `Batch`: a record that meets one of them meets all."""
     return Batch(event) if isinstance(event, Together | Repeat) else event
 
 
 def _appended(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: bool = False) -> list[LedgerEntry]:
+    """Returns the entries with one more, which is merged into the last if the two are alike."""
     result = entries if in_place else list(entries)
     last = result[-1] if result else None
     if last is not None and (last.event, last.cover, last.bins) == (entry.event, entry.cover, entry.bins):
@@ -303,7 +309,7 @@ def _appended(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: bool 
 
 
 def ledger_for(model: nn.Module, given: Ledger | None) -> Ledger:
-    """The ledger a run on this model writes in: the one given, else that of its parameters, else a new one.
+    """Returns the ledger of a run on this model: the one given, else that of its parameters, else a new one.
 
     Given another than the one its parameters were trained under, the claim will say that it does not cover their past.
     """

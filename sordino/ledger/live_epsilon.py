@@ -1,4 +1,4 @@
-"""ε so far, for a line of progress or a log in the middle of a run.
+"""Live ε: what has been spent so far, for a progress line or a log in the middle of a run.
 
 It is read off the ledger. A claim is made at the end, with a test of the user's code before it, and asking for one at
 every log would cost passes over the data. `Private.spent` looks at the parameters and, now and then, tests a lot before
@@ -31,6 +31,6 @@ class LiveEpsilon:
         self.delta, self._live = delta, Live()
 
     def __call__(self, event: Event, coordinates: int = MOST_COORDINATES) -> float | None:
-        """Of this event; None if it has none."""
+        """Returns ε of this event, or None if it has none."""
         said = claims.claim(event, self.delta, self._live, coordinates=coordinates)
         return said.epsilon if isinstance(said, Guarantee) else None

@@ -1,4 +1,4 @@
-"""What became of the lots that were drawn: how many had the standing test, how many fed no optimizer step."""
+"""Lot counts: how many lots were drawn, had the neighbour test, or fed no optimizer step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class LotCounts(NamedTuple):
-    """Of one run."""
+    """What became of the lots of one run."""
 
     drawn: int = 0
     tested: int = 0
@@ -54,6 +54,7 @@ def said(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
             f"{isolated:,} of {drawn:,} lots run {unit} by {unit}, by construction: no {unit} can reach another, and "
             "nothing was tested"
         )
+    # Lots that ran record by record need no test and are not counted among those that do.
     if drawn > isolated:
         article = "an" if unit.lower().startswith(("a", "e", "i", "o")) else "a"
         lines.append(f"{tested:,} of {drawn - isolated:,} lots replayed with {article} {unit} exchanged")

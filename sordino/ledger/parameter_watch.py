@@ -1,4 +1,4 @@
-"""Whether parameters changed other than by a step on released gradients.
+"""Parameter watch: notices parameters changed other than by a step on released gradients.
 
 A write through torch moves a tensor's version; one through `.data` moves its numbers only. So versions and addresses are
 looked at every time, and some numbers of every tensor, at places that are a secret of the process, are compared as well.
@@ -50,7 +50,7 @@ class ParameterWatch:
         self._buffer_versions: list[int] = []
 
     def take(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
-        """All parameters and buffers are right as they are now."""
+        """Records all parameters and buffers as they are now as right."""
         self._buffers = [tensor for _, tensor in buffers]
         self._buffer_versions = list(map(_version, self._buffers))
         self._names, self._parameters = list(named), list(named.values())
@@ -63,7 +63,7 @@ class ParameterWatch:
         self._numbers = [window.raw for window in self._windows]
 
     def adopt(self, named: Mapping[str, nn.Parameter]) -> None:
-        """The model has these parameters now: those that are new to it are right as they are."""
+        """Replaces the watched parameters by these; those that are new to the model are right as they are."""
         known = [(p, self._versions[i], self._addresses[i]) for i, p in enumerate(self._parameters)]
         buffers, versions = self._buffers, self._buffer_versions
         self.take(named)
@@ -74,16 +74,16 @@ class ParameterWatch:
                 self._versions[i], self._addresses[i] = before, address
 
     def put_back(self, parameters: Sequence[nn.Parameter]) -> None:
-        """These were moved by the library itself, and put back to the last bit."""
+        """Accepts parameters that the library itself moved and put back to the last bit."""
         self._noted(parameters)
 
     def allow(self, parameters: Sequence[nn.Parameter]) -> None:
-        """These were changed rightly."""
+        """Accepts the change of these parameters, as after a step on released gradients."""
         for i in self._noted(parameters):
             self._numbers[i] = self._windows[i].raw
 
     def _noted(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
-        """Versions and addresses of these are right; their places in the lists."""
+        """Records versions and addresses of these parameters and returns their places in the lists."""
         if len(parameters) == len(self._parameters) and all(map(is_, parameters, self._parameters)):  # as a rule
             self._versions, addresses = self._look(parameters)
             if addresses == self._addresses:
@@ -98,7 +98,7 @@ class ParameterWatch:
         return places
 
     def changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
-        """The name of a parameter or buffer that is not as it was left; `numbers`: compare some of those too."""
+        """Returns the name of a parameter or buffer that is not as it was left; `numbers` compares some numbers too."""
         for (name, now), tensor, known in zip(buffers, self._buffers, self._buffer_versions, strict=False):
             if now is not tensor or now._version != known:
                 return name
@@ -117,7 +117,7 @@ class ParameterWatch:
         return LeftBehind.of(self._names, self._parameters, self._versions)
 
     def _look(self, parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[int]]:
-        """Versions and addresses as they are now: of divided parameters those of this rank's rows."""
+        """Returns the current versions and addresses; of divided parameters, those of this rank's rows."""
         if self._divided:
             return list(map(version, parameters)), [local(p).data_ptr() for p in parameters]
         return list(map(_version, parameters)), list(map(Tensor.data_ptr, parameters))
@@ -128,7 +128,10 @@ class ParameterWatch:
 
 
 def _pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
-    """Which bytes of each are compared; of one that has no plain memory here none, its version and address must do."""
+    """Returns which bytes of each parameter are compared, by start and length.
+
+    A parameter without plain memory here has none; its version and address must do.
+    """
     found = []
     for p in parameters:
         own = local(p).detach()

@@ -1,4 +1,6 @@
-"""Which gradients in `.grad` came through the door: the tensors as they were written, known to every run of the process.
+"""Released gradients: recognises which tensors in `.grad` were written by a release.
+
+The tensors are remembered as they were written, and every run of the process knows them.
 
 A released gradient may be multiplied by one number before the optimizer sees it: `clip_grad_norm_` and an unscaling do so,
 and what is made of a release is post-processing. A gradient that was changed in any other way is not the released one any
@@ -42,7 +44,7 @@ class Written:
     owner: ref[object]  # whose release it was
 
     def factors(self, grad: Tensor) -> list[float] | None:
-        """What its sampled numbers were multiplied by; None where it cannot have been a multiplication."""
+        """Returns what the sampled numbers were multiplied by; None where it cannot have been a multiplication."""
         if grad.shape != self.grad.shape or grad.dtype != self.grad.dtype:
             return None
         if local(self.grad).is_contiguous() and not local(grad).is_contiguous():  # it may have less memory: one number
@@ -63,7 +65,7 @@ _written: dict[int, tuple[ref[nn.Parameter], Written | None]] = {}  # by identit
 
 
 def write(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
-    """Set released gradients and remember what they looked like."""
+    """Sets released gradients and remembers what they looked like."""
     whose = ref(owner)
     for p, grad in grads:
         # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
@@ -72,12 +74,13 @@ def write(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
 
 
 def remember(p: nn.Parameter, owner: object) -> None:
-    """The gradient that is there now counts as released."""
+    """Remembers the gradient that is there now as released."""
     assert p.grad is not None, "there is a gradient to remember"
     _remember(p, p.grad, ref(owner))
 
 
 def _remember(p: nn.Parameter, own: Tensor, owner: ref[object]) -> None:
+    """Stores a gradient with two of its numbers, at places drawn at random."""
     n, toss = local(own).numel(), _coins.random
     first = int(toss() * n)
     stride = int(toss() * (n - first))
@@ -88,7 +91,7 @@ def _remember(p: nn.Parameter, own: Tensor, owner: ref[object]) -> None:
 
 
 def _until_gone(p: nn.Parameter) -> ref[nn.Parameter]:
-    """A reference that takes what is known of a parameter with it."""
+    """Returns a weak reference whose end removes what is known of the parameter."""
     key = id(p)
 
     def gone(dead: ref[nn.Parameter]) -> None:
@@ -99,7 +102,7 @@ def _until_gone(p: nn.Parameter) -> ref[nn.Parameter]:
 
 
 def forget(parameters: Iterable[nn.Parameter], owner: object) -> None:
-    """Drop the gradients that this one released, and free their memory."""
+    """Drops the gradients that this owner released, and frees their memory."""
     for p in parameters:
         whose, held = _written.get(id(p), (None, None))
         if held is not None and whose is not None and whose() is p and p.grad is held.grad and held.owner() is owner:
@@ -108,7 +111,7 @@ def forget(parameters: Iterable[nn.Parameter], owner: object) -> None:
 
 
 def copied(grad: Tensor) -> bool:
-    """Is this one of the released gradients, or a copy of one?"""
+    """Returns whether this is one of the released gradients, or a copy of one."""
     for _, held in _written.values():
         factors = held.factors(grad) if held is not None and held.sample else None
         if factors is not None and all(abs(factor - 1) <= _AGREE for factor in factors):
@@ -117,21 +120,24 @@ def copied(grad: Tensor) -> bool:
 
 
 def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
-    """A parameter whose gradient is not a released one, multiplied by the number that all others were multiplied by."""
+    """Returns a parameter whose gradient is not a released one times the factor that all share, or None."""
     common: float | None = None
     for p in parameters:
         grad = p.grad
         if grad is None:
             continue
+        # A gradient that no release wrote is a change in itself.
         whose, held = _written.get(id(p), (None, None))
         if held is None or whose is None or whose() is not p:
             return p
+        # The same tensor at the same version was not touched: the common case, without reading numbers.
         factors = _ONE if grad is held.grad and version(grad) == held.version else held.factors(grad)
         if factors is _ONE and (common is None or common == 1.0):  # as a rule
             common = 1.0
             continue
         if factors is None:
             return p
+        # Clipping and unscaling multiply all gradients by one number; any other change shows here.
         for factor in factors:
             if common is None:
                 common = factor
@@ -141,7 +147,7 @@ def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
 
 
 def _sample(grad: Tensor, first: int, stride: int) -> list[float]:
-    """Two numbers of a tensor, by their places in its memory."""
+    """Returns two numbers of a tensor, by their places in its memory."""
     grad = local(grad)
     if not grad.numel():
         return []

@@ -1,4 +1,4 @@
-"""Notices parameters and gradients that did not come through the door.
+"""Tripwire: notices parameters and gradients that were not made by a release.
 
 Ways in which a training loop escapes its accounting, and how each is seen:
   - `loss.backward()` on the watched parameters: a post-accumulate-grad hook;
@@ -102,10 +102,14 @@ class Tripwire:
             weakref.finalize(self, handle.remove)
 
     def watch(self, parameters: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
-        """Watch these; parameters can be thawed and modules exchanged at any time, so this is called for every lot."""
+        """Watches these parameters and buffers.
+
+        It is called for every lot, because parameters can be thawed and modules exchanged at any time.
+        """
         self._buffers = buffers
         if parameters is self._named:  # another mapping is made when one is frozen or thawed
             return
+        # A parameter object that was replaced by another one was changed by hand.
         new = {id(p): name for name, p in parameters.items()}
         if self._trusted and not new.keys() >= self._ids.keys():  # one replaced by another is a change by hand
             missing = next(name for key, name in self._ids.items() if key not in new)
@@ -114,6 +118,7 @@ class Tripwire:
         self._named, self._ids, me = parameters, new, weakref.ref(self)
         if self._trusted:
             self._values.adopt(parameters)
+        # The hook notices a backward pass outside private.backward; it holds this object weakly.
         for p in parameters.values():
             if p.requires_grad and (id(p) not in self._hooked or self._hooked[id(p)]() is not p):
 
@@ -144,17 +149,17 @@ class Tripwire:
                 self._ledger.watchers.leave(left)
 
     def trust(self) -> None:
-        """The parameters are right as they are: before the first draw, and after a state was loaded."""
+        """Accepts the parameters as they are: before the first draw, and after a state was loaded."""
         self._values.take(self._named, self._buffers)
         self._trusted = True
 
     def put_back(self) -> None:
-        """Parameters were moved by the library itself, and put back to the last bit."""
+        """Accepts parameters that the library itself moved and put back to the last bit."""
         if self._trusted:
             self._values.put_back(list(self._named.values()))
 
     def look(self, *, numbers: bool = True) -> None:
-        """Void the claim if a parameter changed other than by a step on released gradients."""
+        """Voids the claim if a parameter changed other than by a step on released gradients."""
         if not self._trusted or self._excused:
             return
         name = self._values.changed(self._buffers, numbers=numbers)
@@ -163,7 +168,7 @@ class Tripwire:
             self.trust()  # said once
 
     def write(self, released: Mapping[str, Tensor]) -> None:
-        """Set released gradients, by the parameters' names, and remember what they looked like."""
+        """Sets released gradients, by the parameters' names, and remembers what they looked like."""
         written = []
         for name, p in self._named.items():
             grad = released.get(name)
@@ -173,12 +178,12 @@ class Tripwire:
         released_gradients.write(written, self)
 
     def forget(self) -> None:
-        """Drop every gradient this run has written."""
+        """Drops every gradient that this run has written."""
         released_gradients.forget(self._named.values(), self)
 
     @contextmanager
     def public(self) -> Iterator[None]:
-        """Gradients computed and applied inside are of data the user declares public."""
+        """Allows, while it lasts, gradients of data that the user declares public."""
         before, self._public, self.public_before = self._public, True, True
         try:
             with self.post_processing():
@@ -188,7 +193,7 @@ class Tripwire:
 
     @contextmanager
     def post_processing(self) -> Iterator[None]:
-        """Parameters and gradients changed inside are made of what was released."""
+        """Allows, while it lasts, changes of parameters and gradients by what was released."""
         self.look()
         before, self._excused, self.used = self._excused, True, True
         try:
@@ -205,6 +210,7 @@ class Tripwire:
         return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._ids]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Checks parameters and gradients before an optimizer step, and wraps its closure."""
         if self._excused:
             return None
         mine = self._mine(optimizer)
@@ -223,7 +229,7 @@ class Tripwire:
             self._void(_GRADIENT.format(self._ids[id(p)]))
 
     def _look_beside(self, optimizer: Optimizer, mine: list[nn.Parameter]) -> None:
-        """At what the optimizer trains besides the model, in a step on released gradients."""
+        """Checks what the optimizer trains besides the model, in a step on released gradients."""
         if len(mine) == sum(len(group["params"]) for group in optimizer.param_groups) or not self.looping:
             return
         beside = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not _known(p)]
@@ -234,7 +240,7 @@ class Tripwire:
             raise Refusal(_NEVER.format(tuple(idle.shape)))
 
     def _wrapped(self, mine: list[nn.Parameter], args: Any, kwargs: Any) -> Any:
-        """A closure computes gradients of its own: look at them when it has."""
+        """Returns the step's arguments with its closure wrapped, so that the gradients it computes are checked too."""
         closure = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
         if not callable(closure):
             return None
@@ -249,6 +255,7 @@ class Tripwire:
         return (args[0], watched, *args[2:]), kwargs
 
     def _after_step(self, optimizer: Optimizer) -> None:
+        """Accepts the parameters that an optimizer step has just changed."""
         mine = self._mine(optimizer)
         if mine:
             self.steps += 1
@@ -258,24 +265,24 @@ class Tripwire:
 
 
 def _watched_by_another(optimizer: Optimizer) -> bool:
-    """Does another run of the process watch what this optimizer trains?"""
+    """Returns whether some run of the process watches what this optimizer trains."""
     return any(wire._mine(optimizer) for wire in _alive)
 
 
 def _known(p: nn.Parameter) -> bool:
-    """Is it, or was it, a parameter of a model that some run of the process watches?"""
+    """Returns whether this is or was a parameter of a model that some run of the process watches."""
     return any(id(p) in wire._ids or (id(p) in wire._hooked and wire._hooked[id(p)]() is p) for wire in _alive)
 
 
 def _has_own_gradients(optimizer: Optimizer) -> bool:
-    """Has it gradients that are no copies of released ones?"""
+    """Returns whether the optimizer has gradients that are no copies of released ones."""
     grads = (p.grad for group in optimizer.param_groups for p in group["params"])
     return any(grad is not None and not released_gradients.copied(grad) for grad in grads)
 
 
 @contextmanager
 def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """For code of this library that makes parameters of released ones, such as an average: every run that watches them."""
+    """Allows library code, such as an average, to make parameters of released ones, in every run that watches them."""
     ids = {id(p) for p in parameters.values()}
     wires = [wire for wire in _alive if ids & wire._ids.keys()]
     with _all(wires):
@@ -284,6 +291,7 @@ def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
 
 @contextmanager
 def _all(wires: list[Tripwire]) -> Iterator[None]:
+    """Enters `post_processing` of all these runs, one inside the other."""
     if not wires:
         yield
         return

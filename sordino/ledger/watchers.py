@@ -1,4 +1,4 @@
-"""The runs that write in a ledger, asked to look at themselves before a claim is made of it.
+"""Watchers: the runs that write in a ledger check their parameters before each claim.
 
 A claim is true of what is in the ledger, and of the parameters only if nothing but released gradients moved them. The
 run that trained them knows that, the ledger does not; so `ledger.claim` asks every run, as `private.claim` does. A run
@@ -72,7 +72,7 @@ class LeftBehind:
         return cls((n, weakref.ref(p), v) for n, p, v in zip(names, parameters, versions, strict=True))
 
     def without(self, taken: Container[int]) -> LeftBehind | None:
-        """Returns the same without the parameters of these identities; None if nothing remains."""
+        """Returns these parameters except those of the given identities; None if nothing remains."""
         rest = [(n, p, v) for n, p, v in self._known if id(p()) not in taken]
         return LeftBehind(rest) if rest else None
 

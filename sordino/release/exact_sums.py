@@ -1,4 +1,6 @@
-"""Sums of chunks on a public grid of whole numbers: the same bits in any order, on any number of ranks.
+"""Exact sums of chunks on a public grid of whole numbers, equal on any number of ranks.
+
+The bits of the sum do not depend on the order in which chunks are added:
 
     q = Σ over chunks of round(s_c / step),    step = 2^(⌊log₂ C⌋ − 34), C the bound
 
@@ -8,8 +10,8 @@ their sum in floating point.
 
 Privacy: a record is in one chunk; with it and without it each coordinate of the chunk's sum is rounded by at most half a
 step, and where the record makes one chunk more (`loading.chunks` cuts a chunk that is too large in two) by another half. So
-over d coordinates rounding moves a sum further by at most 1.5·√d steps in L2 and 1.5·d in L1; the door adds MOVED = 2 of
-them, which covers the products with public factors in float64 too. At 10⁷ coordinates that is 4·10⁻⁷ of the bound.
+over d coordinates rounding moves a sum further by at most 1.5·√d steps in L2 and 1.5·d in L1; `release` adds MOVED = 2
+of them, which covers the products with public factors in float64 too. At 10⁷ coordinates that is 4·10⁻⁷ of the bound.
 
 A bounded row adds at most C·(1 + slack) to a coordinate, so a lot of fewer than 2²⁷ records stays below 2⁶³; what has no
 bound is compared with the end of the numbers chunk by chunk, and refused.
@@ -53,7 +55,7 @@ class Grid:
 
     @staticmethod
     def of(bound: float, factors: Mapping[str, float] | None = None) -> Grid:
-        """The grid for sums whose rows are no longer than the bound.
+        """Returns the grid for sums whose rows are no longer than the bound.
 
         >>> Grid.of(1.0).step == Grid.of(1.9).step == 2.0**-34
         True
@@ -62,7 +64,7 @@ class Grid:
         return Grid(2.0 ** (exponent - FINE), factors)
 
     def rounded(self, name: str, tensor: Tensor) -> Tensor:
-        """A tensor's coordinates in steps: whole numbers in its own type, or in float64; the tensor is consumed.
+        """Returns a tensor's coordinates in steps, as whole numbers in its own type or in float64; consumes the tensor.
 
         A step is a power of two, so without factors the product is exact in float32 too, where numbers from 2²⁴ on are
         whole already.
@@ -108,15 +110,18 @@ class OnGrid:
         return torch.float64 if wide else torch.float32
 
     def own_sums(self) -> Tensor:
-        """The sums over all ranks of this rank's coordinates."""
+        """Returns the sums over all ranks of this rank's coordinates."""
         return self.values if self.scattered else self.division.own_sums(self.values)
 
     def released(self, own: Tensor) -> Grads:
-        """What all ranks made of their coordinates, by parameter."""
+        """Returns the released tensors by parameter, put together from what each rank made of its coordinates."""
         return self.division.released(own, self.narrow)
 
     def summed(self) -> Summed:
-        """The whole sum on every rank, in float64 and without the factors: for who watches the door, and for no noise."""
+        """Returns the complete sum on every rank, in float64 and without the factors.
+
+        It is needed by taps that watch the release, and where no noise is added.
+        """
         total = self.ranks.sum_(self._everywhere()).double() * self.grid.step
         values = apart(total, self.narrow)
         if self.grid.factors is not None:
@@ -124,7 +129,7 @@ class OnGrid:
         return Summed({name: tensor.double() for name, tensor in values.items()}, _here(self.narrow, values))
 
     def _everywhere(self) -> Tensor:
-        """A share of the sum at all coordinates."""
+        """Returns this rank's share of the sum at all coordinates."""
         if not self.scattered:
             return self.values.clone()
         whole = self.values.new_zeros(self.size)
@@ -149,17 +154,21 @@ class OnGridAccumulator:
         self._past: Tensor | None = None  # whether a sum was one that whole numbers of 64 bits do not hold
 
     def room(self) -> None:
-        """Every chunk is added up by itself, as any rank would."""
+        """Returns None: every chunk is added up in memory of its own, as on any other rank."""
 
     def take(self, chunk: Grads) -> None:
-        """The sum of one more chunk."""
+        """Adds the sum of one more chunk."""
+        # From here on there are only whole numbers, whose additions have no order.
         rows = {name: self._grid.rounded(name, tensor) for name, tensor in chunk.items()}
+        # Rows without a bound could leave the range of 64 bits: such values are set to 0 and noted, and the lot is
+        # refused later.
         if math.isfinite(self._most):
             for name, row in rows.items():
                 fits = row.abs() < self._most  # False of what is not a number
                 rows[name] = torch.where(fits, row, 0)
                 past = ~fits.all()
                 self._past = past if self._past is None else self._past | past
+        # The first chunk says which tensors there are; room for the sums is taken once.
         if self._sums is None:
             self._narrow = {name: _empty(tensor) for name, tensor in chunk.items()}
             self._sums = self._room(rows)
@@ -168,18 +177,19 @@ class OnGridAccumulator:
                 self._add(self._sums[name], row)
             else:
                 self._sums[name].copy_(row)
+        # Sums in float64 are exact only for a few chunks, so they move to 64-bit integers in time.
         self._held += 1
         if self._held == _EXACT:
             self._settle()
 
     def _room(self, rows: Grads) -> Grads:
-        """Room for sums in float64, one after the other."""
+        """Returns float64 memory for the sums of all tensors, one after the other."""
         sizes = [len(row) for row in rows.values()]
         device = next((row.device for row in rows.values()), torch.device("cpu"))
         return dict(zip(rows, self._ranks.kept.take(sum(sizes), torch.float64, device).split(sizes), strict=True))
 
     def _add(self, total: Tensor, row: Tensor) -> None:
-        """A row of any type, made wide a stretch at a time: torch adds tensors of one type three times as fast."""
+        """Adds a row of any type, widened a stretch at a time: torch adds tensors of one type three times as fast."""
         if row.dtype is total.dtype:
             total.add_(row)
             return
@@ -189,7 +199,7 @@ class OnGridAccumulator:
             some.add_(self._wide[: len(more)].copy_(more))
 
     def _settle(self) -> None:
-        """From float64, where so many sums of whole numbers are exact, to 64 bits."""
+        """Moves the sums from float64, where a few sums of whole numbers are exact, to 64-bit integers."""
         assert self._sums is not None, "a lot has at least one part"
         rows = list(self._sums.values())
         first = self._values is None
@@ -224,15 +234,15 @@ class OnGridAccumulator:
 
 
 def whole(total: Grads | TwoPartSum | Summed | OnGrid) -> Grads:
-    """The whole sum in its own type, the same on every rank: for queries that go on from it before there is noise."""
+    """Returns the complete sum in its own type, equal on every rank, for queries that compute with it before noise."""
     return rounded(total.summed() if isinstance(total, OnGrid) else total)
 
 
 def _here(narrow: Grads, values: Grads) -> Grads:
-    """Room for what is released, where there was none so far."""
+    """Returns tensors for the released values, allocated where there are none so far."""
     return {name: torch.empty_like(t, device=values[name].device) if t.is_meta else t for name, t in narrow.items()}
 
 
 def _empty(tensor: Tensor) -> Tensor:
-    """Room for what is released; a chunk's own memory may be used again for the next."""
+    """Returns an empty tensor for a released value; a chunk's own memory may be reused for the next chunk."""
     return torch.empty(tensor.shape, dtype=accumulation_dtype(tensor.dtype), device=tensor.device)

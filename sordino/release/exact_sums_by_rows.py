@@ -1,10 +1,12 @@
-"""Sums of chunks on the grid, parameter by parameter: no rank ever holds a whole gradient, nor a whole sum.
+"""Exact sums on the grid, parameter by parameter, for models divided among ranks by rows.
 
-Each chunk's sum for one parameter is rounded to whole numbers as any other (`exact_sums.py`), and brought together there
-and then (`distributed/collectives_on_demand.py`): a rank keeps its own rows of the sum over all ranks. Whole numbers have
-no order of addition, so the bits are those of a sum that was added up chunk by chunk on each rank first.
+No rank ever holds a complete gradient, nor a complete sum. Each chunk's sum for one parameter is rounded to whole
+numbers as any other (`exact_sums.py`) and reduced over the ranks at once (`distributed/collectives_on_demand.py`); a
+rank keeps its own rows of the sum over all ranks. Whole numbers have no order of addition, so the bits are those of a
+sum that was added up chunk by chunk on each rank first.
 
-Privacy: as in `grid.py`. What a chunk adds is rounded once, whoever brings it.
+Privacy: the argument of `exact_sums.py` holds here too, because what a chunk adds is rounded exactly once, whichever
+rank computes it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from sordino.release.vectors import Grads, accumulation_dtype
 
 
 class ByRowsAccumulator:
-    """The sum over all ranks, of which it has the rows of this one."""
+    """Accumulates the sum over all ranks and keeps the rows that belong to this rank."""
 
     def __init__(
         self,
@@ -33,15 +35,21 @@ class ByRowsAccumulator:
         shards: Mapping[str, Tensor],
         most: float = math.inf,
     ) -> None:
-        """`shards` are the parameters that are trained; `most`: steps that no coordinate of a chunk's sum may reach."""
+        """Prepares zeros for this rank's rows and registers to receive them.
+
+        `shards` are the parameters that are trained; `most` is the number of steps that no coordinate of a chunk's sum
+        may reach.
+        """
         self._grid, self._ranks, self._rounds, self._most, self._shards = grid, ranks, rounds, most, shards
         self._narrow: Grads = {
             name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device="meta") for name, p in shards.items()
         }
+        # One vector of integers holds this rank's rows of all parameters, one after the other.
         counts = [row_shard.stretch(p)[1] for p in shards.values()]
         device = next((row_shard.local(p).device for p in shards.values()), torch.device("cpu"))
         self._values = torch.zeros(sum(counts), dtype=torch.int64, device=device)
         self._rows = dict(zip(shards, self._values.split(counts), strict=True))
+        # A round of collectives names a parameter by its number; this maps names to numbers and back.
         names = {id(p): name for name, p in shards.items()}
         self._names = {number: names[id(p)] for number, p in enumerate(rounds.shards) if id(p) in names}
         self._numbers = {name: number for number, name in self._names.items()}
@@ -49,7 +57,7 @@ class ByRowsAccumulator:
         rounds.receives = self._receive
 
     def take(self, chunk: Iterable[tuple[str, Tensor]]) -> None:
-        """The sum of one more chunk, one parameter at a time; the tensors are consumed."""
+        """Adds the sum of one more chunk, one parameter at a time; the tensors are consumed."""
         for name, tensor in chunk:
             row = self._grid.rounded(name, tensor)
             if math.isfinite(self._most):

@@ -35,19 +35,22 @@ class Noise(Protocol):
         ...
 
     def bound(self, sensitivity: Sensitivity) -> float:
-        """The sensitivity in the norm this noise needs; TypeError when it is not bounded."""
+        """Returns the sensitivity in the norm that this noise needs; raises TypeError if it is not bounded."""
         ...
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """Add noise of this scale to every tensor, then multiply by a public factor, in place; only the door calls this."""
+        """Adds noise of this scale to every tensor, then multiplies by a public factor, in place.
+
+        Only `release` calls it.
+        """
         ...
 
     def event(self, estimate: Estimate) -> Event:
-        """What was done to the data, given how the norms were obtained."""
+        """Returns the event that adding this noise amounts to, given how the norms were obtained."""
         ...
 
     def length_of_ones(self, coordinates: int) -> float:
-        """The length of a vector of ones in the norm that this noise goes by."""
+        """Returns the length of a vector of ones in the norm of this noise."""
         ...
 
 
@@ -75,11 +78,11 @@ class Gaussian:
         object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
 
     def bound(self, sensitivity: Sensitivity) -> float:
-        """The L2 sensitivity."""
+        """Returns the L2 sensitivity."""
         return sensitivity.l2
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """One vector of normal values, added in one pass by the compiled kernel, or block by block while it is in cache.
+        """Adds one vector of normal values, in one pass of the compiled kernel or block by block while it is in cache.
 
         The pass can multiply by a public factor too.
         """
@@ -95,7 +98,7 @@ class Gaussian:
         return self.event(EXACT)
 
     def event(self, estimate: Estimate) -> Event:
-        """Gaussian(multiplier); with estimated norms, the mixture that this makes of it."""
+        """Returns `events.Gaussian(multiplier)`, or with estimated norms the mixture that they make of it."""
         if not self.multiplier:
             return _no_noise()
         if isinstance(estimate, FromProjections):
@@ -103,7 +106,7 @@ class Gaussian:
         return self._event
 
     def length_of_ones(self, coordinates: int) -> float:
-        """√d."""
+        """Returns √d."""
         return math.sqrt(coordinates)
 
     @cached_property
@@ -134,7 +137,7 @@ class Laplace:
         object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
 
     def bound(self, sensitivity: Sensitivity) -> float:
-        """The L1 sensitivity."""
+        """Returns the L1 sensitivity; raises TypeError if the clipping rule bounds only the L2 norm."""
         if sensitivity.l1 is None:
             raise TypeError(
                 "Laplace noise needs an L1 bound on a record's contribution, and this weigher promises only an L2 bound: "
@@ -143,7 +146,7 @@ class Laplace:
         return sensitivity.l1
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """One vector of Laplace values."""
+        """Adds one vector of Laplace values."""
         if targets := _targets(value):
             _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
             _multiply(targets, factor)
@@ -154,7 +157,7 @@ class Laplace:
         return self.event(EXACT)
 
     def event(self, estimate: Estimate) -> Event:
-        """Laplace(scale = multiplier)."""
+        """Returns `events.Laplace(multiplier)`; raises TypeError for estimated norms."""
         if isinstance(estimate, FromProjections):
             raise TypeError(
                 "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
@@ -162,7 +165,7 @@ class Laplace:
         return events.Laplace(self.multiplier) if self.multiplier else _no_noise()
 
     def length_of_ones(self, coordinates: int) -> float:
-        """d."""
+        """Returns d."""
         return float(coordinates)
 
 
@@ -171,7 +174,7 @@ def _no_noise() -> Event:
 
 
 def _drawn_in(targets: Sequence[Tensor]) -> torch.dtype:
-    """float32, or float64 if a tensor is."""
+    """Returns the type in which noise is drawn: float64 if a tensor has it, else float32."""
     wide = any(tensor.dtype == torch.float64 for tensor in targets)
     return torch.float64 if wide else torch.float32
 
@@ -186,10 +189,11 @@ def _multiply(targets: list[Tensor], factor: float) -> None:
 
 
 def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
-    """Add consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
+    """Adds consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
     current, filled = 0, 0
     for block in blocks:
         here, noise, used = [], [], 0
+        # A block may end in the middle of a tensor, and a tensor in the middle of a block.
         while used < len(block):
             piece = min(len(block) - used, len(targets[current]) - filled)
             here.append(targets[current][filled : filled + piece])
@@ -201,7 +205,7 @@ def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor in float32 or better, in a layout that noise can be added to; itself if it is that already."""
+    """Returns the tensor in float32 or better, in a layout that noise can be added to; itself if it is that already."""
     if tensor.dtype is torch.float32 and tensor.is_contiguous():
         return tensor
     tensor = tensor.to(accumulation_dtype(tensor.dtype))
@@ -217,6 +221,6 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """The elements of a dense tensor in the order of its memory, sharing it."""
+    """Returns the elements of a dense tensor in the order of its memory, which it shares."""
     assert _is_dense(tensor), "the door makes its sums dense before it adds noise"
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,4 +1,6 @@
-"""The δ that finite noise can support: values of our noise end somewhere, and beyond that end a neighbour can be ruled out.
+"""The δ that finite noise can support: generated noise ends, which costs a little δ.
+
+Beyond the end of its values a neighbour can be ruled out, and this module bounds how likely that is.
 
 Gaussian noise comes in pairs whose radius has P(r > R) = p = 2⁻⁶⁴, R = √(2·64·ln 2) = 9.42, and ends there
 (rng/normals.py). A record moves the sum by v, in units of the noise's deviation, ‖v‖ ≤ s = 1/multiplier, aⱼ of it in
@@ -41,7 +43,7 @@ _ROOM = 1.125  # from one share of a projected clip that is looked at to the nex
 
 
 def unsupported(event: Event, delta: float, relation: Relation, coordinates: int = MOST_COORDINATES) -> float:
-    """What the end of our noise adds to δ over a whole event, each release of at most so many coordinates.
+    """Returns what the end of our noise adds to δ over an event whose releases have at most so many coordinates.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
     >>> run = Repeat(Poisson(0.01, Gaussian(1.0)), 10_000)
@@ -53,6 +55,10 @@ def unsupported(event: Event, delta: float, relation: Relation, coordinates: int
 
 
 def _of(event: Event, delta: float, moves: int, d: int) -> float:
+    """Returns the bound for one event whose record moves a sum by `moves` sensitivities, in `d` coordinates.
+
+    Composition adds the bounds of its parts up. Sampling could only make them smaller, which is not used.
+    """
     match event:
         case events.Together(events=inner):
             return math.fsum(_of(part, delta, moves, d) for part in inner)
@@ -83,6 +89,7 @@ def _of(event: Event, delta: float, moves: int, d: int) -> float:
 
 
 def _gaussian(s: float, delta: float, d: int) -> float:
+    """Returns the bound β + 2mpδ of the module's formula for one Gaussian release."""
     if s >= _END - _NEAR:
         return 1.0
     pairs = (d + 1) // 2
@@ -91,7 +98,7 @@ def _gaussian(s: float, delta: float, d: int) -> float:
 
 
 def _projected(s: float, r: int, delta: float, d: int) -> float:
-    """The mean of the Gaussian's over the record's ρ = √(r/χ²_r), which is taken up to the next of a few values."""
+    """Returns the mean of the Gaussian's bound over the record's ρ = √(r/χ²_r), rounded up to the next of a few values."""
     total, beyond, share = 0.0, 1.0, 1.0
     while beyond > 0:
         left = float(gammainc(r / 2, r / (2 * share**2)))  # P(ρ > share)
@@ -104,7 +111,10 @@ def _projected(s: float, r: int, delta: float, d: int) -> float:
 
 
 def _pass(event: Event, delta: float, moves: int, d: int) -> float:
-    """A record meets one release of a pass: one of each kind is counted."""
+    """Returns the bound for one pass over the data, of which a record meets one release.
+
+    One of each kind is counted.
+    """
     inner = events.canonical(event)
     units = inner.events if isinstance(inner, events.Together) else (inner,)
     kinds = {unit.event if isinstance(unit, events.Repeat) else unit for unit in units}
@@ -112,7 +122,7 @@ def _pass(event: Event, delta: float, moves: int, d: int) -> float:
 
 
 def _runs(shape: float, stop: float) -> float:
-    """The mean of the truncated negative binomial distribution."""
+    """Returns the mean of the truncated negative binomial distribution."""
     if shape == 0:
         return (1 / stop - 1) / math.log(1 / stop) if stop < 1 else 1.0
     return shape * (1 - stop) / (stop * -math.expm1(shape * math.log(stop))) if stop < 1 else 1.0

@@ -1,15 +1,15 @@
-"""The door: the only place where noise is added, and the only place where a choice is made by private scores.
+"""Release: the only place that adds noise or makes a choice by private scores.
 
     release(S, Δ, noise)     S + noise of scale multiplier × Δ, and the event that this is
     choose(u, Δ, ε)          an index, with probability ∝ exp(ε u / 2Δ) (McSherry & Talwar 2007), by Gumbel noise
-    choose_between(u, Δ, ε)  the same on a line: a number, with density ∝ exp(ε u(x) / 2Δ), u a step function
+    choose_between(u, Δ, ε)  a number on a line, with density ∝ exp(ε u(x) / 2Δ), u a step function
 
 A value brings its event (rule R3): nobody computes the event anywhere else.
 
 Privacy: the declared sensitivity is the caller's proof obligation; the neighbour hunter tries to break it. Norms and sums
 are rounded, so the scale is raised by what that may add to a record's reach (`rounding`). A sum over chunks comes in
 float64 and is rounded to float32 after the noise, where rounding is free. A sum over ranks comes as whole numbers
-(`grid`): each rank adds the noise of its own coordinates, which are values of one draw that all have in common.
+(`exact_sums`): each rank adds the noise of its own coordinates, which are values of one draw that all have in common.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Release:
 
 
 class Tap(Protocol):
-    """Sees what passes the door before noise, and may hand out another value instead."""
+    """Sees what is released before noise is added, and may hand out another value instead."""
 
     def __call__(self, value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
-        """The value to hand out; None lets the door add its noise."""
+        """Returns the value to hand out instead, or None to let `release` add its noise."""
         ...
 
 
@@ -64,7 +64,7 @@ _choice_taps: list[ChoiceTap] = []
 
 @contextmanager
 def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
-    """Watch the door, for the neighbour hunter and audits. What is released meanwhile has no guarantee."""
+    """Watches releases, for the neighbour hunter and audits. What is released meanwhile has no guarantee."""
     _taps.append(tap)
     if choices is not None:
         _choice_taps.append(choices)
@@ -83,14 +83,18 @@ def release(
     rng: Rng,
     divide_by: float = 1.0,
 ) -> Release:
-    """The value plus noise, and its event. The sealed tensors are consumed: noise is added where they lie.
+    """Adds noise to a sealed value and returns it with its event.
+
+    The sealed tensors are consumed: noise is added where they lie.
 
     What comes out is divided by a public number, if one is given, in the pass that adds the noise.
     """
     total, factors, slack = _opened(value), None, 0.0
+    # The usual case of a distributed run: every rank adds the noise of its own coordinates.
     on_grid = total if isinstance(total, OnGrid) else None
     if on_grid is not None and noise.multiplier > 0 and not _taps:
         return _released_by_ranks(on_grid, sensitivity, noise, rng, divide_by)
+    # Taps see the complete sum, in float64.
     if isinstance(total, OnGrid):
         total = total.summed()
     if isinstance(total, TwoPartSum) and (
@@ -98,6 +102,8 @@ def release(
     ):
         total = total.widened()  # somebody looks at the sum itself
     bare = total.values if isinstance(total, Summed) else total.first if isinstance(total, TwoPartSum) else total
+    # The scale follows from the declared sensitivity. Without a proof, noise is added all the same, and the event says
+    # that there is no guarantee.
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
         event: Event = events.NonPrivate(sensitivity.reason)
@@ -107,6 +113,7 @@ def release(
         if sensitivity.units is not None:
             factors = sensitivity.units({name: tensor.numel() for name, tensor in bare.items()})
             bare = {name: tensor.mul_(factors[name]) for name, tensor in bare.items()}
+    # A tap sees the bare sum, so whatever is released meanwhile counts as not private.
     for tap in _taps:
         seen = tap(bare, sensitivity, noise)
         if seen is not None:
@@ -118,6 +125,7 @@ def release(
         event = events.NonPrivate(TAPPED)
     if on_grid is not None and noise.multiplier > 0:
         return replace(_released_by_ranks(on_grid, sensitivity, noise, rng, divide_by), event=event)
+    # The scale is raised by what rounding may add to a record's reach.
     scale = _scale(noise, bound, lost=isinstance(sensitivity, Unproven)) * (1 + slack)
     whole = (
         Summed(bare, total.narrow) if isinstance(total, Summed) else total if isinstance(total, TwoPartSum) else bare
@@ -129,9 +137,10 @@ def release(
 def _released_by_ranks(
     total: OnGrid, sensitivity: Sensitivity | Unproven, noise: Noise, rng: Rng, divide_by: float
 ) -> Release:
-    """Sums of whole numbers over the ranks, each rank's noise on its own coordinates, and what all released."""
+    """Releases a sum of whole numbers over the ranks; each rank adds the noise of its own coordinates."""
     size, step = total.size, total.grid.step
     event: Event
+    # The scale is that of a single process, raised by what rounding to the grid may add.
     if isinstance(sensitivity, Unproven):
         scale, event = _scale(noise, sensitivity.scale, lost=True), events.NonPrivate(sensitivity.reason)
     else:
@@ -139,6 +148,7 @@ def _released_by_ranks(
         bound, event = noise.bound(sensitivity), noise.event(sensitivity.estimate)
         scale = _scale(noise, bound, lost=False) * (1 + sensitivity.rounding)
         scale += noise.multiplier * MOVED * step * noise.length_of_ones(size)  # rounding to the grid
+    # All ranks share one draw of noise, and each generates the part of it that belongs to its coordinates.
     own = total.own_sums()
     drawn = _noise_at(noise, size, total.own, scale, rng, total.dtype).to(own.device)
     value = total.released(_on_grid_noised(own, drawn, step, divide_by))
@@ -147,7 +157,7 @@ def _released_by_ranks(
 
 
 def _on_grid_noised(own: Tensor, drawn: Tensor, step: float, divide_by: float) -> Tensor:
-    """Noise rounded to the grid and added to whole numbers, exactly; then steps of it and a public divisor."""
+    """Adds noise, rounded to the grid, to whole numbers exactly; then converts steps and divides by a public number."""
     made = torch.empty_like(drawn)
     for out, sums, z in zip(made.split(_STRETCH), own.split(_STRETCH), drawn.split(_STRETCH), strict=True):
         noised = z.double().div_(step).round_().to(torch.int64).add_(sums)
@@ -156,7 +166,7 @@ def _on_grid_noised(own: Tensor, drawn: Tensor, step: float, divide_by: float) -
 
 
 def _noise_at(noise: Noise, total: int, own: Stretches, scale: float, rng: Rng, dtype: torch.dtype) -> Tensor:
-    """The coordinates in these stretches of the noise of one release of `total`, whoever makes the others: one draw."""
+    """Returns the noise at these stretches of one release of `total` coordinates; all ranks take part in one draw."""
     if isinstance(noise, Gaussian):
         return rng.normals_at(total, own, scale, dtype)
     whole = torch.zeros(total, dtype=dtype)
@@ -172,11 +182,12 @@ def _opened(
 
 
 def _divided(value: Grads, factors: Mapping[str, float] | None) -> Grads:
-    """The public factors of the sensitivity's units taken out again."""
+    """Divides by the public factors of the sensitivity's units, which were multiplied in before the noise."""
     return value if factors is None else {name: tensor.div_(factors[name]) for name, tensor in value.items()}
 
 
 def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:
+    """Raises ValueError if the sum has more coordinates than its L1 bound was proved for."""
     if sensitivity.dimension is None:
         return
     coordinates = sum(tensor.numel() for tensor in value.values())  # public: the shape of what is released
@@ -188,7 +199,7 @@ def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> N
 
 
 def _scale(noise: Noise, bound: float, *, lost: bool) -> float:
-    """The scale of the noise; not a number where nothing bounds it and the value is lost to everyone."""
+    """Returns the scale of the noise; NaN where nothing bounds it, so that the value is lost to everyone."""
     if noise.multiplier == 0:  # 0 × ∞ is not a scale; an infinite bound is allowed where no noise is asked for
         return 0.0
     if lost and not math.isfinite(bound):  # of no use to anyone, and Private ends the run
@@ -199,6 +210,7 @@ def _scale(noise: Noise, bound: float, *, lost: bool) -> float:
 
 
 def _noised(value: Grads | TwoPartSum | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+    """Adds noise of this scale and divides by a public number; an undefined scale makes all values NaN."""
     if isinstance(value, TwoPartSum | Summed) and scale > 0:
         return _noised_wide(value, noise, scale, rng, divide_by)
     summed = {name: dense(tensor) for name, tensor in rounded(value).items()}
@@ -212,7 +224,8 @@ def _noised(value: Grads | TwoPartSum | Summed, noise: Noise, scale: float, rng:
 
 
 def _noised_wide(value: TwoPartSum | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
-    """The noise is made where the result goes, and the sum added to it in float64, a stretch at a time."""
+    """Draws the noise where the result goes and adds the sum to it in float64, a stretch at a time."""
+    # The result's own tensors are free: they receive the noise first.
     sums: tuple[Grads, ...]
     if isinstance(value, TwoPartSum):
         made, sums = cleared_like(value.first), (value.first, value.second)
@@ -220,6 +233,7 @@ def _noised_wide(value: TwoPartSum | Summed, noise: Noise, scale: float, rng: Rn
         made, sums = {name: tensor.zero_() for name, tensor in value.narrow.items()}, (value.values,)
     made = {name: dense(tensor) for name, tensor in made.items()}
     noise.add_(made, scale, rng)
+    # Sum and noise meet in float64 and are rounded once, after the noise, where rounding is free.
     compiled = matrices.functions()
     for out, first, *others in stretches(made, *sums):
         if others and compiled is not None and compiled.readable((out, first, *others), _LONGEST):
@@ -244,12 +258,12 @@ class ChoiceTap(Protocol):
     """Sees the scores of a choice, and may decide it."""
 
     def __call__(self, scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
-        """What to choose; None lets the door choose."""
+        """Returns what to choose, or None to let the exponential mechanism choose."""
         ...
 
 
 def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng) -> tuple[int, Event]:
-    """The index of a high score, ε-DP when one record moves each score by at most `sensitivity`."""
+    """Chooses the index of a high score, ε-DP when one record moves each score by at most `sensitivity`."""
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     bare = unseal(scores).to(torch.float64)
@@ -263,7 +277,7 @@ GRID = 2.0**-20
 
 
 def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, rng: Rng) -> tuple[float, Event]:
-    """A number where the function is high, ε-DP when one record moves it by at most `sensitivity` at every place."""
+    """Chooses a number where the function is high, ε-DP when one record moves it by at most `sensitivity` everywhere."""
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     steps = unseal(utility)
@@ -272,6 +286,7 @@ def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, r
         return float(decided), _exponential(epsilon)
     width = steps.edges.diff()  # an interval of width 0 has a weight of log 0 and is never chosen
     i = _by_weight(width.log() + steps.heights * (epsilon / (2 * sensitivity)), rng)
+    # Within an interval all places are equally good; the last bits would tell the interval, so they are rounded away.
     place = float(steps.edges[i] + width[i] * float(rng.uniform(1)[0]))
     first, last = float(steps.edges[0]), float(steps.edges[-1])
     step = (last - first) * GRID
@@ -279,7 +294,7 @@ def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, r
 
 
 def _by_weight(log_weights: Tensor, rng: Rng) -> int:
-    """An index with probability ∝ exp(log_weights): the largest after Gumbel noise."""
+    """Returns an index with probability ∝ exp(log_weights): the largest after Gumbel noise."""
     # −ln E, E = −ln(1 − w) exponential: w in steps of 2⁻⁶⁴, so that large values, which decide, end late (noise_tail.py).
     w = (rng.words(log_weights.numel()).astype(np.float64) + 0.5) * 2.0**-64
     gumbel = -torch.from_numpy(-np.log1p(-np.minimum(w, 1 - 2.0**-53))).log()
@@ -287,6 +302,7 @@ def _by_weight(log_weights: Tensor, rng: Rng) -> int:
 
 
 def _decided(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
+    """Returns what a tap decided, or None if no tap did."""
     for tap in _choice_taps:
         decided = tap(scores, sensitivity, epsilon)
         if decided is not None:

@@ -1,4 +1,6 @@
-"""How much further than its bound one record can move a sum that was rounded on the way: the slack that the door adds.
+"""Rounding slack: how much further than its bound one record can move a rounded sum.
+
+`release` raises the scale of its noise by this slack.
 
 A chunk of n records is added up in float32, in an order that the processor's libraries choose. An addition is off by at
 most u = 2⁻²⁴ of the partial sum, which is at most n·C long, so if a record's term goes through D additions
@@ -36,7 +38,7 @@ MOST_ROWS = 1 << 14
 
 
 def slack(rows: int, dtype: torch.dtype = torch.float32) -> float:
-    """Relative, for sums of at most so many records at once in this type.
+    """Returns the relative slack for sums of at most `rows` records at once in this type.
 
     >>> f"{slack(256):.2%}"
     '0.42%'

@@ -1,4 +1,6 @@
-"""Values computed from private samples: they can be mapped, released with noise, or exposed at the price of the claim.
+"""Sealed values: computed from private records, opened only by a release or at a price.
+
+They can be mapped, released with noise, or exposed at the price of the claim.
 
 A `Sealed` never prints, compares, converts or iterates. It can be mapped by the functions of `FUNCTIONS`, which keep
 nothing of what they see; a function of the user's own could, so it gets a value only after it was opened. Its content
@@ -44,11 +46,11 @@ class Seal(Protocol):
     """Where an opening is recorded; a ledger is one."""
 
     def void(self, reason: str) -> None:
-        """There is no guarantee any more."""
+        """Records that there is no guarantee any more."""
         ...
 
     def disclose(self, name: str) -> None:
-        """The guarantee does not cover this."""
+        """Records that the guarantee does not cover this."""
         ...
 
 
@@ -73,7 +75,7 @@ class Sealed(Generic[T]):
         self._seal = seal
 
     def map(self, function: Callable[[T], U]) -> Sealed[U]:
-        """The function of the value, sealed too; one of `FUNCTIONS`, such as len or torch.mean.
+        """Applies a function of `FUNCTIONS`, such as len or torch.mean, and returns its result, sealed too.
 
         >>> from sordino import Ledger
         >>> losses, ledger = torch.tensor([1.0, 3.0]), Ledger()
@@ -91,17 +93,17 @@ class Sealed(Generic[T]):
             raise TypeError(f"map({_name(function)}): this function does not take such a value") from None
 
     def expose(self, reason: str) -> T:
-        """The bare value; the run it belongs to has no guarantee from here on, for this reason."""
+        """Returns the bare value and voids the claim of its run for this reason."""
         self._ledger().void(f"a private value was exposed: {_said(reason)}")
         return self._value
 
     def void(self, reason: str) -> None:
-        """The run this value belongs to has no guarantee from here on, for this reason."""
+        """Voids the claim of the run that this value belongs to, for this reason."""
         if self._seal is not None:
             self._seal.void(reason)
 
     def disclose(self, name: str) -> T:
-        """The bare value; the claim lists `name` under what it does not cover."""
+        """Returns the bare value; the claim lists `name` under what it does not cover."""
         self._ledger().disclose(_said(name))
         return self._value
 
@@ -139,6 +141,7 @@ class Sealed(Generic[T]):
 
 
 def _said(text: str) -> str:
+    """Returns a reason without surrounding spaces; raises ValueError if it has no words."""
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{text!r}: say in words what is opened, and why; it is printed with the claim")
     return text.strip()
@@ -153,15 +156,18 @@ def _names() -> str:
 
 
 def derived(sealed: Sealed[T], function: Callable[[T], U]) -> Sealed[U]:
-    """A function of ours of the value, sealed too: for what is on its way to the door, and keeps nothing."""
+    """Returns a function of the value, sealed too.
+
+    For functions of the library, which keep nothing of what they see.
+    """
     return Sealed(function(sealed._value), sealed._seal)
 
 
 def under(sealed: Sealed[T], seal: Seal) -> Sealed[T]:
-    """The same value, whose opening is recorded there: for what a query made and knows no ledger of."""
+    """Returns the value with another seal, for what a query made without knowing a ledger."""
     return Sealed(sealed._value, seal)
 
 
 def unseal(sealed: Sealed[T]) -> T:
-    """The bare value, for the door alone: only release.py may call this."""
+    """Returns the bare value; only release.py may call this."""
     return sealed._value

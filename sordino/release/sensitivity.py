@@ -1,4 +1,7 @@
-"""How far one record can move a sum: the promise that noise is in proportion to, or why there is none."""
+"""Sensitivity: how far one record can move a sum, or why no bound is known.
+
+Noise is scaled in proportion to it.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,9 @@ Units = Callable[[Mapping[str, int]], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far one record can move a sum: in L2, and in L1 where a weigher bounds that too.
+    """How far one record can move a sum: in L2, and in L1 where a clipping rule bounds that too.
 
-    An L1 bound that was proved for at most so many coordinates says so in `dimension`; the door refuses a longer sum.
-    """
+    An L1 bound that was proved for at most so many coordinates says so in `dimension`; a longer sum is refused."""
 
     l2: float
     l1: float | None = None

@@ -1,4 +1,7 @@
-"""What is summed and released: one tensor per trainable parameter, in float32 or better, often views of one buffer."""
+"""Vectors that are summed and released: one tensor per trainable parameter.
+
+They are kept in float32 or better, often as views of one buffer.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class TwoPartSum:
     second: Grads
 
     def widened(self) -> Summed:
-        """Written out."""
+        """Returns the sum written out in float64."""
         wide = {name: torch.empty_like(tensor, dtype=torch.float64) for name, tensor in self.first.items()}
         for out, a, b in stretches(wide, self.first, self.second):
             torch.add(a.double(), b, out=out)
@@ -51,7 +54,7 @@ class Accumulator:
         self._wide: Summed | None = None
 
     def room(self) -> Grads | None:
-        """Where the next chunk is to be added; None: in room of its own."""
+        """Returns the tensors to which the next chunk is to be added, or None if it should allocate its own."""
         if self._first is None or self.dtype is torch.float64:
             return self._first
         if self._second is not None:
@@ -63,7 +66,7 @@ class Accumulator:
         return self._first
 
     def take(self, chunk: Grads) -> None:
-        """The sum of one more chunk, in the room that was given."""
+        """Adds the sum of one more chunk, which lies in the tensors that `room` gave."""
         if self._wide is not None:
             for wide, added in stretches(self._wide.values, chunk):
                 wide.add_(added.double())
@@ -88,7 +91,7 @@ class Accumulator:
 
 
 def rounded(total: Grads | TwoPartSum | Summed) -> Grads:
-    """The sum in its own type."""
+    """Returns the sum in its own type."""
     if isinstance(total, TwoPartSum):
         total = total.widened()
     if not isinstance(total, Summed):
@@ -103,7 +106,7 @@ _STRETCH = 1 << 15
 
 
 def stretches(*sums: Grads) -> Iterator[tuple[Tensor, ...]]:
-    """The same coordinates of several, as tensors that share their memory, a few at a time."""
+    """Yields the coordinates of several sums in step, a cache-sized piece at a time, as views of their memory."""
     buffers = [base for grads in sums if (base := _buffer(grads)) is not None]
     if len(buffers) == len(sums) and len({_places(grads) for grads in sums}) == 1:
         yield from _cut(buffers)
@@ -120,7 +123,7 @@ def _cut(tensors: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _buffer(grads: Grads) -> Tensor | None:
-    """The one buffer behind these tensors, if nothing else is in it."""
+    """Returns the one buffer behind these tensors, or None if something else is in it too."""
     base = flat(grads)
     if base is None or base.numel() - sum([t.numel() for t in grads.values()]) >= ALIGNMENT * len(grads):
         return None
@@ -132,7 +135,7 @@ def _places(grads: Grads) -> tuple[tuple[str, Any, int], ...]:
 
 
 def cleared_like(grads: Grads) -> Grads:
-    """Zeros of the same shapes, in one buffer if these are."""
+    """Returns zeros of the same shapes, in one buffer if these are in one."""
     base = _buffer(grads)
     if base is None:
         return {name: torch.zeros_like(tensor) for name, tensor in grads.items()}
@@ -146,12 +149,12 @@ ALIGNMENT = 16
 
 @cache
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Sums and norms are kept in float32 at least: in half precision they go wrong by more than the bound."""
+    """Returns the type that sums and norms are kept in: float32 at least, because half precision breaks the bound."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def divide_(grads: dict[str, Tensor], by: float) -> None:
-    """Divide all in place: by one product over the buffer behind them, where there is one and nothing else is in it."""
+    """Divides all tensors in place, by one product over the buffer behind them if there is one of their own."""
     if by == 1.0 or not grads:
         return
     grads = {name: local(tensor) for name, tensor in grads.items()}
@@ -163,7 +166,7 @@ def divide_(grads: dict[str, Tensor], by: float) -> None:
 
 
 def flat(grads: dict[str, Tensor]) -> Tensor | None:
-    """The one buffer behind these tensors (a 1-D tensor with a few zeros between), or None if they have none in common.
+    """Returns the one buffer behind these tensors, 1-D with a few zeros between them, or None if they share none.
 
     >>> both = torch.zeros(32)
     >>> flat({"a": both[:6].view(2, 3), "b": both[16:20]}).shape

@@ -1,1 +1,1 @@
-"""Randomness as an argument: keys, key streams, normal values."""
+"""Random numbers as an argument: keys, key streams, normal values."""

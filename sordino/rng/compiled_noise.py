@@ -1,4 +1,4 @@
-"""The compiled noise, if there is one: used only after it gave the slow path's bits.
+"""Compiled noise: the kernel is used only after it gave the bits of the slow path.
 
 It adds nothing but speed: normals.py makes the same values, bit for bit. It is left alone when the library is missing or
 older than its source, when the environment has SORDINO_KERNELS=0, or when it does not pass the check.
@@ -21,18 +21,19 @@ from sordino.rng.keystream import KeyStream
 
 
 def kernel() -> NoiseKernel | None:
-    """The kernel that is used, or None."""
+    """Returns the kernel that is used, or None."""
     return _found()[0]
 
 
 def status() -> str:
-    """Which code makes the noise, and why."""
+    """Returns in words which code makes the noise, and why."""
     found, reason = _found()
     return f"compiled, {LEVELS[found.level]}" if found is not None else f"numpy: {reason}"
 
 
 @cache
 def _found() -> tuple[NoiseKernel | None, str]:
+    """Opens the compiled library and tries it; returns the kernel, or None and the reason."""
     try:
         library = typed(opened(build.NOISE), FUNCTIONS)
     except KernelUnavailable as reason:
@@ -42,7 +43,7 @@ def _found() -> tuple[NoiseKernel | None, str]:
 
 
 def agrees(made: NoiseKernel, n: int = 4999) -> bool:
-    """Whether the kernel's key stream is the cipher's and its values those of the slow path."""
+    """Returns whether the kernel's key stream is the cipher's and its values are those of the slow path."""
 
     def stream() -> KeyStream:
         return KeyStream(bytes(range(32)), 2**60 + 5)

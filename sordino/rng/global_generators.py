@@ -1,4 +1,4 @@
-"""The global generators a stranger's code draws from: torch's, numpy's and Python's: saved, seeded, put back together.
+"""Global generators of torch, numpy and Python: saved, seeded and put back together.
 
 A forward pass may draw from any of the three: dropout from torch, SpecAugment from numpy, a mixup from `random`. To run one
 again with the same randomness all of them must be set, and whether anything was drawn at all is read off their states.
@@ -30,7 +30,7 @@ class GlobalState:
 
     @staticmethod
     def now(devices: Sequence[int] = ()) -> GlobalState:
-        """Of the CPU, of these CUDA devices, of numpy and of Python."""
+        """Returns the states of the CPU's, these CUDA devices', numpy's and Python's generators."""
         return GlobalState(
             torch.get_rng_state(),
             tuple((index, torch.cuda.get_rng_state(index)) for index in devices),
@@ -39,7 +39,7 @@ class GlobalState:
         )
 
     def put_back(self) -> None:
-        """Set the generators to stand where they stood."""
+        """Sets the generators back to this state."""
         torch.set_rng_state(self.own)
         for index, state in self.devices:
             torch.cuda.set_rng_state(state, index)
@@ -47,7 +47,7 @@ class GlobalState:
         random.setstate(self.python)
 
     def same(self, other: GlobalState) -> bool:
-        """Did nobody draw in between?"""
+        """Returns whether nobody drew between the two states."""
         return (
             torch.equal(self.own, other.own)
             and all(torch.equal(a, b) for (_, a), (_, b) in zip(self.devices, other.devices, strict=True))
@@ -55,7 +55,7 @@ class GlobalState:
         )
 
     def same_outside_torch(self, other: GlobalState) -> bool:
-        """Did nobody draw from numpy or Python in between?"""
+        """Returns whether nobody drew from numpy or Python between the two states."""
         mine, theirs = self.numpy, other.numpy
         return bool(
             mine["state"]["pos"] == theirs["state"]["pos"]
@@ -74,18 +74,20 @@ class TorchState:
 
     @staticmethod
     def now(devices: Sequence[int] = ()) -> TorchState:
-        """Of the CPU and of these CUDA devices."""
+        """Returns the states of the generators of the CPU and of these CUDA devices."""
         return TorchState(torch.get_rng_state(), tuple((i, torch.cuda.get_rng_state(i)) for i in devices))
 
     def put_back(self) -> None:
-        """Set them to stand where they stood."""
+        """Sets torch's generators back to this state."""
         torch.set_rng_state(self.own)
         for index, state in self.devices:
             torch.cuda.set_rng_state(state, index)
 
 
 def next_draws() -> tuple[int, float, int]:
-    """What torch, numpy and Python give next: equal after one seed if as much was drawn from each since, and cheap to ask.
+    """Draws the next number of torch, numpy and Python each.
+
+    After one seed they are equal if as much was drawn from each since, which is cheap to ask.
 
     The numbers are drawn: for code that seeds the generators anew, or puts them back.
     """
@@ -93,7 +95,7 @@ def next_draws() -> tuple[int, float, int]:
 
 
 def seed_all(seed: int, devices: Sequence[int] = ()) -> None:
-    """Set every generator to what this seed gives."""
+    """Sets every generator to what this seed gives."""
     # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
     torch.default_generator.manual_seed(seed)
     for index in devices:
@@ -104,7 +106,7 @@ def seed_all(seed: int, devices: Sequence[int] = ()) -> None:
 
 @contextmanager
 def left_as_they_were(devices: Sequence[int] = ()) -> Iterator[None]:
-    """Whatever is drawn or seeded inside, the generators stand where they stood after it."""
+    """Puts the generators back at the end, whatever is drawn or seeded inside."""
     before = GlobalState.now(devices)
     try:
         yield

@@ -1,5 +1,6 @@
-"""The AES-256 key stream of one draw (FIPS 197, 2001) in counter mode (SP 800-38A, 2001), by the `cryptography` package:
-read in order, or word by word.
+"""AES-256 key stream of one draw in counter mode, read in order or word by word.
+
+The cipher is that of FIPS 197 (2001) in the counter mode of SP 800-38A (2001), by the `cryptography` package.
 
 Block i of draw k is the encryption of (k, i), 64 bits each, most significant byte first. No two blocks of a key are the
 same, where those of a random stream would be: one could tell them apart from 2⁶⁴ blocks on, 2⁶⁶ values.
@@ -27,25 +28,25 @@ class KeyStream:
         self._cipher: CipherContext | None = None
 
     def into(self, buffer: memoryview | bytearray) -> None:
-        """Overwrite the buffer with the bytes that come next."""
+        """Overwrites the buffer with the bytes that come next."""
         if self._cipher is None:
             self._cipher = self._from(0)
         self._cipher.update_into(_ZEROS[: len(buffer)] if len(buffer) <= len(_ZEROS) else bytes(len(buffer)), buffer)
 
     def word(self, index: int) -> int:
-        """32-bit word number `index` of the stream, wherever it is being read."""
+        """Returns the 32-bit word number `index` of the stream, wherever it is being read."""
         block, at = divmod(4 * index, BLOCK_BYTES)
         found: int = struct.unpack_from("<I", self._from(block).update(bytes(BLOCK_BYTES)), at)[0]
         return found
 
     def words(self, first: int, n: int) -> NDArray[np.uint32]:
-        """32-bit words first, first + 1, … of the stream, wherever it is being read."""
+        """Returns the 32-bit words first, first + 1, … of the stream, wherever it is being read."""
         block, skip = divmod(4 * first, BLOCK_BYTES)
         found = self._from(block).update(bytes(BLOCK_BYTES * -(-(skip + 4 * n) // BLOCK_BYTES)))
         return np.frombuffer(found, dtype="<u4", count=n, offset=skip)
 
     def state(self) -> bytes:
-        """Key and number, for the compiled kernel."""
+        """Returns key and number, for the compiled kernel."""
         return self._key + self._number
 
     def _from(self, block: int) -> CipherContext:

@@ -1,4 +1,6 @@
-"""What a pass draws at random: nothing, masks of dropout, or something that may decide what happens to a whole batch.
+"""Kinds of random draws of a forward pass: none, dropout masks, or something else.
+
+Something else may decide what happens to a complete batch.
 
 A mask gives every element a coin of its own, and one pass with one seed shows what such a model does. A single coin, a
 random order or a random choice may leave a layer out or mix records now and then, and is tried with several seeds.

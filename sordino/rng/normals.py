@@ -1,4 +1,6 @@
-"""Normal values from a key stream by Box–Muller (1958): z = √(−2 ln u) · (cos θ, sin θ), over blocks of `BLOCK` values.
+"""Normal values from a key stream by Box–Muller (1958).
+
+    z = √(−2 ln u) · (cos θ, sin θ), over blocks of `BLOCK` values
 
 In single precision this is arithmetic of our own, additions and products of float32 in a fixed order, so that the values
 are the same to the last bit on every machine and in the compiled kernel (kernels/noise.c):
@@ -52,7 +54,7 @@ _LOG4, _PI = _single("-0x1.62e43p0", "0x1.921fb6p-31")  # −2 ln 2; π·2⁻³�
 
 
 def blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
-    """n independent N(0, scale²) values in consecutive blocks, which share their memory."""
+    """Yields n independent N(0, scale²) values in consecutive blocks, which share their memory."""
     buffer = bytearray(4 * min(BLOCK, n + 1))
     out = np.empty(len(buffer) // 4, dtype=np.float32)
     for start in range(0, n, BLOCK):
@@ -68,7 +70,9 @@ def blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
 
 
 def blocks_at(total: int, start: int, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Where values start … start + count of a draw of `total` lie: each block's first value, its length, from and to in it.
+    """Yields where values start … start + count of a draw of `total` lie.
+
+    For each block: its first value, its length, and from where to where in it.
 
     >>> list(blocks_at(total=3 * BLOCK, start=BLOCK - 2, count=5))
     [(0, 262144, 262142, 262144), (262144, 262144, 0, 3)]
@@ -81,14 +85,14 @@ def blocks_at(total: int, start: int, count: int) -> Iterator[tuple[int, int, in
 
 
 def pairs_of(half: int, begin: int, end: int) -> tuple[int, int]:
-    """The pairs behind values begin … end of a block, whose first `half` values are cosines and the others sines."""
+    """Returns the pairs behind values begin … end of a block, whose first `half` values are cosines, the others sines."""
     if end <= half:
         return begin, end
     return (begin - half, end - half) if begin >= half else (0, half)
 
 
 def values_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> F32:
-    """Values start, start + 1, … of the draw that `blocks(stream, total, scale)` makes, and no others: the same bits."""
+    """Returns values start, start + 1, … of the draw that `blocks(stream, total, scale)` makes, with the same bits."""
     out, filled = np.empty(count, dtype=np.float32), 0
     for first, here, begin, end in blocks_at(total, start, count):
         half = (here + 1) // 2
@@ -105,7 +109,7 @@ def values_at(stream: KeyStream, total: int, start: int, count: int, scale: floa
 
 
 def uniforms(words: U32, stream: KeyStream, first: int) -> F32:
-    """2³¹ u of radius words, the first of which is word `first` of the stream."""
+    """Returns 2³¹ u of radius words, the first of which is word `first` of the stream."""
     k = (words & np.uint32(2**31 - 1)).view(np.int32)
     v = k.astype(np.float32)
     v += np.float32(0.5)
@@ -115,12 +119,16 @@ def uniforms(words: U32, stream: KeyStream, first: int) -> F32:
 
 
 def refined(k: int, extra: int) -> np.float32:
-    """2³¹ u of 31 + 32 bits."""
+    """Returns 2³¹ u of 31 + 32 bits."""
     return np.float32(k + (extra + 0.5) * 2.0**-32)
 
 
 def box_muller(v: F32, angles: U32, scale: float, cosines: F32, sines: F32) -> None:
-    """Two normal values of each u = 2⁻³¹ v and angle in 2⁻³² of a turn; every line rounds as its line in noise.c does."""
+    """Writes two normal values for each u = 2⁻³¹ v and angle in 2⁻³² of a turn.
+
+    Every line rounds as its line in noise.c does.
+    """
+    # ln u: split u into 2^e and m with √½ ≤ m < √2, and evaluate the polynomial in f = m − 1.
     bits = v.view(np.int32) - np.int32(0x4EB504F3)
     e = (bits >> 23).astype(np.float32)
     bits &= np.int32(0x7FFFFF)
@@ -133,11 +141,14 @@ def box_muller(v: F32, angles: U32, scale: float, cosines: F32, sines: F32) -> N
     t *= f
     e *= _LOG4
     t += e
+    # The radius √(−2 ln u), times the scale.
     r = np.sqrt(t, out=t)
     r *= np.float32(scale)
+    # The half turn of the angle becomes a sign of the radius, so that |x| ≤ π/2 below.
     turned = angles + np.uint32(1 << 30)
     turned &= _SIGN
     r.view(np.uint32)[...] ^= turned
+    # Cosine and sine of what is left of the angle, times the signed radius.
     x = (angles << np.uint32(1)).view(np.int32).astype(np.float32)
     x *= _PI
     y = x * x
@@ -150,6 +161,7 @@ def box_muller(v: F32, angles: U32, scale: float, cosines: F32, sines: F32) -> N
 
 
 def _horner(coefficients: list[np.float32], x: F32) -> F32:
+    """Evaluates a polynomial in float32 by Horner's rule, from the highest coefficient down."""
     first, second, *rest = coefficients
     value = x * first
     value += second
@@ -160,7 +172,7 @@ def _horner(coefficients: list[np.float32], x: F32) -> F32:
 
 
 def double_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[NDArray[np.float64]]:
-    """The same in float64, from words of 64 bits."""
+    """Yields n independent N(0, scale²) values in float64, in blocks, from words of 64 bits."""
     for start in range(0, n, BLOCK):
         count = min(BLOCK, n - start)
         buffer = bytearray(16 * ((count + 1) // 2))
@@ -169,7 +181,10 @@ def double_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[NDArray[n
 
 
 def double_values_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> NDArray[np.float64]:
-    """Values start, start + 1, … of `double_blocks`: each block whole, so that numpy rounds as it does there."""
+    """Returns values start, start + 1, … of `double_blocks`.
+
+    Each block is computed completely, so that numpy rounds as it does there.
+    """
     found = [np.empty(0, dtype=np.float64)]
     for first, here, begin, end in blocks_at(total, start, count):
         words = stream.words(2 * first, 4 * ((here + 1) // 2))
@@ -178,6 +193,7 @@ def double_values_at(stream: KeyStream, total: int, start: int, count: int, scal
 
 
 def _double(words: NDArray[np.int64], count: int, scale: float) -> NDArray[np.float64]:
+    """Returns one block of normal values in float64 from its words, by Box–Muller."""
     half = (count + 1) // 2
     u = ((words[:half] & (2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-63
     r = scale * np.sqrt(-2.0 * np.log(u))

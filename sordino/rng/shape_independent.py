@@ -1,4 +1,4 @@
-"""Draws that do not depend on how many are drawn: every element of a random tensor is the same number.
+"""Shape-independent draws: every element of a random tensor is the same number.
 
 A batch of three draws other numbers than three batches of one, so the two cannot be compared as they are. Under `Steady`
 every normal number is one value, every uniform one another, every coin falls alike: whatever shape is asked for, and in
@@ -47,13 +47,15 @@ class Steady(TorchDispatchMode):
         self.unknown = False  # something was drawn that has no constant form
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let what draws nothing pass."""
+        """Runs one operation; if it draws random numbers, replaces them by constants of the seed."""
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         name, kind = func._schema.name.removeprefix("aten::"), func._overloadname
+        # Operations whose elements all have one law get one value of that law.
         if name in _FILLS:
             return self._filled(func, name, args, kwargs)
+        # Coins, dropout and choices compare one uniform number with each element's own probability.
         if name == "bernoulli_":
             p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
             return args[0].copy_(self._uniform(args[0]) < p)
@@ -69,6 +71,7 @@ class Steady(TorchDispatchMode):
         if name == "normal" and kind != "float_float":
             mean, std = (*args, kwargs.get("std", 1.0))[:2]
             return mean + std * torch.empty((), dtype=torch.float64).normal_(generator=self._generator()).item()
+        # This draw has no constant form: it is made as it is, and the caller is told.
         self.unknown = True
         return func(*args, **kwargs)
 
@@ -79,7 +82,7 @@ class Steady(TorchDispatchMode):
         return torch.rand((), generator=self._generator(), dtype=torch.float64).to(like.device)
 
     def _filled(self, func: Any, name: str, args: Any, kwargs: Any) -> Tensor:
-        """One draw of the same law, everywhere."""
+        """Fills the result of a random operation with one draw of its law."""
         out: Tensor = func(*args, **kwargs)
         one = torch.empty((), dtype=out.dtype if out.dtype != torch.bool else torch.float32)
         generator = self._generator()

@@ -1,4 +1,6 @@
-"""Randomness as an argument: an AES-256 key stream in counter mode, split by purpose, with its position in the checkpoint.
+"""Random streams: an AES-256 key stream in counter mode, split by purpose and resumable.
+
+Randomness is an argument here, and the position of a stream is part of the checkpoint.
 
 Every draw has its own number, and the number is half of the cipher's counter: draw k is a pure function of (key, k). So a
 stream is resumed by its counter, and two streams never overlap. Keys of children are derived by keyed BLAKE2b.
@@ -43,6 +45,7 @@ class _Process:
 
     @staticmethod
     def forked() -> None:
+        """Counts one more fork."""
         _Process.forks += 1
 
 
@@ -61,54 +64,54 @@ class Rng:
 
     @staticmethod
     def from_entropy() -> Rng:
-        """A stream nobody can repeat."""
+        """Returns a stream nobody can repeat."""
         return Rng(secrets.token_bytes(KEY_BYTES))
 
     @staticmethod
     def from_seed(seed: int) -> Rng:
-        """A stream for tests: the same seed gives the same values."""
+        """Returns a stream for tests: the same seed gives the same values."""
         return Rng(hashlib.blake2b(f"sordino seed {int(seed)}".encode(), digest_size=KEY_BYTES).digest())
 
     def child(self, *labels: str | int) -> Rng:
-        """An independent stream for a purpose; the same labels give the same stream."""
+        """Returns an independent stream for a purpose; the same labels give the same stream."""
         text = "/".join(map(str, labels)).encode()
         return Rng(hashlib.blake2b(text, key=self._own_key(), digest_size=KEY_BYTES).digest())
 
     def split(self) -> Rng:
-        """An independent stream, another at every call: one draw."""
+        """Returns an independent stream, another one at every call; it takes one draw."""
         key = bytearray(KEY_BYTES)
         self.fill(key)
         return Rng(bytes(key))
 
     def __copy__(self) -> Rng:
-        """A stream with a new key: a copy that gave the same values would use noise twice."""
+        """Returns a stream with a new key, because a copy that gave the same values would use noise twice."""
         return Rng.from_entropy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rng:
-        """As a copy."""
+        """Returns a stream with a new key, for the reason that `__copy__` gives."""
         return Rng.from_entropy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is pickled is that there was a stream, not its key."""
+        """Pickles the fact that there was a stream, not its key."""
         return Rng.from_entropy, ()
 
     def _own_key(self) -> bytes:
-        """The key; in a forked process another one, for the parent goes on with this."""
+        """Returns the key; in a forked process a new one, because the parent goes on with the old one."""
         if self._process != _Process.forks:
             self._key, self._process = secrets.token_bytes(KEY_BYTES), _Process.forks
         return self._key
 
     def fill(self, buffer: bytearray) -> None:
-        """Overwrite a buffer with key stream: one draw."""
+        """Overwrites a buffer with key stream; it takes one draw."""
         self._stream().into(buffer)
 
     def _stream(self) -> KeyStream:
-        """The key stream of the next draw."""
+        """Returns the key stream of the next draw."""
         self.counter += 1
         return KeyStream(self._own_key(), self.counter - 1)
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """N uniform 64-bit words."""
+        """Returns n uniform 64-bit words."""
         compiled = kernel()
         if compiled is not None and compiled.ciphers and 0 < n <= _FEW:
             return compiled.keystream(self._stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
@@ -118,18 +121,21 @@ class Rng:
         return np.frombuffer(buffer, dtype=np.uint64)
 
     def seed(self) -> int:
-        """63 random bits, as torch's generators take them: one draw."""
+        """Returns 63 random bits, as torch's generators take them; it takes one draw."""
         compiled = kernel()
         if compiled is None or not compiled.ciphers:
             return int(self.words(1)[0] >> np.uint64(1))
         return int.from_bytes(compiled.block(self._stream(), 0)[:8], "little") >> 1
 
     def uniform(self, n: int) -> NDArray[np.float64]:
-        """N values strictly between 0 and 1, in steps of 2⁻⁵³, offset by half a step."""
+        """Returns n values strictly between 0 and 1, in steps of 2⁻⁵³, offset by half a step."""
         return ((self.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
-        """N whole numbers uniform on [0, high), without bias: words past the last full multiple of high are redrawn."""
+        """Returns n whole numbers uniform on [0, high), without bias.
+
+        Words past the last full multiple of high are redrawn.
+        """
         limit = np.uint64(2**64 - 1 - (2**64 % high))
         kept = np.empty(0, dtype=np.uint64)
         while len(kept) < n:
@@ -138,16 +144,16 @@ class Rng:
         return (kept % np.uint64(high)).astype(np.int64)
 
     def permutation(self, n: int) -> NDArray[np.int64]:
-        """A uniform order of n things: the order of 64-bit keys, whose ties have probability below n²·2⁻⁶⁵."""
+        """Returns a uniform order of n things: the order of 64-bit keys, whose ties have probability below n²·2⁻⁶⁵."""
         return np.argsort(self.words(n), kind="stable").astype(np.int64)
 
     def normal(self, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """n independent standard normal values on the CPU, float32 or float64: one draw."""
+        """Returns n independent standard normal values on the CPU, float32 or float64; it takes one draw."""
         blocks = [block.clone() for block in self.normal_blocks(n, 1.0, dtype)]
         return torch.cat(blocks) if blocks else torch.zeros(0, dtype=dtype)
 
     def normal_blocks(self, n: int, scale: float, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
-        """n independent N(0, scale²) values in consecutive blocks: one draw.
+        """Yields n independent N(0, scale²) values in consecutive blocks; it takes one draw.
 
         The blocks share their memory: each is valid until the next, so that adding them up stays in cache.
         """
@@ -158,7 +164,7 @@ class Rng:
             yield torch.from_numpy(block)
 
     def add_normal_(self, targets: Sequence[Tensor], scale: float, factor: float = 1.0) -> bool:
-        """Add the values of `normal_blocks` to dense tensors, laid end to end as memory holds them: one draw, one pass.
+        """Adds the values of `normal_blocks` to dense tensors, end to end in memory order, in one draw and one pass.
 
         The sums are multiplied by the factor on the way.
         Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
@@ -180,16 +186,18 @@ class Rng:
         scale: float = 1.0,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Of `normal_blocks(total, scale)`, bit by bit, the values of each stretch (start, count): one draw.
+        """Returns the values of `normal_blocks(total, scale)` in each stretch (start, count), bit by bit, in one draw.
 
         Value j of draw k is a function of (key, k, j) and of the number of values, wherever and by whomever it is made.
         The price is that of the values asked for.
         """
+        # Every stretch must lie within the draw.
         for start, count in stretches:
             if total > _LONGEST or not 0 <= start <= start + count <= total:
                 raise ValueError(
                     f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}"
                 )
+        # One draw for all stretches; each path below gives the same bits.
         stream, compiled = self._stream(), kernel()
         found = []
         made: NDArray[Any]
@@ -204,17 +212,22 @@ class Rng:
         return found[0] if len(found) == 1 else torch.cat([torch.zeros(0, dtype=dtype), *found])
 
     def laplace(self, n: int) -> Tensor:
-        """N independent standard Laplace values, float64: sign · −ln u."""
+        """Returns n independent standard Laplace values in float64: sign · −ln u."""
         u = torch.from_numpy(self.uniform(2 * n)).view(2, n) if n else torch.zeros(2, 0, dtype=torch.float64)
         return u[0].log().neg() * torch.where(u[1] < 0.5, -1.0, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The key and the position. Whoever reads it knows all past and future noise: it is as secret as the data."""
+        """Returns the key and the position.
+
+        Whoever reads them knows all past and future noise: they are as secret as the data.
+        """
         return {"cipher": CIPHER, "key": self._own_key().hex(), "counter": self.counter}
 
     @staticmethod
     def replay(state: Mapping[str, Any]) -> Rng:
-        """The stream, where it was: values that may have been used come once more, and must meet the same sums bit by bit.
+        """Returns the stream at its saved position.
+
+        Values that may have been used come once more, and must meet the same sums bit by bit.
 
         One of another cipher, as earlier versions had, would go on with other values.
         """

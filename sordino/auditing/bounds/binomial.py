@@ -15,7 +15,7 @@ from sordino import validate
 
 
 def upper(count: int, trials: int, error: float) -> float:
-    """The rate is at most this, but for a chance of `error`, after `count` of `trials`.
+    """Returns an upper confidence bound on a rate after `count` of `trials`; it is wrong with probability `error`.
 
     >>> round(upper(0, 100, 0.05), 6) == round(1 - 0.05 ** (1 / 100), 6)
     True
@@ -25,12 +25,12 @@ def upper(count: int, trials: int, error: float) -> float:
 
 
 def lower(count: int, trials: int, error: float) -> float:
-    """The rate is at least this, but for a chance of `error`."""
+    """Returns a lower confidence bound on a rate; it is wrong with probability `error`."""
     return 1 - upper(trials - count, trials, error)
 
 
 def at_least(count: int, trials: int, rate: float) -> float:
-    """P[W ≥ count], W ~ Binomial(trials, rate), to full relative precision in the tail.
+    """Returns P[W ≥ count], W ~ Binomial(trials, rate), to full relative precision in the tail.
 
     >>> at_least(2, 2, 0.5)
     0.25

@@ -1,4 +1,7 @@
-"""(ε, δ) from one training run with m canaries, each in it by a fair coin (Steinke, Nasr & Jagielski 2023, theorem 5.2).
+"""Lower bound on (ε, δ) from one training run with m canaries (Steinke et al. 2023).
+
+The bound is theorem 5.2 of Steinke, Nasr & Jagielski (2023, arXiv:2305.08846). Each canary is in the run by a fair
+coin.
 
 Of r guesses v are right. If the run is (ε, δ)-DP, with p = e^ε/(1 + e^ε) and W ~ Binomial(r, p),
 
@@ -21,7 +24,7 @@ _EXACT = 1e-9
 
 
 def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """The largest probability that an (ε, δ)-DP run gives for so many right guesses or more."""
+    """Returns the largest probability that an (ε, δ)-DP run gives for so many right guesses or more."""
     check(canaries, guesses, right)
     p = float(expit(validate.non_negative("epsilon", epsilon)))
     tail = binomial.at_least(right, guesses, p)
@@ -33,7 +36,7 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
 
 
 def epsilon(canaries: int, guesses: int, right: int, delta: float, error: float = 0.05) -> float:
-    """The run has at least this ε at δ, but for a chance of `error`.
+    """Returns a lower bound on the run's ε at δ; it is wrong with probability `error`.
 
     >>> round(epsilon(100, 100, 100, 0.0), 4)  # p^100 = 0.05
     3.493
@@ -41,6 +44,7 @@ def epsilon(canaries: int, guesses: int, right: int, delta: float, error: float 
     check(canaries, guesses, right)
     if guesses == 0 or chance(canaries, guesses, right, 0.0, delta) > error:
         return 0.0
+    # Double until the bound is passed, then bisect.
     low, high = 0.0, 1.0
     while chance(canaries, guesses, right, high, delta) <= error:
         low, high = high, 2 * high
@@ -52,14 +56,14 @@ def epsilon(canaries: int, guesses: int, right: int, delta: float, error: float 
 
 
 def check(canaries: int, guesses: int, right: int) -> None:
-    """Refuse counts that no audit has."""
+    """Refuses counts that no audit has."""
     validate.count("canaries", canaries)
     if not 0 <= right <= guesses <= canaries:
         raise ValueError(f"right={right}, guesses={guesses}: need 0 <= right <= guesses <= canaries={canaries}")
 
 
 def ceiling(guesses: int, error: float = 0.05) -> float:
-    """The most that so many guesses can show, all of them right, at δ = 0.
+    """Returns the most that so many guesses can show, all of them right, at δ = 0.
 
     >>> round(ceiling(1000), 2)  # about ln(1000 / 3)
     5.81

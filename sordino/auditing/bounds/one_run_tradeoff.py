@@ -1,4 +1,6 @@
-"""f-DP from one training run (Mahloujifar, Melis & Chaudhuri 2024, algorithm 3), against the run's own trade-off curve.
+"""Test of a run's own trade-off curve from one training run with canaries (f-DP).
+
+The test is algorithm 3 of Mahloujifar, Melis & Chaudhuri (2024, arXiv:2410.22235).
 
 With m canaries, r guesses, v right. Suppose that v or more are right with probability τ. Of the guesses that are right when
 exactly i are, let a_i be the expected number over m summed from i upwards, and b_i the same of the wrong ones:
@@ -28,7 +30,7 @@ _MOST = 512
 
 
 def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error: float) -> bool:
-    """Is so much rarer than `error` for every run with this curve?"""
+    """Returns whether so many right guesses are rarer than `error` for every run with this curve."""
     check(canaries, guesses, right)
     hits, misses = error * right / canaries, error * (guesses - right) / canaries
     for i in range(right - 1, -1, -1):
@@ -41,7 +43,9 @@ def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error
 
 
 def chance(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
-    """The p-value: no run with this curve has so many right with a larger probability, to two digits, rounded up.
+    """Returns the p-value: no run with this curve has so many right with a larger probability.
+
+    It has two digits and is rounded up.
 
     >>> chance(1, 1, 1, gaussian(1.0))  # one canary, one guess: right with probability Φ(1/2) = 0.6915
     0.7
@@ -58,7 +62,7 @@ def chance(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
 
 
 def mu(canaries: int, guesses: int, right: int, error: float = 0.05) -> float:
-    """If the run's curve is Gaussian, its μ is at least this, but for a chance of `error`."""
+    """Returns a lower bound on μ if the run's curve is Gaussian; it is wrong with probability `error`."""
     low, high = 0.0, _LARGEST_MU
     if not contradicts(canaries, guesses, right, gaussian(0.0), error):
         return 0.0
@@ -70,11 +74,12 @@ def mu(canaries: int, guesses: int, right: int, error: float = 0.05) -> float:
 
 
 def epsilon(canaries: int, guesses: int, right: int, family: Louder, delta: float, error: float = 0.05) -> float:
-    """If the run is its own event with some other amount of noise, its ε at δ is at least this, but for `error`."""
+    """Returns a lower bound on ε at δ if the run is its own event with some other amount of noise."""
 
     def wrong(number: int) -> bool:
         return contradicts(canaries, guesses, right, family[number][1], error)
 
+    # Look for a member of the family that is contradicted and one that is not, then bisect between them.
     low = -8  # twice the run's noise, and more while even that is not contradicted
     while not wrong(low):
         low *= 2
@@ -91,6 +96,6 @@ def epsilon(canaries: int, guesses: int, right: int, family: Louder, delta: floa
 
 
 def _up(value: float) -> float:
-    """Two digits, rounded up."""
+    """Returns a value with two digits, rounded up."""
     place = 10.0 ** (math.floor(math.log10(value)) - 1)
     return min(1.0, float(f"{math.ceil(value / place - 1e-9) * place:.12g}"))

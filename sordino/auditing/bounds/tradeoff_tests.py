@@ -1,4 +1,4 @@
-"""Trade-off curves for the one-run test: how many of a share y of true positives must be false, at least.
+"""Trade-off curves for the one-run test: the least false positives at a share y of true ones.
 
     f̄⁻¹(y) = f(1 − y)     for a symmetric curve f: an attack that finds a share y has false positives of at least this
 
@@ -22,7 +22,7 @@ Inverse: TypeAlias = Callable[[float], float]
 
 
 def gaussian(mu: float) -> Inverse:
-    """Of G_μ: Φ(Φ⁻¹(y) − μ).
+    """Returns the inverse of G_μ: Φ(Φ⁻¹(y) − μ).
 
     >>> round(gaussian(1.0)(0.5), 4)
     0.1587
@@ -31,12 +31,12 @@ def gaussian(mu: float) -> Inverse:
 
 
 def approximate(epsilon: float, delta: float) -> Inverse:
-    """Of (ε, δ)-DP alone."""
+    """Returns the inverse for (ε, δ)-DP alone."""
     return of(Tradeoff(np.array([epsilon]), np.array([delta])))
 
 
 def of(curve: Tradeoff) -> Inverse:
-    """Of a run's own curve."""
+    """Returns the inverse for a run's own curve."""
     rise = np.exp(curve.epsilons)
     kept = 1 - curve.deltas
 
@@ -49,14 +49,16 @@ def of(curve: Tradeoff) -> Inverse:
 
 
 def scaled(event: Event, factor: float) -> Event:
-    """The same run with its noise multiplied by a factor; choices cost ε divided by it."""
+    """Returns the event of the run with its noise multiplied by a factor; choices cost ε divided by it."""
     fields: dict[str, Any] = {}
+    # Inner events first, in whatever field they stand.
     for field in dataclasses.fields(event):  # type: ignore[arg-type]  # every concrete event is a dataclass
         value = getattr(event, field.name)
         if isinstance(value, Event):
             fields[field.name] = scaled(value, factor)
         elif isinstance(value, tuple):
             fields[field.name] = tuple(scaled(v, factor) if isinstance(v, Event) else v for v in value)
+    # Then the noise of this event itself.
     match event:
         case Gaussian() | DiscreteGaussian() | ProjectedClip():
             fields["multiplier"] = event.multiplier * factor
@@ -83,7 +85,7 @@ class Louder:
         self._made: dict[int, tuple[Event, Inverse]] = {}
 
     def __getitem__(self, number: int) -> tuple[Event, Inverse]:
-        """With noise 2^(−number/8) of the run's; negative numbers have more of it."""
+        """Returns event and curve with 2^(−number/8) of the run's noise; negative numbers have more of it."""
         if number not in self._made:
             event = scaled(self.event, self.factor(number))
             self._made[number] = event, of(tradeoff(event, points=_POINTS))
@@ -91,7 +93,7 @@ class Louder:
 
     @staticmethod
     def factor(number: int) -> float:
-        """Of the noise.
+        """Returns the factor of the noise.
 
         >>> Louder.factor(8)
         0.5

@@ -1,4 +1,4 @@
-"""ε and μ from the errors of a test between two worlds, one with the canary and one without it.
+"""Lower bounds on ε and μ from the errors of a test between worlds with and without a canary.
 
     ε ≥ max(ln((1 − δ − FNR) / FPR), ln((1 − δ − FPR) / FNR))   Kairouz, Oh & Viswanath 2015
     μ ≥ Φ⁻¹(1 − FPR) − Φ⁻¹(FNR)                                 Nasr et al. 2023, if the mechanism is Gaussian
@@ -35,13 +35,13 @@ class Errors:
     outside: int
 
     def rates(self, error: float) -> tuple[float, float]:
-        """(FNR, FPR), both at most this but for a chance of `error` altogether."""
+        """Returns upper bounds on (FNR, FPR); one of them is wrong with probability `error` at most."""
         missed = binomial.upper(self.missed, self.inside, error / 2)
         return missed, binomial.upper(self.alarms, self.outside, error / 2)
 
 
 def epsilon(errors: Errors, delta: float, error: float = 0.05) -> float:
-    """The mechanism has at least this ε at δ, but for a chance of `error`.
+    """Returns a lower bound on the mechanism's ε at δ; it is wrong with probability `error`.
 
     >>> round(epsilon(Errors(0, 1000, 0, 1000), 0.0), 2)  # about ln(1000 / ln(2 / 0.05)): no more can be shown
     5.6
@@ -57,7 +57,7 @@ def epsilon(errors: Errors, delta: float, error: float = 0.05) -> float:
 
 
 def mu(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
-    """If each world was one Gaussian release on a Poisson draw of this rate, its μ is at least this.
+    """Returns a lower bound on μ if each world was one Gaussian release on a Poisson draw of this rate.
 
     >>> round(mu(Errors(159, 1000, 159, 1000)), 2)
     1.81
@@ -67,6 +67,7 @@ def mu(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
         return 0.0
     if validate.rate("rate", rate) == 1.0:
         return max(0.0, float(ndtri(1 - alarms) - ndtri(missed)))
+    # Double until the curve passes below the observed point, then bisect.
     low, high = 0.0, 1.0
     while subsampled_tradeoff(high, rate, alarms) > missed and high < _MOST_MU:
         low, high = high, 2 * high
@@ -77,5 +78,5 @@ def mu(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
 
 
 def gaussian(errors: Errors, delta: float, error: float = 0.05) -> float:
-    """If the mechanism is Gaussian, its ε at δ is at least this."""
+    """Returns a lower bound on ε at δ if the mechanism is Gaussian."""
     return gaussian_epsilon(mu(errors, error), delta)

@@ -1,1 +1,1 @@
-"""What a selftest tries, a file for each part of the mechanism."""
+"""Checks of a selftest: one file for each part of the mechanism."""

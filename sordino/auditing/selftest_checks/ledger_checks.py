@@ -1,7 +1,7 @@
-"""The ledger: what is entered is what was done, draw by draw, phase by phase; and noise after a saved state is new.
+"""Ledger checks: what is entered is what was done, and noise after a saved state is new.
 
 executed     lots that were used and lots that were only drawn cost the same: the plan is what is released
-counted      so many draws, so many releases, at the multiplier that was seen at the door and the sampler's rate
+counted      so many draws, so many releases, at the multiplier that was released and the sampler's rate
 phases       two calls of draws cost what two calls cost
 resumed      a loaded state goes on with noise that nobody has seen
 """
@@ -51,12 +51,14 @@ class Copied:
 
 
 def entries(pieces: Pieces, dataset: MapStyle, company: Company) -> list[SelftestFinding]:
-    """All of them."""
+    """Runs all ledger checks and returns their findings."""
     found = [_resumed(pieces, company)]
     if pieces.sampler is None:
         return [*found, SelftestFinding("ledger", "no sampler was given")]
+    # The user's dataset must not be known as drawn from, so copies of its records are used.
     copied = Copied(dataset)
     used, plan = pieces.private(), pieces.private()
+    # A lot that was used and one that was only drawn must cost the same.
     _draw(used, pieces, copied, pieces.sampler, backward=True)
     _draw(plan, pieces, copied, pieces.sampler, backward=False)
     once = canonical(plan.event)
@@ -65,6 +67,7 @@ def entries(pieces: Pieces, dataset: MapStyle, company: Company) -> list[Selftes
         SelftestFinding("executed", "what is released costs what was planned" if same else "it does not", holds=same)
     )
     _draw(plan, pieces, copied, pieces.sampler, backward=False)
+    # Two calls of draws must cost what two calls cost.
     twice = canonical(plan.event) == canonical(compose([once, once]))
     found.append(
         SelftestFinding("phases", "two phases cost two" if twice else "two phases do not cost two", holds=twice)
@@ -81,7 +84,8 @@ def _draw(private: Private, pieces: Pieces, dataset: Copied, sampler: Sampler, *
 
 
 def _counted(pieces: Pieces, company: Company, event: Event) -> SelftestFinding:
-    """Each draw has one entry, amplified at the sampler's rate, with the multipliers that came to the door."""
+    """Checks that each draw has one entry at the sampler's rate, with the multipliers that were released."""
+    # What a release was asked for is seen by a tap; it is compared with what was entered.
     trial = Trial(pieces, company.records).run([[]], keep=False)
     seen = sorted(passed.noise.multiplier for passed in trial.passed[0])
     draws = [(part, count) for part, count in _parts(event) if isinstance(part, Poisson | FixedSize)]
@@ -92,6 +96,7 @@ def _counted(pieces: Pieces, company: Company, event: Event) -> SelftestFinding:
     total = sum(count for _, count in draws)
     rate = getattr(pieces.sampler, "rate", None)
     right = total == _STEPS
+    # Every entry has the multipliers seen, and of Poisson draws the sampler's rate.
     for part, _ in draws:
         noise = sorted(_multipliers(part.event))
         right = right and np.allclose(noise, seen, rtol=1e-12) if len(noise) == len(seen) else False
@@ -101,6 +106,7 @@ def _counted(pieces: Pieces, company: Company, event: Event) -> SelftestFinding:
 
 
 def _parts(event: Event) -> Iterator[tuple[Event, int]]:
+    """Yields the events inside compositions and repetitions, each with how often it happens."""
     if isinstance(event, Together):
         for part in event.events:
             yield from _parts(part)
@@ -111,6 +117,7 @@ def _parts(event: Event) -> Iterator[tuple[Event, int]]:
 
 
 def _multipliers(event: Event) -> Iterator[float]:
+    """Yields the noise multiplier of every release in an event."""
     for part, count in _parts(event):
         if isinstance(part, Gaussian | ProjectedClip):
             yield from [part.multiplier] * count
@@ -119,6 +126,7 @@ def _multipliers(event: Event) -> Iterator[float]:
 
 
 def _resumed(pieces: Pieces, company: Company) -> SelftestFinding:
+    """Checks that a run which was saved and loaded continues with noise that nobody has seen."""
     first = Trial(pieces, company.records).run([[]], noisy=True)
     state = first.private.state_dict()
     second = Trial(pieces, company.records)

@@ -1,4 +1,4 @@
-"""The noise: its scale, two-sided and for every tensor, its independence, and that it is exactly what the stream gives.
+"""Noise checks: the scale for every tensor, independence, and equality with the stream.
 
     exact         from a known key: ‖noise‖ over ‖the stream's values‖ is the multiplier times the promise, to a millionth
     scale         e-values of empty lots: all numbers, and those of each tensor by themselves
@@ -33,10 +33,12 @@ _EXACT = 2e-6
 
 
 def noise(pieces: Pieces, company: Company) -> list[SelftestFinding]:
-    """All of them."""
+    """Runs all noise checks and returns their findings."""
     first = Trial(pieces, company.records, seed=SEED).run([[], []], noisy=True)
+    # Only the release of complete gradients is looked at, not that of tallies.
     named = set(first.written[0])
     whole = [[p for p in passed if set(p.value) == named] for passed in first.passed]
+    # Some queries have no noise to test; each case is named.
     if not first.written[0] or not whole[0]:
         return [SelftestFinding("empty lot", "an empty lot was given no noise", holds=False)]
     if len(whole[0]) != 1:
@@ -51,6 +53,7 @@ def noise(pieces: Pieces, company: Company) -> list[SelftestFinding]:
 
 
 def _exact(trial: Trial, passed: Passed, kind: Gaussian | Laplace, number: float) -> list[SelftestFinding]:
+    """Checks that noise from a known key is exactly multiplier × sensitivity times the stream's values."""
     seen = passed.added(trial.written[0], number)
     stream = Rng.from_seed(SEED).child("noise")
     wide = any(value.dtype.itemsize == 8 for value in passed.value.values())
@@ -66,13 +69,16 @@ def _exact(trial: Trial, passed: Passed, kind: Gaussian | Laplace, number: float
 def _statistical(
     pieces: Pieces, company: Company, named: set[str], kind: Gaussian | Laplace, number: float
 ) -> list[SelftestFinding]:
+    """Tests the noise of empty lots by e-values: its scale, and its independence in several directions."""
     trial = Trial(pieces, company.records)
+    # Enough lots to see noise that is 1 % off.
     size = sum(p.numel() for name, p in trial.private._model.named_parameters() if name in named)
     lots = min(_MOST_LOTS, max(4, 2 * math.ceil(_ENOUGH / size / 2)))
     trial.run([[]] * lots, noisy=True)
     seen = [_of(passed, written, named, number) for passed, written in zip(trial.passed, trial.written, strict=True)]
     other = Trial(pieces, company.records).run([[]], noisy=True)
     test = e_values.of_normal_scale if isinstance(kind, Gaussian) else e_values.of_laplace_scale
+    # The scale of all numbers together, and of each tensor by itself.
     found = [_said("noise, all", test(np.concatenate(seen)), "scale of all numbers")]
     start = 0
     for name, value in trial.passed[0][0].value.items():
@@ -81,6 +87,7 @@ def _statistical(
         start += value.numel()
     if isinstance(kind, Laplace):
         return [*found, SelftestFinding("noise, independence", "of Laplace noise is not tested")]
+    # Independence between lots, neighbours, halves of a lot, and two runs.
     even, odd = np.concatenate(seen[0::2]), np.concatenate(seen[1::2])
     runs = _of(other.passed[0], other.written[0], named, number)
     pairs = {
@@ -96,6 +103,7 @@ def _statistical(
 
 
 def _pairs(some: list[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> tuple[e_values.Values, e_values.Values]:
+    """Returns pairs of vectors, each cut to equal length, joined into one pair."""
     cut = [(x[: min(len(x), len(y))], y[: min(len(x), len(y))]) for x, y in some]
     return np.concatenate([x for x, _ in cut]), np.concatenate([y for _, y in cut])
 

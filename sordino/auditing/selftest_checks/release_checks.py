@@ -1,4 +1,4 @@
-"""The door and the accountant by themselves: facts of arithmetic, tested exactly, on numbers that are nobody's.
+"""Release and accountant checks: facts of arithmetic, tested exactly on made-up numbers.
 
 release   value + multiplier × promise × (1 + rounding) × the stream's values, Gaussian and Laplace
 choose    the largest of ε u / 2Δ + Gumbel values of the stream, and the same on a line
@@ -31,16 +31,18 @@ _SEED = 7
 
 
 def door() -> list[SelftestFinding]:
-    """All of them."""
+    """Runs all checks of the release and of the accountant and returns their findings."""
     return [_released(), _chosen(), _chosen_between(), _accounted()]
 
 
 def _released() -> SelftestFinding:
+    """Checks that noise has the declared scale and that its event says so."""
     right = True
     for noise, event in (
         (Gaussian(1.3), GaussianEvent(1.3)),
         (Laplace(1.7), LaplaceEvent(1.7)),
     ):
+        # A known key makes the noise known, so value and stream can be compared to the last digits.
         promise = Sensitivity(l2=0.7, l1=0.4, rounding=0.25)
         made = release(Sealed({"a": torch.zeros(40, 25)}), promise, noise, Rng.from_seed(_SEED), divide_by=8.0)
         stream = Rng.from_seed(_SEED)
@@ -58,7 +60,10 @@ def _gumbel(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _chosen() -> SelftestFinding:
-    """On streams of which many decide otherwise at any other ε: scores one to six apart at ε = ½, Δ = 2."""
+    """Checks `choose` on streams of which many decide otherwise at any other ε.
+
+    The scores are one to six apart, at ε = ½ and Δ = 2.
+    """
     scores, epsilon, reach = np.array([0.0, 6.0, 11.0, 15.0, 18.0]), 0.5, 2.0
     right = True
     for seed in range(_STREAMS):
@@ -70,6 +75,7 @@ def _chosen() -> SelftestFinding:
 
 
 def _chosen_between() -> SelftestFinding:
+    """Checks `choose_between` against Gumbel noise from the same stream."""
     edges, heights = np.array([0.0, 1.0, 3.0, 4.0, 9.0]), np.array([0.0, 9.0, 16.0, 4.0])
     epsilon, reach, right = 0.5, 2.0, True
     for seed in range(_STREAMS):
@@ -83,6 +89,7 @@ def _chosen_between() -> SelftestFinding:
 
 
 def _accounted() -> SelftestFinding:
+    """Checks the accountant against closed forms."""
     exact = PLD()
     single = gaussian_epsilon(1.0, 1e-5)
     known: list[tuple[Event, float, float]] = [

@@ -1,4 +1,4 @@
-"""The sampler: its lots have the distribution that their event takes for granted.
+"""Sampler checks: lots have the distribution that their event takes for granted.
 
     Poisson     every record by its own coin: sizes, their spread, each record's count, lots that follow each other
     FixedSize   lots of one size, each record equally often
@@ -31,12 +31,13 @@ _WANTED = 60
 
 
 def draws(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[SelftestFinding]:
-    """What a few hundred lots, or more, say about the sampler."""
+    """Tests the sampler on a few hundred lots, or more, and returns what was found."""
     if sampler is None:
         return [SelftestFinding("sampler", "none was given")]
     if isinstance(sampler, Informed):
         return [SelftestFinding("sampler", f"{type(sampler).__name__} asks the records")]
     stream = Rng.from_entropy() if rng is None else rng
+    # The event of a first draw says which theorem is used, and so what must be tested.
     first = next(iter(sampler.draws(n, stream, 0)))
     event = first.amplify(Gaussian(1.0))
     if isinstance(event, Poisson):
@@ -51,12 +52,15 @@ def draws(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[Selft
 
 
 def _poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[SelftestFinding]:
+    # Enough lots to see a rate that is 2 % off, and a record that never comes up.
+    """Tests that every record is drawn by a coin of its own, of the rate that the event states."""
     few = min(n, _MOST_RECORDS)
     lots = int(min(max(200, _WANTED / rate, _HEADS / (few * rate)), _COINS / few))
     lots += lots % 2
     inside = np.zeros((lots, few), dtype=bool)
     for row, draw in zip(inside, sampler.draws(few, rng, 0), strict=False):
         row[draw.indices] = True
+    # Coins that depend on each other show in sizes, in lots that follow and in records side by side.
     sizes, counts = inside.sum(axis=1), inside.sum(axis=0)
     followed = int((inside[0::2] & inside[1::2]).sum())
     company = int((inside[:, 0::2][:, : few // 2] & inside[:, 1::2][:, : few // 2]).sum())
@@ -76,6 +80,7 @@ def _poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[SelftestFi
 
 
 def _fixed(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[SelftestFinding]:
+    """Tests that lots have the stated size and that each record comes up equally often."""
     lots = int(min(max(200, _WANTED * n / event.batch_size), _HEADS / event.batch_size))
     counts, right = np.zeros(n, dtype=np.int64), event.dataset_size == n
     for draw in itertools.islice(sampler.draws(n, rng, 0), lots):
@@ -90,7 +95,7 @@ def _fixed(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[Selftes
 
 
 def _passes(sampler: Sampler, n: int, rng: Rng) -> list[SelftestFinding]:
-    """Records of one pass are in at most one of its lots, and nobody is left out of two passes."""
+    """Checks that a record is in at most one lot of a pass and that nobody is left out of two passes."""
     few = min(n, _MOST_RECORDS)
     covers: dict[int | None, list[Draw]] = {}
     for draw in sampler.draws(few, rng, 0):
@@ -105,7 +110,10 @@ def _passes(sampler: Sampler, n: int, rng: Rng) -> list[SelftestFinding]:
 
 
 def _spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:
-    """Two-sided p-value of the lots' variance: a sum of squares beside the binomial's, as χ² with its own fourth moment."""
+    """Returns the two-sided p-value of the variance of the lots' sizes.
+
+    It is that of a sum of squares beside the binomial's, as χ² with its own fourth moment.
+    """
     variance = n * rate * (1 - rate)
     if variance <= 0:
         return 1.0
@@ -119,7 +127,7 @@ def _spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:
 
 
 def _extreme(counts: NDArray[np.int64], lots: int, rate: float) -> float:
-    """P-value of the record that came up least and of the one that came up most, for all records together."""
+    """Returns the p-value of the records that came up least and most, for all records together."""
     least = float(binom.cdf(int(counts.min()), lots, rate))
     most = float(binom.sf(int(counts.max()) - 1, lots, rate))
     return min(1.0, 2 * len(counts) * min(least, most)) or math.ulp(0.0)

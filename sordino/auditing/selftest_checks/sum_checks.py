@@ -1,4 +1,4 @@
-"""What comes to the door: how far one record moves it, who is in it, and whether it is the sum that it is said to be.
+"""Sum checks: how far one record moves a sum, who is in it, and whether it is the right sum.
 
     bound      ‖S(D ∪ x) − S(D)‖ ≤ the promise, for D of 0, 1, 7 and 31 records and x of any size, finite or not
     alone      ‖S({x})‖ ≤ the promise to a hundred-thousandth: one record is summed without the rounding of a crowd
@@ -34,7 +34,7 @@ _WRITTEN = 2e-6
 
 
 def sums(pieces: Pieces, company: Company) -> list[SelftestFinding]:
-    """All of them."""
+    """Runs all checks of sums and returns their findings."""
     here = calm(pieces, company)
     first = Trial(here, company.records).run([range(min(7, company.few))])
     if not first.passed[0]:
@@ -48,7 +48,10 @@ def sums(pieces: Pieces, company: Company) -> list[SelftestFinding]:
 
 
 def calm(pieces: Pieces, company: Company) -> Pieces:
-    """The pieces with the layers' randomness off, if there is any: worlds are compared record by record."""
+    """Returns the pieces with the layers' randomness off, if there is any.
+
+    Worlds are compared record by record, so their coins must not differ.
+    """
     lot = list(range(min(7, company.few)))
     trial = Trial(pieces, company.records).run([lot, lot])
     one, other = ([flat(passed.value) for passed in lot] for lot in trial.passed)
@@ -58,15 +61,19 @@ def calm(pieces: Pieces, company: Company) -> Pieces:
 
 
 def _bound(pieces: Pieces, company: Company) -> list[SelftestFinding]:
+    """Checks that no record moves a sum further than its sensitivity, beside 0, 1, 7 and 31 others."""
     few = company.few
+    # Every base is run without the record and with each of the records that a neighbour may hold.
     bases: list[list[int]] = [[], [few // 2], list(range(min(7, few))), list(range(few))]
     added = [*company.names, *range(min(3, few))]
     worlds = [(base, x) for base in bases for x in added if x not in base]
     alone = Trial(pieces, company.records).run(bases)
+    # Later releases of a lot depend on earlier ones, so both worlds are handed the same values.
     handed = [alone.passed[bases.index(base)] for base, _ in worlds]
     with_one = Trial(pieces, company.records).run([[*base, x] for base, x in worlds], handed=handed)
     worst: dict[str, tuple[float, str]] = {"bound": (0.0, ""), "alone": (0.0, "")}
     told = ""
+    # A record alone is summed without the rounding of a crowd, so its check is stricter.
     for (base, x), ours, theirs in zip(worlds, with_one.passed, handed, strict=True):
         name = f"{company.names.get(x, 'a record')} beside {len(base)} others"
         if [p.bound for p in ours] != [p.bound for p in theirs]:
@@ -86,10 +93,12 @@ def _bound(pieces: Pieces, company: Company) -> list[SelftestFinding]:
 
 
 def _undrawn(pieces: Pieces, company: Company) -> list[SelftestFinding]:
+    """Checks that records which were not drawn change no bit of a sum, and that an empty lot has the sum 0."""
     pieces = _unmeasured(pieces)
     kept = list(range(min(7, company.few)))
     lots = [[], kept]
     before = Trial(pieces, company.records).run(lots).passed
+    # Exchange every record that is not in the lot for one that is not a number, which would spread.
     changed = company.records
     for place in range(len(kept), len(company.records)):
         by = next((k for k, name in company.names.items() if "not a number" in name), kept[0])
@@ -108,7 +117,10 @@ def _undrawn(pieces: Pieces, company: Company) -> list[SelftestFinding]:
 
 
 def _unmeasured(pieces: Pieces) -> Pieces:
-    """The pieces with every formula chosen by shape: two runs that time formulas may choose others, of other last bits."""
+    """Returns the pieces with every formula chosen by shape.
+
+    Two runs that time formulas may choose different ones, which differ in their last bits.
+    """
     backend = pieces.backend
     if backend is None or isinstance(backend, Captured):
         options = PerformanceOptions() if backend is None else backend.options
@@ -117,6 +129,7 @@ def _unmeasured(pieces: Pieces) -> Pieces:
 
 
 def _oracle(pieces: Pieces, company: Company) -> list[SelftestFinding]:
+    """Checks a sum against ordinary autograd, one record at a time, and against the sum in chunks."""
     finite = [x for x, name in company.names.items() if not any(w in name for w in ("not a", "infinite", "thousand"))]
     whole = list(range(company.few))
     lots = [whole[:1], whole, [*whole[:7], *finite]]
@@ -135,6 +148,7 @@ def _oracle(pieces: Pieces, company: Company) -> list[SelftestFinding]:
 
 
 def _divisor(pieces: Pieces, company: Company) -> list[SelftestFinding]:
+    """Checks that what is written is the sum divided by one public number, for any number of records."""
     number, far = public_number(pieces, company)
     if number == 0:
         return [SelftestFinding("divisor", "the query makes several releases of one lot into one gradient")]
@@ -149,11 +163,15 @@ def _divisor(pieces: Pieces, company: Company) -> list[SelftestFinding]:
 
 
 def public_number(pieces: Pieces, company: Company) -> tuple[float, float]:
-    """What sums are divided by after the door, and how far lots of other sizes are from it; 0 where it is not one sum."""
+    """Returns what sums are divided by after release, and how far lots of other sizes are from it.
+
+    Both are 0 where a lot's gradient is not one sum.
+    """
     lots = [list(range(min(size, company.few))) for size in (9, 3, 1)]
     trial = Trial(pieces, company.records).run(lots)
     if any(len(_whole(passed, trial)) != 1 for passed in trial.passed):
         return 0.0, 0.0
+    # The first lot gives the number; the others must agree with it.
     number, far = 0.0, 0.0
     for passed, written in zip(trial.passed, trial.written, strict=True):
         one = _whole(passed, trial)[0]
@@ -165,7 +183,7 @@ def public_number(pieces: Pieces, company: Company) -> tuple[float, float]:
 
 
 def _whole(passed: list[Passed], trial: Trial) -> list[Passed]:
-    """Releases of whole gradients, not of tallies."""
+    """Returns the releases of complete gradients, not of tallies."""
     return [one for one in passed if set(one.value) == set(trial.written[0])]
 
 
