@@ -1,4 +1,4 @@
-"""Recipes: whole training runs as flat tables of fields, tuned and measured, and what is needed to run one.
+"""Recipes and runs: whole training runs described by flat tables of fields, and what carries them out.
 
 The table of recipes needs no torch; what prepares and builds a run is imported on first use.
 """
@@ -47,6 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Imports the parts that need torch when they are first used."""
     if name not in _HOME:
         raise AttributeError(f"module 'sordino.app.runs' has no attribute {name!r}")
     return getattr(import_module(f"sordino.app.runs.{_HOME[name]}"), name)

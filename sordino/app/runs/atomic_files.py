@@ -1,4 +1,8 @@
-"""Files that are there whole or not at all, also after a crash: written beside, flushed to the disk, then moved in."""
+"""Writes files that are complete or absent, even after a crash.
+
+A file is written under a temporary name beside its place, flushed to the disk, and then moved to its place in one
+step.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ _PART = ".part-"
 
 
 def write(path: Path, content: bytes | str) -> None:
-    """Replace a file in one move; whoever reads it sees the old content or the new."""
+    """Replaces a file in one move, so that a reader sees either the old content or the new one."""
     part = path.with_name(f"{_PART}{path.name}")
     try:
         _flushed(part, content.encode() if isinstance(content, str) else content)
@@ -24,13 +28,15 @@ def write(path: Path, content: bytes | str) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Make a new folder with all of these files in one move; readable by its owner only."""
+    """Creates a new folder with all of these files in one move; only its owner can read it."""
+    # Everything is prepared under a temporary name. A crash leaves only that, and the next call removes it.
     part = path.with_name(f"{_PART}{path.name}")
     shutil.rmtree(part, ignore_errors=True)  # left by a crash
     try:
         part.mkdir(mode=0o700)
         for name, content in files.items():
             _flushed(part / name, content)
+        # The content is on the disk before the move makes it visible under its final name.
         flush_folder(part)
         if path.exists():
             shutil.rmtree(path)
@@ -42,7 +48,9 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Names made, moved or removed in a folder reach the disk; Windows has no such call and does it in its own time."""
+    """Waits until names created, moved or removed in a folder are on the disk; does nothing on Windows, which has no
+    such call.
+    """
     if sys.platform == "win32":
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -53,11 +61,12 @@ def flush_folder(path: Path) -> None:
 
 
 def is_part(path: Path) -> bool:
-    """Whether this was being written when the process died."""
+    """Returns whether a path is a temporary one whose writing was interrupted when the process died."""
     return path.name.startswith(_PART)
 
 
 def _flushed(path: Path, content: bytes) -> None:
+    """Writes a file and waits until its content is on the disk."""
     with open(path, "wb") as file:
         file.write(content)
         file.flush()

@@ -1,4 +1,4 @@
-"""What a run releases before its first step."""
+"""The events of what a run releases before its first step."""
 
 from __future__ import annotations
 
@@ -7,5 +7,7 @@ from sordino.events import Event, Gaussian
 
 
 def before(recipe: Recipe) -> list[Event]:
-    """The private bounds, normalisation and PCA, each of all records, if there are any."""
+    """Returns the events of private bounds, normalisation and PCA, each over all records, as far as the recipe asks
+    for them.
+    """
     return [Gaussian(noise) for noise in (recipe.ranges, recipe.normalise, recipe.pca) if noise is not None]

@@ -1,4 +1,4 @@
-"""What is not as it was when a run was saved: which fields of its configuration, and what that means for going on.
+"""Finds which fields of a run's configuration changed since it was saved, and whether it may go on.
 
 A field is one of three kinds:
   - it cannot change a sum, a draw or the noise (`FREE`): the run goes on as if nothing had happened;
@@ -51,13 +51,14 @@ Table = Mapping[str, Mapping[str, Any]]
 
 
 def changed(before: Table, now: Table) -> tuple[str, str]:
-    """What makes it another run, and what only forbids a replay, in words; empty where nothing does.
+    """Returns, in words, the changes that would make it another run and those that only forbid a replay.
 
     >>> changed({"recipe": {"learning_rate": 1.0, "bound": 1.0}}, {"recipe": {"learning_rate": 0.5, "bound": 1.0}})
     ('', 'learning_rate was 1.0, is 0.5')
     """
     another: list[str] = []
     adjusted: list[str] = []
+    # Fields missing on one side count as None, so that a field added or removed is a change as well.
     for table in sorted({*before, *now}):
         old, new = before.get(table, {}), now.get(table, {})
         for field in sorted({*old, *new}):
@@ -68,7 +69,7 @@ def changed(before: Table, now: Table) -> tuple[str, str]:
 
 
 def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """An optimizer's moments as they were saved, its options as config.toml has them now."""
+    """Loads the saved moments of an optimizer but keeps its options as config.toml has them now."""
     options = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     for group, now in zip(optimizer.param_groups, options, strict=True):

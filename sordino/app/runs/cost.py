@@ -1,4 +1,4 @@
-"""What a run will cost, and the noise or the number of steps at which it fits.
+"""Computes what a run will cost, and the noise or number of steps at which it fits a target ε.
 
     event = Gaussian(normalise) ∘ Gaussian(pca) ∘ Poisson(rate, Gaussian(σ))^steps         of a recipe's plain DP-SGD
 
@@ -34,7 +34,7 @@ def event(
     *,
     parameters: Mapping[str, float] | None = None,
 ) -> Event:
-    """Everything that a run releases, at this noise multiplier of the steps.
+    """Returns the event of everything that a run releases, at this noise multiplier of its steps.
 
     Plain DP-SGD needs the recipe alone. What another method's steps cost may depend on the data's size and on the model:
     give it the data as `prepare` makes it. `parameters` are those of its words.
@@ -66,7 +66,7 @@ def noise_multiplier(
     *,
     parameters: Mapping[str, float] | None = None,
 ) -> float:
-    """The recipe's own, or the smallest at which the whole run, by its own method, is (ε, δ)-DP by PLD.
+    """Returns the recipe's own multiplier, or the smallest at which the whole run is (ε, δ)-DP by PLD.
 
     >>> from sordino.app.runs import find, noise_multiplier
     >>> noise_multiplier(find("mnist", epsilon=1.0)) > noise_multiplier(find("mnist", epsilon=3.0))
@@ -81,10 +81,12 @@ def noise_multiplier(
 def _event_of(
     recipe: Recipe, prepared: Prepared | None, parameters: Mapping[str, float] | None
 ) -> Callable[[float], Event]:
-    """The event of a run as a function of its noise multiplier."""
+    """Returns the event of a run as a function of its noise multiplier."""
+    # With the data at hand, the event comes from a dry run of the method's own query and sampler.
     if prepared is not None:
         records = prepared.drawn
         return RunParts(recipe, build(recipe, prepared, seed=0), records, parameters or {}).event
+    # Without data only plain DP-SGD has a known event; everything else is refused rather than guessed.
     asked = [f"parameters={dict(parameters)!r}"] if parameters else []
     if not is_plain(recipe):
         said = {name: getattr(recipe, name) for name in ("method", *PARTS)}

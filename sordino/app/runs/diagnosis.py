@@ -1,4 +1,4 @@
-"""What papers plot of a run's lots and updates, step by step, kept for the next line of metrics.jsonl.
+"""Records what papers plot of a run's lots and updates, step by step, for the next line of metrics.jsonl.
 
     cosines      between consecutive released gradients, a number a step: made of releases, covered by the claim
     lengths      five quantiles of the lot's gradient lengths, a box a step: private, disclosed
@@ -34,7 +34,7 @@ DISCLOSED: Mapping[str, str] = {"lengths": LENGTHS, "classes": CLASSES, "substep
 
 
 def asked(text: str | None) -> tuple[str, ...]:
-    """The names in a list with commas, in their own order.
+    """Returns the names in a comma-separated list, in the order of `NAMES`, and refuses unknown ones.
 
     >>> asked("lengths,cosines"), asked(None)
     (('cosines', 'lengths'), ())
@@ -51,7 +51,7 @@ def asked(text: str | None) -> tuple[str, ...]:
 
 
 class Diagnosis:
-    """Looks at every step, as far as was asked for."""
+    """Observes every step and collects the diagnostics that were asked for."""
 
     def __init__(self, names: tuple[str, ...], model: nn.Module) -> None:
         self.names = names
@@ -59,7 +59,7 @@ class Diagnosis:
         self._values: dict[str, list[Any]] = {name: [] for name in names}
 
     def before(self, private: Private, lot: Lot) -> None:
-        """Of a lot, at the model it meets."""
+        """Records the diagnostics of a lot at the parameters it is computed with, before the step."""
         if "lengths" in self.names:
             self._values["lengths"].append([_number(value) for value in length_quantiles(private, lot)])
         if "classes" in self.names:
@@ -67,7 +67,7 @@ class Diagnosis:
             self._values["classes"].append(None if found is None else [found.label, found.share])
 
     def after(self, private: Private) -> None:
-        """Of what was released on it."""
+        """Records the diagnostics of what was released on the lot."""
         if "cosines" in self.names:
             found = self._cosines()
             self._values["cosines"].append(None if found is None else _number(found))
@@ -75,20 +75,20 @@ class Diagnosis:
             self._values["substeps"].append(_number(substep_cosine(private)))
 
     def taken(self) -> dict[str, list[Any]]:
-        """What was seen since this was last asked."""
+        """Returns what was recorded since the last call, and forgets it."""
         values, self._values = self._values, {name: [] for name in self.names}
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint; as secret as the data."""
+        """Returns the state for a checkpoint; it is as secret as the data."""
         last: Mapping[str, Tensor] | None = self._cosines.last
         return {"values": self._values, "last": None if last is None else dict(last)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As it was."""
+        """Restores the state that `state_dict` returned."""
         self._values, self._cosines.last = dict(state["values"]), state["last"]
 
 
 def _number(value: float) -> float | None:
-    """For JSON, which knows no nan."""
+    """Returns a finite value as it is and None otherwise, because JSON has no nan."""
     return value if math.isfinite(value) else None

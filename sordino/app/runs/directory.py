@@ -1,4 +1,4 @@
-"""The run directory: all that is left of a training run, for people, for `sordino report` and for `sordino resume`.
+"""The run directory: the files that a training run leaves for people, `sordino report` and `sordino resume`.
 
     config.toml          what was run: [recipe] every field; [options] how; [parameters] of the method; [resolved] what was
                          calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,
@@ -62,7 +62,9 @@ _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
 @dataclass(frozen=True)
 class Row:
-    """One evaluation; everything here is released or public, or was asked for and is listed in the claim."""
+    """The metrics of one evaluation; all of them are released or public, or were asked for and are listed in the
+    claim.
+    """
 
     step: int
     epoch: float
@@ -88,7 +90,7 @@ _OPTIONAL = frozenset(one.name for one in fields(Row) if one.default is None)
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory."""
+    """The directory of one run, with methods that write and read its files."""
 
     folder: Path
     written: bool = True
@@ -117,13 +119,13 @@ class Run:
 
     @staticmethod
     def open(folder: Path) -> Run:
-        """One that is there."""
+        """Opens the directory of an existing run and refuses a folder that is none."""
         if not (folder / CONFIG).is_file():
             raise ValueError(f"{str(folder)!r}: not a run directory (it has no {CONFIG})")
         return Run(folder)
 
     def discard(self) -> None:
-        """Nothing was begun: leave no trace of it."""
+        """Removes the folder of a run that was never begun, so that no trace of it is left."""
         with suppress(OSError):
             self.checkpoints.rmdir()
             (self.folder / LOCK).unlink(missing_ok=True)
@@ -135,62 +137,63 @@ class Run:
         return self.folder / CHECKPOINTS
 
     def write_config(self, table: Mapping[str, Any]) -> None:
-        """Once, at the beginning."""
+        """Writes config.toml, once, at the beginning of the run."""
         if not self.written:
             return
         atomic_files.write(self.folder / CONFIG, toml_writer.dumps({"format": FORMAT, **table}))
 
     def write_model(self, name: str, model: nn.Module) -> None:
-        """Parameters and buffers, under the names of the model's own state dict."""
+        """Writes parameters and buffers under the names of the model's own state dict."""
         if not self.written:
             return
         state = {key: value.detach().contiguous().clone() for key, value in model.state_dict().items()}
         atomic_files.write(self.folder / name, safetensors.torch.save(state))
 
     def write_trace(self, step: int, model: nn.Module) -> None:
-        """The network as it is at an evaluation; released, like the last one."""
+        """Writes the network as it is at an evaluation; it is released, like the final one."""
         if not self.written:
             return
         (self.folder / TRACE).mkdir(exist_ok=True)
         self.write_model(f"{TRACE}/{step:08d}.safetensors", model)
 
     def trace(self) -> dict[int, Path]:
-        """Where the networks of the evaluations are, by step; empty when they were not kept."""
+        """Returns the paths of the networks kept at evaluations, by step; empty if none were kept."""
         return {int(path.stem): path for path in sorted((self.folder / TRACE).glob("[0-9]*.safetensors"))}
 
     def append(self, row: Row) -> None:
-        """One more evaluation."""
+        """Appends one evaluation to metrics.jsonl."""
         if not self.written:
             return
         with open(self.folder / METRICS, "a", encoding="utf-8") as file:
             file.write(_line(row))
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """All evaluations, anew: those after the checkpoint that a run resumes from come again."""
+        """Rewrites all evaluations; those after the checkpoint that a run resumes from will be made again."""
         if not self.written:
             return
         atomic_files.write(self.folder / METRICS, "".join(map(_line, rows)))
 
     def rows(self) -> list[Row]:
-        """The evaluations; a last line cut short is left out."""
+        """Returns the evaluations; a last line that was cut short is left out."""
         path = self.folder / METRICS
         whole = path.read_text("utf-8").rpartition("\n")[0] if path.exists() else ""
         return [Row(**json.loads(line)) for line in whole.splitlines()]
 
     def write_privacy(self, claim: Claim, status: str, steps: int, budget: float | None) -> None:
-        """The claim, as data."""
+        """Writes the claim to privacy.json."""
         if not self.written:
             return
         atomic_files.write(self.folder / PRIVACY, json.dumps(statement(claim, status, steps, budget), indent=1) + "\n")
 
 
 def lock_folder(folder: Path, held: ExitStack) -> None:
-    """Makes a run directory this process's alone until `held` is closed.
+    """Locks a run directory for this process alone until `held` is closed.
 
     Raises:
-        Busy: if another process has it.
+        Busy: if another process holds the lock.
 
     """
+    # The loop repeats only if the folder was removed between opening its lock file and locking it.
     while True:
         file = open(folder / LOCK, "ab")  # noqa: SIM115 (held for the life of the run)
         held.callback(file.close)
@@ -208,7 +211,7 @@ def lock_folder(folder: Path, held: ExitStack) -> None:
 
 
 def _refuse_if_used(folder: Path) -> None:
-    """Raises ValueError where a folder holds more than a process leaves that died before it began."""
+    """Raises ValueError if a folder holds more than a process leaves that died before it began."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -220,10 +223,12 @@ def _refuse_if_used(folder: Path) -> None:
 
 
 def statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
-    """privacy.json: `claim` (epsilon, delta, relation, unit, accountant, event, not_covered, rests_on, or reason) and more.
+    """Returns the content of privacy.json: the claim as data, and what goes with it.
 
-    `status` is running, stopped, finished or failed; `steps` is how many lots the claim speaks about, `budget` the ε that
-    was asked for, `words` the printed claim, `at_delta` ε at other δ, `mu` the Gaussian mechanism's with the same (ε, δ).
+    The keys are `claim` (epsilon, delta, relation, unit, accountant, event, not_covered, rests_on, or reason);
+    `status`: running, stopped, finished or failed; `steps`: how many lots the claim is about; `budget`: the ε that was
+    asked for; `words`: the printed claim; `at_delta`: ε at other δ; `mu`: the Gaussian mechanism's parameter with the
+    same (ε, δ).
     """
     table: dict[str, Any] = {
         "format": FORMAT,
@@ -234,6 +239,7 @@ def statement(claim: Claim, status: str, steps: int, budget: float | None) -> di
         "claim": claims.table(claim),
         "words": str(claim),
     }
+    # Only a guarantee has figures at other δ, and a μ.
     if isinstance(claim, Guarantee):
         deltas = sorted({*_DELTAS, claim.delta}, reverse=True)
         table["at_delta"] = [{"delta": d, "epsilon": PLD().epsilon(claim.event, d)} for d in deltas]
@@ -242,5 +248,6 @@ def statement(claim: Claim, status: str, steps: int, budget: float | None) -> di
 
 
 def _line(row: Row) -> str:
+    """Returns one line of metrics.jsonl; optional fields without a value are left out."""
     said = {name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL}
     return json.dumps(said, allow_nan=False) + "\n"

@@ -1,7 +1,8 @@
-"""A run of several ranks: the first writes the files and is watched, the others do the same and write nothing.
+"""The files of a distributed run: the first rank writes them, the other ranks follow it and write nothing.
 
-What the first one reads from the disk (settings, a checkpoint, the mark of the write-ahead ledger) it tells the others, so
-they need no folder in common. A mark is on the disk of the first before anyone draws below it.
+Whatever the first rank reads from the disk (settings, a checkpoint, the mark of the write-ahead ledger) it broadcasts
+to the others, so that they need no common folder. The first rank has a mark on its disk before any rank draws below
+it.
 """
 
 from __future__ import annotations
@@ -25,46 +26,50 @@ _ON_A_GRID = "whole numbers"
 
 @dataclass(frozen=True)
 class Crew:
-    """The ranks of a run; None: it is one process, and adds up as one."""
+    """The ranks of a run; `ranks` is None if the run is a single process, which adds up as one."""
 
     ranks: Ranks | None = None
 
     @staticmethod
     def here() -> Crew:
-        """Those of torch's own group, if there is one."""
+        """Returns the ranks of torch's own process group, or a single process if there is none."""
         return Crew(ranks_of(None))
 
     def going_on(self, environment: dict[str, Any]) -> Crew:
-        """The same; one process that goes on with a run of ranks is a group of one, and has their bits."""
+        """Returns the ranks that resume a run; a single process that resumes a distributed run becomes a group of one,
+        with the same bits.
+        """
         return Crew(Ranks()) if self.ranks is None and environment.get(SUMS) == _ON_A_GRID else self
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a replay must have in common with the run, beside the machine: never the number of ranks."""
+        """What a replay must have in common with the run besides the machine; never the number of ranks."""
         return {} if self.ranks is None else {SUMS: _ON_A_GRID}
 
     @property
     def first(self) -> bool:
-        """Does this one write the files?"""
+        """Whether this rank writes the files."""
         return self.ranks is None or self.ranks.rank == 0
 
     def refuse(self, settings: Settings) -> None:
-        """Refuse looks at the records of a lot, of which each rank has its own."""
+        """Refuses options that show private facts of a lot, because each rank holds only its own records of it."""
         if self.ranks is not None and self.ranks.size > 1:
             for name in ("show_private", "diagnose"):
                 if getattr(settings.options, name):
                     raise ValueError(f"{name}: each of several ranks has its own records of a lot; leave it out")
 
     def told(self, work: Callable[[], T]) -> T:
-        """What the first makes, as all then have it; where it fails the others stop."""
+        """Runs `work` on the first rank and returns its result on all ranks; if it fails there, the others stop too."""
         if self.ranks is None or self.ranks.size == 1:
             return work()
+        # The other ranks wait for the outcome, which says whether the first one succeeded.
         if not self.first:
             fine, made = self.ranks.of_first(None)
             if not fine:
                 raise StoppedElsewhere("the first rank could not go on; its own message says why")
             found: T = made
             return found
+        # A failure is broadcast before it is raised, so that no rank waits for ever.
         try:
             result = work()
         except BaseException:
@@ -74,24 +79,24 @@ class Crew:
         return result
 
     def after_first(self, work: Callable[[], T]) -> T:
-        """Work that each does for itself, the first one first: what it fetches or builds is there for the others."""
+        """Runs `work` on every rank, on the first one before the others, so that they find what it fetched or built."""
         mine: list[T] = []
         self.told(lambda: mine.append(work()))
         return mine[0] if mine else work()
 
     def wait(self) -> None:
-        """Until the first has come here."""
+        """Waits until the first rank has come to this point."""
         self.told(lambda: None)
 
     def any(self, wish: bool) -> bool:
-        """Does any of them?"""
+        """Returns whether `wish` is true on any rank."""
         if self.ranks is None:
             return wish
         return bool(self.ranks.sum_(torch.tensor([wish], dtype=torch.int64, device=self.ranks.device))[0] > 0)
 
 
 class Elsewhere:
-    """The write-ahead ledger as the other ranks have it: what the first one wrote, and nothing on a disk."""
+    """The write-ahead ledger as the other ranks see it: what the first rank wrote, with nothing on a disk."""
 
     def __init__(
         self, upto: int = 0, lineage: int = 0, environment: dict[str, Any] | None = None, is_complete: bool = True
@@ -100,19 +105,19 @@ class Elsewhere:
         self.is_complete, self.position = is_complete, dict[str, str]()
 
     def reserve(self, upto: int, environment: dict[str, Any] | None = None) -> None:
-        """Steps below `upto` may be released once the first has entered them."""
+        """Records that steps below `upto` may be released once the first rank has entered them."""
         self.upto = max(upto, self.upto)
 
     def close_at(self, step: int) -> None:
-        """The run stopped in good order."""
+        """Records that the run stopped in good order at a step."""
         self.upto = step
 
     def branch(self) -> None:
-        """What follows is no replay of what was."""
+        """Begins a new lineage, because what follows does not replay what was released before."""
         self.lineage += 1
 
     def note(self, step: int, parameters: str) -> bool:
-        """The first one compares, and tells."""
+        """Returns True: the first rank compares the parameters and broadcasts the result."""
         return True
 
     def __enter__(self) -> Elsewhere:
@@ -121,4 +126,4 @@ class Elsewhere:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is held."""
+        """Does nothing, because no file is held."""

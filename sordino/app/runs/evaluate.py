@@ -1,4 +1,4 @@
-"""Accuracy and loss on the test set, which is taken to be public; on the training set where that is asked for."""
+"""Accuracy and loss on the test set, which is taken to be public, and on the training set if asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 2000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model is worth on some records; of numbers there is no accuracy."""
+    """The loss of a model on some records and, if they have classes, its accuracy."""
 
     loss: float
     accuracy: float | None = None
@@ -33,12 +33,14 @@ def evaluate(
     loss_fn: Callable[[nn.Module, Tensor, Tensor], Tensor],
     classes: int | None,
 ) -> Evaluation:
-    """The mean loss of the records; with a number of classes, the share of them classified rightly, too."""
+    """Returns the mean loss on the records and, given a number of classes, the accuracy as a whole and by class."""
+    # Evaluation mode is left again afterwards, so that training continues as before.
     training = model.training
     model.eval()
     counted = classes or 0
     right, there, loss = torch.zeros(counted).double(), torch.zeros(counted).double(), 0.0
     x, y = records.tensors
+    # Records are processed in chunks to bound memory; the scores that the loss computed serve the accuracy too.
     with torch.no_grad():
         for inputs, targets in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
             scores = _Kept(model)
@@ -54,7 +56,10 @@ def evaluate(
 
 
 def correct(model: nn.Module, job: Job) -> Tensor:
-    """Which training records a run's model classifies rightly, (N,) of 0 and 1. Private: to be released with noise."""
+    """Returns which training records a run's model classifies correctly, (N,) of 0 and 1.
+
+    Privacy: the result is private and must be released with noise.
+    """
     x, y = job.data.prepared.train.tensors
     found, training = [], model.training
     model.eval()
@@ -68,7 +73,11 @@ def correct(model: nn.Module, job: Job) -> Tensor:
 
 
 def at_evaluation(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation, dict[str, Any]]:
-    """Of a run's model on the test records, and more fields of its `Row`; the training records', asked for, disclosed."""
+    """Evaluates a run's model on the test records; returns the result and further fields of its `Row`.
+
+    Accuracy and loss on the training records are computed only if they were asked for, and are then disclosed in the
+    ledger.
+    """
     prepared, problem = job.data.prepared, job.problem
     classes = prepared.classes if problem.classifies else None
     found = evaluate(model, prepared.test, problem.loss_fn, classes)
@@ -80,7 +89,7 @@ def at_evaluation(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluatio
 
 
 class _Kept(nn.Module):
-    """The model, and what it said last: a loss asks it once, and an accuracy needs the same answer."""
+    """Wraps a model and keeps its last output, which the loss computes and the accuracy needs as well."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -88,6 +97,6 @@ class _Kept(nn.Module):
         self.last = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The model's own."""
+        """Returns the model's output and keeps it."""
         self.last = self.model[0](x)
         return self.last

@@ -1,7 +1,7 @@
-"""Frozen feature maps by name, and their results on disk: computed once for given images, opened by memory mapping.
+"""Frozen feature maps by name, with results cached on disk: computed once for given images, then memory-mapped.
 
-The file is named by a hash of the images and by the map's version, so a result is never taken for another's. Half
-precision: the rounding, 2⁻¹¹ of a value, is far below the noise of any private run.
+The file is named by a hash of the images and by the version of the map, so one result is never taken for another.
+Features are kept in half precision: the rounding, 2⁻¹¹ of a value, is far below the noise of any private run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Features:
-    """A frozen map of bytes (B, C, H, W) to features, made when it is needed."""
+    """A frozen map from bytes (B, C, H, W) to features; it is built when it is needed."""
 
     name: str
     version: int
@@ -68,12 +68,14 @@ MAPS = {
 
 
 def features(chosen: Features, images: Tensor, say: Say) -> Tensor:
-    """The map of all images in half precision, from the cache if it is there."""
+    """Returns the features of all images in half precision, from the cache if they are there."""
+    # Use the cached result if there is one.
     path = _path(chosen, images)
     found = _open(path, len(images))
     if found is not None:
         return torch.from_numpy(found)
     say(f"{chosen.name} of {len(images):,} images, once")
+    # Fill a temporary memory map and move it into the cache in one step, so that no reader sees half a file.
     try:
         with cache.workspace() as folder:
             whole = folder / path.name
@@ -84,6 +86,7 @@ def features(chosen: Features, images: Tensor, say: Say) -> Tensor:
         found = _open(path, len(images))
         assert found is not None
         return torch.from_numpy(found)
+    # A full or read-only disk must not stop a run: the features are computed in memory instead.
     except OSError as error:
         say(f"{chosen.name}: not kept on disk ({error})")
         first = chosen.make(say)(images[:1])
@@ -93,18 +96,20 @@ def features(chosen: Features, images: Tensor, say: Say) -> Tensor:
 
 
 def _fill(result: NDArray[np.float16], chosen: Features, images: Tensor, say: Say) -> None:
+    """Computes the features chunk by chunk into `result`."""
     compute = chosen.make(say)
     for start in range(0, len(images), chosen.chunk):
         result[start : start + chosen.chunk] = compute(images[start : start + chosen.chunk]).to(torch.float16).numpy()
 
 
 def _path(chosen: Features, images: Tensor) -> Path:
+    """Returns the cache file for these images and this version of the map."""
     digest = cache.digest(images.numpy())
     return cache.root() / "features" / f"{chosen.name}-{chosen.version}-{digest[:32]}.npy"
 
 
 def _open(path: Path, rows: int) -> NDArray[np.float16] | None:
-    """The kept features, copied on write; None if they are not there or are damaged."""
+    """Opens cached features as a copy-on-write memory map; returns None if they are missing or damaged."""
     try:
         found: NDArray[np.float16] = np.load(path, mmap_mode="c")
     except (OSError, ValueError):

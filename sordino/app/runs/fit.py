@@ -1,4 +1,4 @@
-"""`fit`: a recipe carried out from beginning to end, the loop for those who have none. `resume`: the rest of one.
+"""`fit` carries out a recipe from beginning to end, and `resume` continues an interrupted run.
 
 history = sordino.fit("mnist", epsilon=3.0)
 print(history.test_accuracy, history.claim)
@@ -46,12 +46,12 @@ from sordino.ledger.claims import Claim, Guarantee
 
 
 class Failed(RuntimeError):
-    """A run that could not go on, why, and what is kept of it."""
+    """Raised when a run cannot go on; the message says why and what is kept of it."""
 
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """What a run came to."""
+    """The result of a run: metrics, claim, model and directory."""
 
     rows: tuple[Row, ...]
     claim: Claim
@@ -62,17 +62,17 @@ class History:
 
     @property
     def test_accuracy(self) -> float | None:
-        """Of the last evaluation; None where the records have numbers and no classes."""
+        """The test accuracy at the last evaluation; None if the records have numbers and no classes."""
         return self.rows[-1].test_accuracy if self.rows else None
 
     @property
     def test_loss(self) -> float | None:
-        """Of the last evaluation."""
+        """The test loss at the last evaluation."""
         return self.rows[-1].test_loss if self.rows else None
 
     @property
     def finished(self) -> bool:
-        """False when it was asked to stop before its last step."""
+        """Whether all steps were taken; False if the run was asked to stop before its last one."""
         return self.status == FINISHED
 
 
@@ -88,7 +88,7 @@ def fit(
     view: View | None = None,
     **given: Any,
 ) -> History:
-    """Train by a recipe, or its name, with any of the fields of `Recipe` and `settings.Options` in place of its own.
+    """Trains by a recipe, or its name, with any fields of `Recipe` and `settings.Options` in place of its own.
 
     Or train a model of your own on `data`, a dataset of pairs (x, y) in memory: classes where y are whole numbers, else
     numbers. Accuracy and loss are those on `test`, or on a tenth of the data that is held out. Or name a model and give
@@ -131,11 +131,13 @@ def _settled(
     parameters: Mapping[str, float] | None,
     budget_stop: bool,
 ) -> Settings:
-    """The settings of a recipe, of a model and records in memory, or of a model by name and a file."""
+    """Returns the settings for a recipe, for a model and records in memory, or for a named model and a file."""
+    # A named model on a file of the user's own.
     if isinstance(data, OwnFile):
         if test is not None or not isinstance(recipe, str):
             raise TypeError("an OwnFile: need the name of a model before it, and its test file as OwnFile(test=…)")
         return settle(None, {**given, "model": recipe}, parameters, budget_stop=budget_stop, own=data)
+    # A model and records in memory.
     if isinstance(recipe, nn.Module):
         if data is None:
             raise TypeError("a model without data: give a dataset of pairs (x, y) after it")
@@ -147,13 +149,18 @@ def _settled(
 
 
 def carry_out(settings: Settings, out: str | Path | None, view: View, budget: str | Path | None = None) -> History:
-    """A new run, entered in a budget before it releases anything."""
+    """Carries out a new run; if there is a budget, the run is entered in it before it releases anything."""
+    # All ranks agree on one folder, which the first rank names.
     crew = Crew.here()
     crew.refuse(settings)
     folder = crew.told(lambda: Path(out) if out is not None else named(settings.recipe.name))
     with ExitStack() as held:
 
         def begin() -> tuple[Run, Job]:
+            """Creates the run directory, reads the data and enters the planned cost in the budget.
+
+            On failure nothing was released yet, so the directory is removed again.
+            """
             run = Run.create(folder, held) if crew.first else Run(folder, written=False)  # before the data is read
             try:
                 job = assemble(settings, view.say)
@@ -165,12 +172,13 @@ def carry_out(settings: Settings, out: str | Path | None, view: View, budget: st
                     run.discard()
                 raise
 
+        # Data is fetched once: the first rank assembles the job before the others do.
         run, job = crew.after_first(begin)
         return _begun(job, run, view, crew)
 
 
 def _enter(planned: Claim, budget: Budget, name: str) -> None:
-    """What a run will cost, before it begins; what does not fit is refused."""
+    """Enters the planned cost of a run in a budget before it begins; raises if it does not fit."""
     if not isinstance(planned, Guarantee):
         raise ValueError(f"a run without a guarantee cannot be entered in a budget: {planned.reason}")
     budget.spend(planned.event, name)
@@ -179,22 +187,25 @@ def _enter(planned: Claim, budget: Budget, name: str) -> None:
 def resume(
     folder: str | Path, view: View | None = None, *, model: nn.Module | None = None, data: Any = None, test: Any = None
 ) -> History:
-    """The rest of a run that was stopped, killed or failed; of a finished one, what it came to.
+    """Continues a run that was stopped, killed or failed; for a finished one, returns its result.
 
     Of a run of `fit(model, data)`, model and data have to be given again: they are in no file.
     """
     seen, crew = view or Silent(), Crew.here()
     run = Run(Path(folder), written=crew.first)
+    # The directory stays locked, and the ledger open, until the run stops again.
     with ExitStack() as held:
         config, entered = crew.told(lambda: _config(run.folder, held))
         settings = _with_memory(config.settings(), run, model, data, test)
         if not entered:  # killed before anything was released
             return _begun(crew.after_first(lambda: assemble(settings, seen.say)), run, seen, crew)
+        # The ledger says what may have been released; the newest complete checkpoint says where to continue.
         ahead = _held(run, held, crew)
         found, passed, secret = crew.told(lambda: _latest(run, ahead))
         for why in passed:
             seen.say(f"passed over {why}")
         _same_threads(ahead)
+        # Nothing is calibrated again: noise and steps are those that the first process resolved.
         job = crew.after_first(lambda: assemble(settings, seen.say, config.resolved))
         training = Training(job, run, ahead, seen, crew.going_on(ahead.environment))
         try:
@@ -209,7 +220,7 @@ def resume(
 
 
 def _with_memory(settings: Settings, run: Run, model: nn.Module | None, data: Any, test: Any) -> Settings:
-    """What a run was given in memory, given again."""
+    """Returns the settings with model and data that the run was given in memory, which the caller must give again."""
     needed = settings.recipe.dataset == GIVEN
     if needed != (model is not None and data is not None):
         wanted = f"sordino.app.runs.fit.resume({str(run.folder)!r}, model=model, data=data), with what `fit` was given"
@@ -226,7 +237,7 @@ def _config(folder: Path, held: ExitStack) -> tuple[Config, bool]:
 
 
 def _latest(run: Run, ahead: Ahead | Elsewhere) -> tuple[Checkpoint, list[str], dict[str, Any] | None]:
-    """Returns the newest whole checkpoint, why others were passed over, and the noise key, or None where it is gone.
+    """Returns the newest complete checkpoint, why others were passed over, and the noise key or None if it is gone.
 
     Raises:
         DamagedLedger: if the ledger is not the one that the checkpoint was saved beside.
@@ -239,7 +250,7 @@ def _latest(run: Run, ahead: Ahead | Elsewhere) -> tuple[Checkpoint, list[str], 
 
 
 def _held(run: Run, held: ExitStack, crew: Crew) -> Ahead | Elsewhere:
-    """The write-ahead ledger; the others have what the first rank finds in it."""
+    """Opens the write-ahead ledger on the first rank; the other ranks get a copy of what it says."""
     mine: list[Ahead] = []
 
     def opened() -> tuple[int, int, dict[str, Any], bool]:
@@ -251,6 +262,8 @@ def _held(run: Run, held: ExitStack, crew: Crew) -> Ahead | Elsewhere:
 
 
 def _begun(job: Job, run: Run, view: View, crew: Crew) -> History:
+    # The planned claim is on the disk before anything is released, so a killed run reports at least what it spent.
+    """Writes the files that a run begins with, then trains."""
     run.write_config(job.config())
     run.write_model(INITIAL, job.problem.model)
     run.write_privacy(job.planned(), RUNNING, job.steps, job.settings.budget)
@@ -262,7 +275,7 @@ def _begun(job: Job, run: Run, view: View, crew: Crew) -> History:
 
 
 def _trained(training: Training) -> History:
-    """Train, and leave the run directory in order however it ends."""
+    """Trains, and leaves the run directory in order however the training ends."""
     job, run, view = training.job, training.run, training.view
     view.begin(job, training.private.steps)
     try:
@@ -271,6 +284,7 @@ def _trained(training: Training) -> History:
         if done:
             with training.tested() as model:
                 run.write_model(MODEL, model)
+    # Failures with a known cause keep the last checkpoint, and the message says how to continue.
     except (TrainingNotFinite, OSError, MemoryError) as error:
         view.end()
         _leave(training, FAILED)
@@ -282,6 +296,7 @@ def _trained(training: Training) -> History:
         view.end()
         raise
     view.end()
+    # The claim of what was really done replaces the plan's.
     status, seconds = FINISHED if done else STOPPED, training.elapsed()
     claim = _leave(training, status)
     if done:
@@ -292,6 +307,7 @@ def _trained(training: Training) -> History:
 
 
 def _leave(training: Training, status: str) -> Claim:
+    """Replaces the planned claim in privacy.json by the claim of what was done, and returns it."""
     claim = training.claim()
     try:
         training.run.write_privacy(claim, status, training.private.steps, training.job.settings.budget)
@@ -302,12 +318,14 @@ def _leave(training: Training, status: str) -> Claim:
 
 
 def named(name: str) -> Path:
-    """Where a run goes that was given no folder."""
+    """Returns a folder for a run that was given none, named by recipe and time."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _same_threads(ahead: Ahead | Elsewhere) -> None:
-    """Sums are split by threads: a replay needs as many as there were."""
+    """Sets the number of threads that the run began with, because sums are split by threads and a replay needs the
+    same bits.
+    """
     threads = ahead.environment.get("threads")
     if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)

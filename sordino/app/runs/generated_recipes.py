@@ -1,4 +1,4 @@
-"""Recipes on data made here in a moment: for a first look, for tests, for a machine without a network."""
+"""Recipes on generated data: for a first look, for tests, and for machines without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Everything a run needs, made from its settings: data, model, sampler, noise, number of steps. Nothing is released yet."""
+"""Assembles everything a run needs from its settings: data, model, sampler, noise and number of steps.
+
+Nothing is released here.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ _TIMES = 20
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A run that could begin."""
+    """A run that is ready to begin."""
 
     settings: Settings
     data: RunData
@@ -56,49 +59,51 @@ class Job:
 
     @property
     def expected_batch(self) -> float:
-        """The public number that sums are divided by."""
+        """The public number by which sums are divided."""
         return self.sampler.expected(self.data.prepared.drawn)
 
     @property
     def evaluate_every(self) -> int:
-        """Steps."""
+        """The number of steps between evaluations."""
         return self.settings.options.evaluate_every or max(1, self.steps // _TIMES)
 
     @property
     def checkpoint_every(self) -> int:
-        """Steps."""
+        """The number of steps between checkpoints."""
         return self.settings.options.checkpoint_every or max(1, self.steps // _TIMES)
 
     def query(self) -> Query:
-        """What is asked of each lot."""
+        """Returns the query that is asked of each lot."""
         return self._parts.query(self.multiplier)
 
     def backend(self) -> Backend:
-        """How per-sample gradients are computed; nothing is measured, so that a replay computes the same bits."""
+        """Returns the backend for per-sample gradients; it times nothing, so that a replay computes the same bits."""
         return self._parts.backend()
 
     def unit(self) -> Unit | None:
-        """What lots are drawn of, where it is not records."""
+        """Returns the privacy unit of which lots are drawn, or None if it is the record."""
         recipe, ids = self.settings.recipe, self.data.prepared.units
         return None if ids is None or recipe.unit is None else Unit(ids, recipe.unit_records, recipe.unit)
 
     def penalty(self) -> L2 | None:
-        """The L2 penalty inside each record's gradient, if there is one."""
+        """Returns the L2 penalty inside each record's gradient, or None."""
         strength = self.settings.recipe.penalty
         return L2(strength) if strength else None
 
     def event(self) -> Event:
-        """What the whole run will have done to the data."""
+        """Returns the event of the whole run."""
         return self._parts.event(self.multiplier, self.steps)
 
     def planned(self, so_far: Ledger | None = None, steps: int = 0) -> Claim:
-        """What can be claimed when all of it is done; what will not be covered is known before the first step.
+        """Returns the claim that will hold when the whole run is done; what it will not cover is known before the
+        first step.
 
-        Of a run that goes on, `so_far` is its ledger after so many steps. If they did not cost what the plan says, the plan
-        is added to them as a whole: more than will be spent.
+        For a run that goes on, `so_far` is its ledger after `steps` steps. If these did not cost what the plan says,
+        the whole plan is added to them, which is more than will be spent.
         """
         numbers = sum(p.numel() for p in self.problem.model.parameters())
         whole, uncovered = self.event(), self.not_covered()
+        # What was done already counts as it was done. The plan replaces it only if the two agree exactly.
         if so_far is not None:
             uncovered = so_far.disclosed
             done = so_far.event()
@@ -109,7 +114,7 @@ class Job:
         return claims.claim(whole, recipe.delta, PLD(), uncovered, (PLANNED,), coordinates=numbers, unit=unit)
 
     def not_covered(self) -> tuple[str, ...]:
-        """What the claim will list, in the order in which the run comes to it."""
+        """Returns what the claim will list as not covered, in the order in which it happens in the run."""
         options, drawn = self.settings.options, self.sampler
         seed = [claims.SEED] if options.seed is not None else []
         size = size_not_covered(drawn, self.data.prepared.drawn, None)
@@ -118,7 +123,7 @@ class Job:
         return (*seed, *size, *self.data.not_covered, *shown, *looked)
 
     def resolved(self) -> dict[str, Any]:
-        """What was calibrated and counted, for config.toml."""
+        """Returns what was calibrated and counted, for the table [resolved] of config.toml."""
         prepared = self.data.prepared
         return {
             "noise_multiplier": self.multiplier,
@@ -139,7 +144,7 @@ class Job:
         }
 
     def private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
-        """What trains it."""
+        """Creates the `Private` that trains the model."""
         isolate = self.settings.options.isolate
         return Private(
             self.problem.model,
@@ -158,20 +163,20 @@ class Job:
         return _parts(self.settings, self.problem, self.data)
 
     def config(self) -> dict[str, Any]:
-        """config.toml."""
+        """Returns the content of config.toml."""
         versions = {name: value for name, value in here().items() if name in ("sordino", "python", "torch", "numpy")}
         return {**self.settings.table(), "resolved": self.resolved(), "versions": versions}
 
 
 def assemble(settings: Settings, say: Say, earlier: Mapping[str, Any] | None = None) -> Job:
-    """The job; `earlier` is what an earlier process resolved, which is then not calibrated again."""
+    """Assembles the job; `earlier` is what an earlier process resolved, which is then not calibrated again."""
     job = _assembled(settings, say, earlier)
     tell_noise(job.problem.optimizer, job.query(), job.expected_batch)
     return job
 
 
 def _fits(settings: Settings, problem: Problem) -> None:
-    """Refuse looks that this run has nothing to show for."""
+    """Refuses diagnostics that this run cannot have."""
     looks = asked(settings.options.diagnose)
     if "classes" in looks and not problem.classifies:
         raise ValueError(f"diagnose={settings.options.diagnose!r}: these records have no classes; leave them out")
@@ -182,28 +187,33 @@ def _fits(settings: Settings, problem: Problem) -> None:
 
 
 def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) -> Job:
+    """Reads the data, builds model, sampler and query, and calibrates noise and number of steps."""
     recipe, options = settings.recipe, settings.options
     loaded = run_data(recipe, options.records, say, settings.own)
     if recipe.ranges is not None and not loaded.prepared.unbounded:  # no column is without bounds
         recipe = replace(recipe, ranges=None)
         settings = replace(settings, recipe=recipe)
+    # Model, query and sampler come from public settings and from the shape of the data alone.
     problem = build(recipe, loaded.prepared, options.init_seed)
     _fits(settings, problem)
     n = loaded.prepared.drawn
     parts = _parts(settings, problem, loaded)
     drawn = parts.sampler()
     drawn.expected(n)  # refuses what cannot be drawn
+    # A run that goes on keeps the noise and the steps it began with.
     if earlier is not None:
         multiplier = validate.non_negative("noise_multiplier", earlier.get("noise_multiplier"))
         steps = validate.count("steps", earlier.get("steps"))
         physical = validate.count("physical_batch", earlier.get("physical_batch"))
         return Job(settings, loaded, problem, drawn, multiplier, steps, physical, str(earlier.get("started")))
+    # Calibrate the noise to the target ε, unless the recipe says it.
     if recipe.noise_multiplier is not None:
         multiplier = recipe.noise_multiplier
     else:
         assert recipe.epsilon is not None  # a recipe has one of the two
         say(f"calibrating the noise to ε = {recipe.epsilon:g}")
         multiplier = noise_for(parts.event, recipe.epsilon, recipe.delta)
+    # A budget cuts the number of steps at that noise.
     steps = recipe.steps
     if options.budget is not None:
         steps = steps_for(lambda count: parts.event(multiplier, count), steps, options.budget, recipe.delta)
@@ -213,12 +223,15 @@ def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) 
 
 
 def _physical_batch(recipe: Recipe, problem: Problem, data: RunData, lot: float) -> int:
-    """Records, or units, each of which has its own rows."""
+    """Returns how many records are processed at once; for larger privacy units, how many units, each with its own
+    rows.
+    """
     rows = 1 if data.prepared.units is None else recipe.unit_records
     found = max(1, physical_batch_by_shapes(problem.model, data.prepared.train.tensors[0], lot * rows) // rows)
     return found if ranks_of(None) is None else min(found, for_ranks(0, lot))
 
 
 def _parts(settings: Settings, problem: Problem, data: RunData) -> RunParts:
+    """Returns the parts of the run by the words of its recipe."""
     records = data.prepared.drawn
     return RunParts(settings.recipe, problem, records, settings.parameters, settings.options.non_private)

@@ -1,4 +1,4 @@
-"""The recipes that were tuned and measured here, and how to find one.
+"""The recipes that were tuned and measured here, and `find`, which looks one up by name and ε.
 
 Where a recipe was tuned, its numbers were chosen on a part of the training set held out for that, and `tuned` says how;
 the seeds were then run on the test set (`python -m bench.accuracy`).
@@ -50,7 +50,7 @@ def _linear(
     normalise: float | None = 50.0,
     tuned: str = _HELD_OUT,
 ) -> Recipe:
-    """Softmax regression on frozen features (Tramèr & Boneh 2021)."""
+    """Returns a recipe for softmax regression on frozen features (Tramèr & Boneh 2021, arXiv:2011.11660)."""
     return Recipe(
         name=name,
         dataset=dataset,
@@ -70,7 +70,7 @@ def _linear(
 
 
 def _opacus(number: int, epochs: int, learning_rate: float, multiplier: float, bound: float) -> Recipe:
-    """Setting `number` of the MNIST example of Opacus, most noise last."""
+    """Returns setting `number` of the MNIST example of Opacus; the last one has the most noise."""
     rate = 0.004
     return Recipe(
         name=f"mnist-opacus-{number}",
@@ -115,7 +115,7 @@ NAMES = tuple(dict.fromkeys(recipe.name for recipe in RECIPES))
 
 
 def find(name: str, epsilon: float | None = None) -> Recipe:
-    """The recipe of this name, tuned nearest to this ε and set to it; without ε, the least private one of the name.
+    """Returns the recipe of this name that was tuned nearest to this ε, set to it; without ε, the least private one.
 
     >>> from sordino.app.runs import find
     >>> find("mnist", epsilon=2.5).epsilon

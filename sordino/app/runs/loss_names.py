@@ -1,4 +1,4 @@
-"""The losses of recipes by name: one number per record, never a mean.
+"""The losses of recipes by name; each gives one number per record, never a mean.
 
     cross-entropy    of classes
     squared          ½‖f(x) − y‖², of numbers
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class NamedLoss:
-    """A loss by name."""
+    """A loss that recipes refer to by its name."""
 
     of: Callable[[nn.Module, Tensor, Tensor], Tensor]
     """`of(model, x, y)` gives one loss per record, shape (B,)."""
@@ -30,24 +30,24 @@ class NamedLoss:
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """One loss per record."""
+    """Returns the cross-entropy of each record, shape (B,)."""
     return F.cross_entropy(model(x), y, reduction="none")
 
 
 def squared(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """½‖f(x) − y‖²."""
+    """Returns ½‖f(x) − y‖² of each record."""
     apart: Tensor = model(x) - y
     return 0.5 * apart.square().flatten(1).sum(1)
 
 
 def absolute(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Σ|f(x) − y|."""
+    """Returns Σ|f(x) − y| of each record."""
     apart: Tensor = model(x) - y
     return apart.abs().flatten(1).sum(1)
 
 
 def hill(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """A shallow bowl around (4, 0) with a hill at (2, 0.2).
+    """Returns a shallow bowl around (4, 0) with a hill at (2, 0.2), evaluated at f(x).
 
     >>> import torch
     >>> at = torch.tensor([[0.0, 0.0], [2.0, 0.2], [4.0, 0.0]])
@@ -60,7 +60,7 @@ def hill(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def valley(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """½((u − 4)² + 20 (v − 1)²)."""
+    """Returns ½((u − 4)² + 20 (v − 1)²) at (u, v) = f(x)."""
     at: Tensor = model(x)
     return 0.5 * ((at[:, 0] - 4).square() + 20 * (at[:, 1] - 1).square())
 
@@ -75,7 +75,7 @@ LOSSES: Mapping[str, NamedLoss] = {
 
 
 def loss_of(name: str, targets: Tensor) -> NamedLoss:
-    """The loss of this name, which must fit what the records have to be told."""
+    """Returns the loss of this name and refuses one that does not fit the targets."""
     if name not in LOSSES:
         raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}")
     found, classes = LOSSES[name], not targets.is_floating_point()

@@ -1,4 +1,4 @@
-"""A statistic asked of what a fixed map makes of each record by itself, such as the layers that come before in a model."""
+"""Statistics over records after a fixed map, such as the layers that come earlier in a model."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A sum over what a fixed map makes of each record by itself."""
+    """A sum over the results of a fixed map, which is applied to each record by itself."""
 
     of: Sum
     map: Callable[[Tensor], Tensor]
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """The sum's own: it holds for any rows."""
+        """The sensitivity of the sum, which holds for any rows."""
         return self.of.sensitivity
 
     @property
     def noise(self) -> Noise:
-        """The sum's own."""
+        """The noise of the sum."""
         return self.of.noise
 
     def total(self, rows: Tensor) -> Tensor:
-        """Over the mapped rows."""
+        """Returns the sum over the mapped rows."""
         with torch.no_grad():
             return self.of.total(self.map(rows))
 
 
 @dataclass(frozen=True)
 class Mapped(Generic[V]):
-    """A statistic of mapped records."""
+    """A statistic of records after a fixed map, which is applied to each record by itself."""
 
     of: Statistic[V]
     map: Callable[[Tensor], Tensor]
 
     @property
     def sums(self) -> Sequence[_Mapped]:
-        """Of the mapped rows."""
+        """The sums of the statistic, over the mapped rows."""
         return [_Mapped(part, self.map) for part in self.of.sums]
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> V:
-        """The statistic's own."""
+        """Returns what the statistic computes from its noisy sums."""
         return self.of.value(noisy, records)

@@ -1,4 +1,4 @@
-"""What came of the recipes on their test sets: the figures of bench/results/accuracy.json, and no others.
+"""The measured test accuracies of the recipes: the figures of bench/results/accuracy.json, and no others.
 
 A row holds the mean accuracy, its standard deviation over the seeds (None for one), the number of seeds, CPU seconds a run.
 """
@@ -29,13 +29,13 @@ FIGURES: dict[str, tuple[float, float | None, int, float]] = {
 
 
 def key(recipe: Recipe) -> str:
-    """A row's name: the recipe's and its target."""
+    """Returns the name of a row: the recipe's name and its target."""
     target = f"σ={recipe.noise_multiplier:g}" if recipe.epsilon is None else f"ε={recipe.epsilon:g}"
     return f"{recipe.name} {target}"
 
 
 def measured(recipe: Recipe) -> Recipe:
-    """The recipe with its figures, if it has any."""
+    """Returns the recipe with its measured figures, if there are any."""
     if key(recipe) not in FIGURES:
         return recipe
     accuracy, spread, seeds, seconds = FIGURES[key(recipe)]

@@ -1,4 +1,4 @@
-"""The words of a run: which sampler, weigher, query, noise and backend, each by its name, in any combination.
+"""The building blocks of a run by name: sampler, clipping rule, query, noise and backend, in any combination.
 
     --sampler sorted-top-k --weigher batch-median          lots of the longest gradients, clipped to their median
     --sampler threshold --weigher logarithmic              coins by a record's own length, a bound that falls in each pass
@@ -27,7 +27,7 @@ from sordino.release.noise import Gaussian, Laplace
 
 @dataclass(frozen=True)
 class Word:
-    """A part by name."""
+    """A building block by its name."""
 
     name: str
     about: str
@@ -69,10 +69,12 @@ _OWN: Mapping[str, tuple[Word, ...]] = {
 
 
 def _named(one: NamedSampler) -> Word:
+    """Returns the word for a sampler that has a name."""
     return Word(one.name, one.about, lambda run, own: one.build(run.rate, run.records))
 
 
 def _words(part: str) -> dict[str, Word]:
+    """Returns all words of one part, from the declarations of the library, with the one of DP-SGD first."""
     found = list(_OWN[part])
     for declared in DECLARATIONS:
         if part == "sampler":
@@ -90,7 +92,7 @@ WORDS: Mapping[str, Mapping[str, Word]] = {part: _words(part) for part in PARTS}
 
 
 def words_of(recipe: Recipe) -> dict[str, str]:
-    """The word of every part: as the recipe says, else its method's, else DP-SGD's.
+    """Returns the word of every part: what the recipe says, else its method's word, else DP-SGD's.
 
     >>> from sordino.app.runs import find
     >>> words_of(find("mnist").but(method="sorted-top-k", weigher="psac"))
@@ -98,6 +100,7 @@ def words_of(recipe: Recipe) -> dict[str, str]:
     """
     meant = {} if recipe.method == PLAIN else method(recipe.method).parts()
     result = {}
+    # A word beside a method may repeat what the method means, but never contradict it.
     for part in PARTS:
         said = getattr(recipe, part)
         if said is not None and said not in WORDS[part]:
@@ -112,15 +115,16 @@ def words_of(recipe: Recipe) -> dict[str, str]:
 
 
 def is_plain(recipe: Recipe) -> bool:
-    """Whether it is DP-SGD on Poisson's lots with exact gradients: then its cost needs no data."""
+    """Returns whether a recipe is DP-SGD with Poisson sampling and exact gradients, so that its cost needs no data."""
     same = {"captured", "vmap", "loop"}
     return all(word == PLAIN_WORDS[part] or word in same for part, word in words_of(recipe).items())
 
 
 def distributed(words: Mapping[str, str], run: RunNumbers, given: Parameters) -> dict[str, dict[str, float]]:
-    """The parameters of each part: the defaults, with what was given in their place."""
+    """Returns the parameters of each part: the defaults, replaced by those that were given."""
     found = {part: WORDS[part][word].parameters(run) for part, word in words.items()}
     known = {part: frozenset(own) for part, own in found.items()}
+    # A name is looked up in all parts; where two have it, the user must say which one is meant.
     for name, value in given.items():
         part, dot, rest = name.partition(".")
         owners = [part] if dot and rest in known.get(part, ()) else [part for part in PARTS if name in known[part]]

@@ -1,4 +1,4 @@
-"""Every method by its name, so that one command trains with any of them: `--method automatic`.
+"""Every published variant by its name on the command line, as in `--method automatic`.
 
 A method is declared where its noun is (`sordino/registry.py`); those that join nouns of several packages are declared here.
 A method names words, one for each part that is not DP-SGD's own; `words.py` puts the parts together.
@@ -60,7 +60,7 @@ METHODS: Mapping[str, Method] = {
 
 
 def method(name: str) -> Method:
-    """The method of this name.
+    """Returns the method of this name.
 
     >>> method("automatic").about
     'every gradient normalised to the bound (Bu et al. 2022)'

@@ -1,4 +1,4 @@
-"""The private normalisation before the first step: the model's `Normalise` layer fitted once, on records as they reach it.
+"""The private normalisation before the first step: fits the model's `Normalise` layer once.
 
 **Privacy:** one release on the whole data (`statistics/normaliser.py`); the ledger is charged with it.
 """
@@ -20,7 +20,9 @@ from sordino.statistics.normaliser import usual_bound
 def standardise(
     model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng, *, bound: float | None = None
 ) -> None:
-    """Fit the model's `Normalise` layer on the private records and charge the ledger; without one, do nothing."""
+    """Fits the model's `Normalise` layer on the private records and charges the ledger; does nothing without such a
+    layer.
+    """
     layers = [module for module in model.modules() if isinstance(module, Normalise)]
     if not layers:
         return
@@ -29,5 +31,6 @@ def standardise(
     (layer,) = layers
     typical = tuple(layer.typical.tolist())
     statistic = Normaliser(usual_bound(len(typical)) if bound is None else bound, Gaussian(multiplier), typical)
+    # The statistic sees each record as it reaches the layer, through the fixed layers in front of it.
     first = model[: list(model).index(layer)] if isinstance(model, nn.Sequential) and layer in model else nn.Identity()
     layer.load_state_dict(ask(Mapped(statistic, first), train, ledger=ledger, rng=rng).state_dict())

@@ -1,4 +1,4 @@
-"""How many runs a search makes: drawn at random, kept secret, known by its law alone.
+"""The number of trials of a search: drawn at random and kept secret; only its distribution is known.
 
     NegativeBinomial(10.0)     geometric with mean 10; shape 0 is logarithmic, lower in price, heavier in the tail
     PoissonNumber(10.0)        close to its mean, and may be none at all
@@ -26,14 +26,14 @@ _MOST = 1_000_000
 
 
 class Number(Protocol):
-    """The law of the number of runs."""
+    """The distribution of the number of runs."""
 
     def event(self, run: Event) -> Event:
-        """What releasing the best of so many runs is."""
+        """Returns the event of releasing the best of a random number of runs."""
         ...
 
     def drawn(self, rng: Rng) -> int:
-        """The number, from the next of a stream."""
+        """Draws the number from a random stream."""
         ...
 
 
@@ -56,17 +56,17 @@ class NegativeBinomial:
 
     @property
     def stop(self) -> float:
-        """γ, which gives the mean."""
+        """γ, the parameter that gives the mean."""
         if self.shape == 1:
             return 1 / self.mean
         return float(brentq(lambda gamma: expected_runs(self.shape, gamma) - self.mean, 1e-12, 1 - 1e-12, xtol=1e-15))
 
     def event(self, run: Event) -> Event:
-        """The best of them."""
+        """Returns the event of releasing the best run."""
         return TuneNegativeBinomial(run, self.shape, self.stop)
 
     def drawn(self, rng: Rng) -> int:
-        """By the distribution function."""
+        """Draws the number by inverting the distribution function."""
         gamma, eta = self.stop, self.shape
         first = (
             (1 - gamma) / math.log(1 / gamma) if eta == 0 else (1 - gamma) * eta / math.expm1(-eta * math.log(gamma))
@@ -76,7 +76,7 @@ class NegativeBinomial:
 
 @dataclass(frozen=True)
 class PoissonNumber:
-    """Poisson; where it is 0, nothing is trained and nothing released."""
+    """A Poisson number of runs; where it is 0, nothing is trained and nothing is released."""
 
     mean: float
 
@@ -84,16 +84,16 @@ class PoissonNumber:
         validate.positive("runs", self.mean)
 
     def event(self, run: Event) -> Event:
-        """The best of them."""
+        """Returns the event of releasing the best run."""
         return TunePoisson(run, self.mean)
 
     def drawn(self, rng: Rng) -> int:
-        """By the distribution function."""
+        """Draws the number by inverting the distribution function."""
         return _drawn(0, math.exp(-self.mean), lambda k: self.mean / (k + 1), rng)
 
 
 def _drawn(k: int, mass: float, ratio: Callable[[int], float], rng: Rng) -> int:
-    """The first number whose distribution function exceeds a uniform value; mass(k + 1) = mass(k) · ratio(k)."""
+    """Returns the first k whose distribution function exceeds a uniform value, where mass(k + 1) = mass(k) · ratio(k)."""
     u, total = float(rng.uniform(1)[0]), mass
     while total < u and k < _MOST and mass > 0:
         mass *= ratio(k)

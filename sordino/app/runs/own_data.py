@@ -1,4 +1,4 @@
-"""Own data made ready for a run: read, split into training and test records, with all that the claim must name."""
+"""Prepares a user's own data for a run: reads it, splits off test records, and lists what the claim must name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIVEN = "given"
 
 @dataclass(frozen=True, eq=False)
 class GivenData:
-    """A model and records that a user has in memory."""
+    """A model and records that the user has in memory."""
 
     model: nn.Module
     train: tuple[Tensor, Tensor]
@@ -37,13 +37,13 @@ class GivenData:
 
     @staticmethod
     def of(model: nn.Module, train: Any, test: Any = None) -> GivenData:
-        """From any dataset of pairs."""
+        """Creates it from any map-style dataset of pairs."""
         return GivenData(model, tensors(train), None if test is None else tensors(test))
 
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """Own records as a run needs them."""
+    """A user's own records as a run needs them."""
 
     prepared: Prepared
     not_covered: tuple[str, ...]
@@ -53,9 +53,10 @@ class Own:
 
 
 def of_file(own: OwnFile, recipe: Recipe, say: Callable[[str], None]) -> Own:
-    """The records of a file or a folder."""
+    """Returns the records of a file or a folder, split into training and test records."""
     classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
     found, test = read(own, recipe.features, classifies, say, recipe.unit)
+    # Without a test file, records are held out by a hash of themselves, so one record never moves another.
     units, told = found.units, TESTED
     if test is None:
         apart, told = _apart(found.keys, own.held_out), HELD_OUT
@@ -68,7 +69,7 @@ def of_file(own: OwnFile, recipe: Recipe, say: Callable[[str], None]) -> Own:
 
 
 def of_memory(given: GivenData) -> Own:
-    """A user's own model and dataset."""
+    """Returns a user's own model and dataset, split into training and test records."""
     train = given.train
     if given.test is None:
         keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train, strict=True)]
@@ -76,6 +77,8 @@ def of_memory(given: GivenData) -> Own:
         train, test = (train[0][~apart], train[1][~apart]), (train[0][apart], train[1][apart])
     else:
         test, told = given.test, TESTED
+    # Labels are checked against the number of outputs here, because an index beyond it would fail in the middle of
+    # training.
     outputs = _outputs(given.model, train[0])
     for _, y in (train, test):
         if not y.is_floating_point() and bool(((y < 0) | (y >= outputs)).any()):
@@ -86,7 +89,8 @@ def of_memory(given: GivenData) -> Own:
 
 
 def tensors(data: Any) -> tuple[Tensor, Tensor]:
-    """Records and targets of a dataset of pairs, in memory."""
+    """Returns the records and the targets of a dataset of pairs, as tensors in memory."""
+    # Tensors and arrays are taken as they are; any other dataset is read record by record.
     if isinstance(data, TensorDataset):
         found: tuple[Any, ...] = data.tensors
     elif (
@@ -101,6 +105,7 @@ def tensors(data: Any) -> tuple[Tensor, Tensor]:
             raise Refusal(
                 f"a {type(data).__name__} was given: need a map-style dataset of pairs (x, y), all x of one shape ({error})"
             ) from error
+    # Targets become class numbers, or one column of floating-point numbers.
     if len(found) != 2 or len(found[0]) != len(found[1]) or not len(found[1]):
         raise Refusal(f"a dataset with {len(found)} columns: need records and their targets, x and y, one of each")
     x, y = found
@@ -109,7 +114,7 @@ def tensors(data: Any) -> tuple[Tensor, Tensor]:
 
 
 def _apart(keys: list[bytes], share: float) -> Tensor:
-    """Which records are held out."""
+    """Returns a mask of the records that are held out; refuses a share that leaves none or all."""
     apart = torch.from_numpy(held_out(keys, share))
     if bool(apart.all()) or not bool(apart.any()):
         raise ValueError(
@@ -119,7 +124,7 @@ def _apart(keys: list[bytes], share: float) -> Tensor:
 
 
 def _outputs(model: nn.Module, x: Tensor) -> int:
-    """How many numbers the model says, asked with a record of zeros."""
+    """Returns the number of outputs of a model, found with a record of zeros so that no private record is used."""
     training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""A user's own data as a run is given it: a file or a folder, and what is declared of it.
+"""Describes a user's own data before it is read: a file or a folder, and what is declared about it.
 
     OwnFile("people.csv", target="income", bounds={"age": (0, 100)})              a table
     OwnFile("reviews.jsonl", target="stars", text="review")                       texts
@@ -58,7 +58,7 @@ class OwnFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFile:
-    """Own data, before it is read."""
+    """A user's own data and what is declared about it, before it is read."""
 
     path: str
     target: str | None = None
@@ -74,6 +74,7 @@ class OwnFile:
     channels: int | None = None
 
     def __post_init__(self) -> None:
+        """Checks and normalises the fields; raises if a path does not exist."""
         declared = Declared(self.bounds, self.categories)
         object.__setattr__(self, "bounds", declared.bounds)
         object.__setattr__(self, "categories", declared.categories)
@@ -93,21 +94,21 @@ class OwnFile:
 
     @property
     def declared(self) -> Declared:
-        """Of its columns."""
+        """The bounds and categories that were declared for its columns."""
         return Declared(self.bounds, self.categories)
 
     @property
     def of_images(self) -> bool:
-        """Is it a folder?"""
+        """Whether it is a folder of images."""
         return Path(self.path).is_dir()
 
     @property
     def of_arrays(self) -> bool:
-        """Is it an .npz file?"""
+        """Whether it is an .npz file."""
         return Path(self.path).suffix.lower() == ".npz"
 
     def table(self) -> dict[str, Any]:
-        """What is said, as TOML and JSON can hold it."""
+        """Returns the fields that are set, as TOML and JSON can hold them, with absolute paths."""
         said = {
             one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, (), {})
         }
@@ -116,7 +117,7 @@ class OwnFile:
 
 
 def from_table(table: Mapping[str, Any]) -> OwnFile:
-    """Of a run that wrote it down."""
+    """Creates an `OwnFile` from the table [data] of a run's config.toml."""
     known = [one.name for one in fields(OwnFile)]
     unknown = [name for name in table if name not in known]
     if unknown or "path" not in table:
@@ -127,16 +128,18 @@ def from_table(table: Mapping[str, Any]) -> OwnFile:
 
 
 def from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
-    """Of the command line; None where there is no --data."""
+    """Creates an `OwnFile` from the flags of the command line; returns None without --data."""
     said = {name: value for name, value in flags.items() if value is not None}
     if "data" not in said:
         if said:
             raise ValueError(f"--{next(iter(said)).replace('_', '-')} without --data: which file is it about?")
         return None
+    # Flags win over the schema file.
     declared = Declared() if "schema" not in said else from_file(Path(said["schema"]))
     declared = declared.and_(
         Declared(parse_bounds(said.get("bounds", "")), parse_categories(said.get("categories", "")))
     )
+    # The remaining flags are taken as they are, or split at their separators.
     rest: dict[str, Any] = {
         name: said[name] for name in ("target", "text", "test", "held_out", "delimiter", "channels") if name in said
     }
@@ -150,6 +153,7 @@ def from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
 
 
 def _size(given: str) -> tuple[int, int]:
+    """Returns width and height from a text such as 32x32."""
     wide, _, tall = given.partition("x")
     if not (wide.isdigit() and tall.isdigit()):
         raise ValueError(f"size={given!r}: need width x height in pixels, as in 32x32")
@@ -157,7 +161,7 @@ def _size(given: str) -> tuple[int, int]:
 
 
 def _listed(value: Any) -> Any:
-    """Tuples as lists, as TOML gives them back."""
+    """Returns a value with tuples turned into lists, as TOML gives them back."""
     if isinstance(value, Mapping):
         return {key: _listed(one) for key, one in value.items()}
     return [_listed(one) for one in value] if isinstance(value, tuple) else value

@@ -1,7 +1,9 @@
-"""A model from a user's own file: `net.py:build` is the function `build` of net.py, called with the shape of one record and
-the number of classes, or of numbers to be told.
+"""Builds a model from a user's own file: `net.py:build` names the function `build` of net.py.
 
-**Privacy:** the function sees no record. Its file is part of what a run is: when it changed, the run does not go on.
+The function is called with the shape of one record and the number of classes, or of numbers to predict.
+
+Privacy: the function sees no record. Its file is part of what defines a run: if the file has changed, the run does not
+go on.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ MARK = ".py:"
 
 
 def from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
-    """What the function makes."""
+    """Runs the file and returns the model that its function builds."""
+    # The file is the user's own code and may raise anything, so every error becomes a message that names the file.
     path, name = _parts(model)
     try:
         build = runpy.run_path(str(path)).get(name)
@@ -38,12 +41,12 @@ def from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
 
 
 def digest(model: str) -> str | None:
-    """Of the file that a model comes from; None where it comes from none."""
+    """Returns the SHA-256 of the file that a model comes from, or None if it comes from none."""
     return hashlib.sha256(_parts(model)[0].read_bytes()).hexdigest() if MARK in model else None
 
 
 def absolute(model: str) -> str:
-    """The same with the whole path, so that a run finds it again from elsewhere."""
+    """Returns the name of the model with an absolute path, so that a run finds the file from any folder."""
     if MARK not in model:
         return model
     path, name = _parts(model)
@@ -51,6 +54,7 @@ def absolute(model: str) -> str:
 
 
 def _parts(model: str) -> tuple[Path, str]:
+    """Returns the path and the function name; raises if the file does not exist."""
     file, _, name = model.rpartition(":")
     path = Path(file)
     if not path.is_file():

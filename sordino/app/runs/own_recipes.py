@@ -1,4 +1,4 @@
-"""Recipes for a user's own data, by what it is and by the model that was asked for: beginnings, not tuned to anything.
+"""Recipes for a user's own data, by kind of data and model: starting points that are not tuned.
 
     a table         linear, mlp            arrays      mlp, linear, cnn          any: FILE.py:FUNCTION
     images          cnn, linear, mlp       texts       minilm-head, minilm-lora; words (linear on words, no download)
@@ -50,7 +50,7 @@ _BY_UNIT: Mapping[str, Any] = {"rate": 0.2, "steps": 200}
 
 
 def own_recipe(own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe that a run on own data begins from, with the fields that were given."""
+    """Returns the recipe that a run on own data begins with, with the given fields in place of its own."""
     if isinstance(own, GivenData) and changes.get("unit") is not None:
         raise ValueError(
             f"unit={changes['unit']!r}: records in memory are drawn by record here; sordino.Private.draws takes units"
@@ -62,6 +62,7 @@ def own_recipe(own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
 
 
 def _of_memory(own: GivenData, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a recipe for a model and records in memory."""
     if "model" in changes or "features" in changes:
         raise ValueError("model or features beside a model of your own: leave them out")
     kind = {"name": "own", "dataset": GIVEN, "model": type(own.model).__name__, "learning_rate": 0.005}
@@ -70,12 +71,15 @@ def _of_memory(own: GivenData, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a recipe for a file or a folder, chosen by the kind of data and the model asked for."""
     given, path = dict(changes), Path(own.path)
     kind: dict[str, Any] = {"name": path.stem or "own", "dataset": path.name, "ranges": RANGES}
+    # The kind of data decides the model, unless one was asked for.
     if own.of_images or own.of_arrays:
         kind |= {"model": "cnn" if own.of_images else "mlp", "learning_rate": 0.005}
     elif own.text is not None:
         kind |= {"model": "minilm-head", "rate": 0.1, "steps": 200, "learning_rate": 0.01, "ema": 0.9}
+    # Models of texts bring their own features; other models get sentence vectors of a frozen encoder.
     model = str(given.get("model", kind.get("model", _EVERY["model"])))
     if own.text is not None and model in _TEXTS:
         given.pop("model", None)
@@ -86,6 +90,7 @@ def _of_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]:
         kind |= {"features": "minilm"}
     elif model in _TEXTS:
         raise ValueError(f"model={model!r}: is of texts; say which column holds them, as in --text review")
+    # Private bounds are found by record, so they are left out where the privacy unit is larger.
     if given.get("unit") is not None:
         kind |= {"ranges": None, **_BY_UNIT}
     if own_model.MARK in model:

@@ -1,4 +1,4 @@
-"""A model's parameters as a short string: equal exactly where every bit is."""
+"""The digest of a model's parameters: a short string that is equal exactly if every bit is equal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def digest(model: nn.Module) -> str:
-    """Of the parameters, bit by bit."""
+    """Returns the digest of a model's parameters and buffers."""
     found = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         found.update(name.encode())

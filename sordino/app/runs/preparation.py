@@ -1,4 +1,4 @@
-"""What a run releases before its first step, in order: bounds of columns, moments of channels, principal directions.
+"""Carries out what a run releases before its first step: bounds of columns, moments, principal directions.
 
 **Privacy:** each is one release on all records, charged to the run's ledger, and fits a layer of the model, which is fixed
 from then on (`before.py` has the events). Each sees the records as they reach its layer.
@@ -19,7 +19,7 @@ from sordino.statistics import Ranged, Ranges, ask
 
 
 def carry_out(job: Job, model: nn.Module, ledger: Ledger, rng: Rng) -> None:
-    """All that the recipe asks for."""
+    """Carries out every preparation that the recipe asks for, in the order in which the layers apply."""
     recipe, train = job.settings.recipe, job.data.prepared.train
     if recipe.ranges is not None:
         find_ranges(model, train, recipe.ranges, ledger, rng.child("ranges"))
@@ -31,7 +31,7 @@ def carry_out(job: Job, model: nn.Module, ledger: Ledger, rng: Rng) -> None:
 
 
 def find_ranges(model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
-    """Fit the model's `Ranged` layer, which is its first, on the private records and charge the ledger."""
+    """Fits the model's `Ranged` layer, which is its first, on the private records and charges the ledger."""
     layer = next(module for module in model.modules() if isinstance(module, Ranged))
     found = ask(Ranges(len(layer.low), Gaussian(multiplier)), train, ledger=ledger, rng=rng)
     with torch.no_grad():

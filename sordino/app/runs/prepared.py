@@ -1,4 +1,4 @@
-"""A data set as the frozen features of a recipe, computed once and kept beside the data.
+"""A data set after a recipe's frozen feature map, computed once and cached beside the data.
 
 **Privacy:** a feature map looks at one record at a time and has learnt nothing from this data set, so a neighbouring
 data set has the same features but for one row. The cache holds private records in another form: it is as private as the
@@ -21,7 +21,7 @@ from sordino.app.runs.recipe import Recipe
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Features (N, C, …) with labels; half precision where the map is expensive, so that they fit in memory."""
+    """Features (N, C, …) with labels, in half precision where the map is expensive, so that they fit in memory."""
 
     train: TensorDataset
     test: TensorDataset
@@ -35,22 +35,23 @@ class Prepared:
 
     @property
     def drawn(self) -> int:
-        """How many things lots are drawn from: units, or records."""
+        """How many things lots are drawn from: units or records."""
         return len(self.train) if self.units is None else len(self.units.unique())
 
     @property
     def shape(self) -> torch.Size:
-        """Of one record's features, channels first."""
+        """The shape of one record's features, channels first."""
         return self.train.tensors[0].shape[1:]
 
 
 def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: None) -> Prepared:
-    """The data through the recipe's feature map."""
+    """Returns the data after the recipe's feature map."""
     chosen = _chosen(recipe)
     return Prepared(chosen(data.train, say), chosen(data.test, say), len(data.classes))
 
 
 def _chosen(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
+    """Returns the function that turns images into features or, without a feature map, into scaled pixels."""
     if recipe.features == "none":
         mean, deviation = recipe.pixel_mean, recipe.pixel_deviation
         return lambda images, say: TensorDataset(pixels(images.images, mean, deviation), images.labels)
@@ -59,7 +60,10 @@ def _chosen(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorD
 
 
 def pixels(images: Tensor, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Tensor:
-    """Bytes to [0, 1], centred and scaled by public numbers, of all channels or of each; ½ and ½ make [−1, 1] of them."""
+    """Returns bytes as numbers in [0, 1], centred and scaled by public numbers; mean ½ and deviation ½ give [−1, 1].
+
+    Mean and deviation are one number for all channels, or one for each.
+    """
     if isinstance(mean, float) and isinstance(deviation, float):
         return images.to(torch.float32).div_(255 * deviation).sub_(mean / deviation)
     centre, scale = _by_channel("pixel_mean", mean, images), _by_channel("pixel_deviation", deviation, images)
@@ -67,6 +71,7 @@ def pixels(images: Tensor, mean: float | tuple[float, ...], deviation: float | t
 
 
 def _by_channel(name: str, given: float | tuple[float, ...], images: Tensor) -> Tensor:
+    """Returns a number for each channel, in a shape that broadcasts over images."""
     numbers, channels = given if isinstance(given, tuple) else (given,), images.shape[1]
     if len(numbers) not in (1, channels):
         raise ValueError(f"{name}={numbers}: the images have {channels} channels; need one number, or one for each")

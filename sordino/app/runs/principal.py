@@ -1,4 +1,4 @@
-"""A private PCA before the first step: the records' principal directions, released once, then fixed (Abadi et al. 2016).
+"""The private PCA before the first step: principal directions, released once, then fixed (Abadi et al. 2016).
 
     M̃ = Σ_i a_i a_iᵀ + noise,  a_i the record as it reaches the projection, at length 1;  x ↦ x·V_k
 
@@ -22,14 +22,14 @@ from sordino.statistics import PCA, Projection, ask
 
 
 def unfitted(numbers: int, components: int) -> Projection:
-    """A projection with nothing in it yet, for records of so many numbers."""
+    """Returns a projection that is not fitted yet, for records of so many numbers."""
     if components > numbers:
         raise ValueError(f"components={components}: the records have only {numbers} numbers each; ask for fewer")
     return Projection(torch.zeros(numbers, components), torch.zeros(numbers))
 
 
 def project(model: nn.Sequential, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
-    """Fit the model's projection on the private records and charge the ledger."""
+    """Fits the model's projection on the private records and charges the ledger."""
     where = next(i for i, layer in enumerate(model) if isinstance(layer, Projection))
     layer, first = model[where], model[:where]
     assert isinstance(layer, Projection)  # as was asked just now

@@ -1,4 +1,4 @@
-"""A recipe's model, loss, optimizer and learning rate, made and ready to be trained.
+"""Builds a recipe's model, loss, optimizer and learning-rate schedule.
 
 **Privacy:** the initial weights come from a public seed; nothing here has seen a record.
 """
@@ -49,7 +49,8 @@ class Problem:
 
 
 def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
-    """The run's parts; torch's global generator is left as it was."""
+    """Builds model, loss, optimizer and schedule; torch's global generator is left as it was."""
+    # Layers that a private preparation fits later stand in front of the model, empty until then.
     shape = prepared.shape if recipe.pca is None else torch.Size([recipe.components])
     first: list[nn.Module] = [Ranged(prepared.unbounded)] if prepared.unbounded else []
     if recipe.features in MAPS or recipe.normalise is not None:
@@ -57,6 +58,7 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
         first.append(Normalise(prepared.shape[0], typical))
     if recipe.pca is not None:
         first.append(unfitted(prepared.shape.numel(), recipe.components))
+    # The initial weights are a function of a public seed.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(validate.count("seed", seed, least=0))
         model = _model(recipe, shape, prepared.classes) if prepared.network is None else prepared.network
@@ -66,6 +68,7 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
 
 
 def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
+    """Builds the network by name, or by a function in the user's own file."""
     if own_model.MARK in recipe.model:
         return own_model.from_file(recipe.model, shape, classes)
     if recipe.model not in MODELS:
@@ -78,7 +81,7 @@ def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
 
 
 def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """By name; every one of them takes the weight decay, as its authors meant it."""
+    """Returns the optimizer by name; each handles weight decay in the way of its authors."""
     parameters, lr, decay = model.parameters(), recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum, weight_decay=decay)
@@ -96,7 +99,7 @@ def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def tell_noise(optimizer: torch.optim.Optimizer, query: object, expected_batch: float) -> None:
-    """Give an optimizer that corrects for the noise the scale of it, which is public; the others need nothing."""
+    """Gives an optimizer that corrects for the noise its scale, which is public; does nothing for other optimizers."""
     if not isinstance(optimizer, AdamCorrected):
         return
     # A weigher with a state may change its bound from step to step, and the noise with it.
@@ -111,11 +114,12 @@ def tell_noise(optimizer: torch.optim.Optimizer, query: object, expected_batch: 
 
 
 def _untold(step: int) -> float:
+    """Raises, because the noise scale was never given."""
     raise RuntimeError("AdamCorrected was not told the noise: call tell_noise(optimizer, query, expected_batch) first")
 
 
 def learning_rate(recipe: Recipe) -> Schedule:
-    """The learning rate as a function of the step, public.
+    """Returns the learning rate as a public function of the step.
 
     >>> from sordino.app.runs import find
     >>> rate = learning_rate(find("mnist").but(learning_rate=1.0, schedule="linear", schedule_steps=4, final_rate=0.5))
@@ -127,6 +131,7 @@ def learning_rate(recipe: Recipe) -> Schedule:
 
 
 def _by_step(recipe: Recipe) -> Schedule:
+    """Returns the schedule of the learning rate, step by step."""
     top, end = recipe.learning_rate, recipe.final_rate
     steps = recipe.schedule_steps or recipe.steps
     if recipe.schedule == "rise-and-fall":

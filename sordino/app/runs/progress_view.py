@@ -1,4 +1,4 @@
-"""How a run is watched: a bar on a terminal, plain lines elsewhere, nothing in a program.
+"""Shows the progress of a run: a bar on a terminal, plain lines elsewhere, nothing in a program.
 
 Shown are public and released quantities: step, epoch, ε spent of its budget, accuracy on the public test set, time left. A
 private one, shown only when it was asked for, is marked.
@@ -29,30 +29,30 @@ _WIDE = 100
 
 
 class View(Protocol):
-    """What is told of a run while it goes on: a bar, lines, or nothing."""
+    """Receives what is reported while a run goes on: a bar, lines, or nothing."""
 
     def say(self, text: str) -> None:
-        """A sentence."""
+        """Shows a sentence."""
         ...
 
     def begin(self, job: Job, step: int) -> None:
-        """Training goes on from this step."""
+        """Begins to show training from this step on."""
         ...
 
     def step(self, step: int, spent: Spent) -> None:
-        """So many steps are done; `spent` computes ε when it is called."""
+        """Shows that so many steps are done; `spent` computes ε when it is called."""
         ...
 
     def evaluated(self, row: Row) -> None:
-        """A look at the test set."""
+        """Shows an evaluation on the test set."""
         ...
 
     def private(self, name: str, value: float) -> None:
-        """A quantity that is neither released nor public."""
+        """Shows a quantity that is neither released nor public."""
         ...
 
     def end(self) -> None:
-        """Training is over, one way or another."""
+        """Ends the display, however the training ended."""
         ...
 
 
@@ -60,26 +60,26 @@ class Silent:
     """Shows nothing, for runs in a program."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def begin(self, job: Job, step: int) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def step(self, step: int, spent: Spent) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def evaluated(self, row: Row) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def private(self, name: str, value: float) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def end(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def spent_of(epsilon: float | None, budget: float | None) -> str:
-    """ε spent, of its budget.
+    """Returns ε spent and its budget as words.
 
     >>> spent_of(1.2341, 3.0), spent_of(None, 3.0)
     ('ε 1.235 of 3', 'no guarantee')
@@ -90,14 +90,16 @@ def spent_of(epsilon: float | None, budget: float | None) -> str:
 
 
 def summary(job: Job) -> list[str]:
-    """What is going to be run, in three lines."""
+    """Returns three lines that say what is going to be run."""
     recipe, options, found = job.settings.recipe, job.settings.options, job.resolved()
+    # The first line: data and model.
     first = f"{recipe.name}: {found['dataset_size']:,} records"
     if job.data.generated:
         first += " (generated)"
     network = f"{recipe.model} with {found['trainable']:,} parameters"
     if recipe.features != "none":
         network = f"{recipe.features}, then {network}"
+    # The second line: how the gradients are made private.
     if options.non_private:
         noise = "no bound, no noise: the baseline, without a guarantee"
     else:
@@ -108,13 +110,14 @@ def summary(job: Job) -> list[str]:
             noise += f", normalised privately at {recipe.normalise:g}"
         if recipe.pca is not None:
             noise += f", {recipe.components} private principal directions at {recipe.pca:g}"
+    # The third line: how long, and within which budget.
     target = "" if job.settings.budget is None or options.non_private else f" within ε = {job.settings.budget:g}"
     third = f"{job.steps} steps of {job.expected_batch:g} records on average{target} at δ = {recipe.delta:g}"
     return [f"{first}; {network}", noise, third]
 
 
 class PlainLines:
-    """Plain lines, one per evaluation."""
+    """Prints plain lines, one for each evaluation."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -123,11 +126,11 @@ class PlainLines:
         self._hidden: dict[str, float] = {}
 
     def say(self, text: str) -> None:
-        """A line."""
+        """Prints a line."""
         self._write(text)
 
     def begin(self, job: Job, step: int) -> None:
-        """Three lines, and a fourth when it is not the beginning."""
+        """Prints the summary and, if the run goes on from a checkpoint, from where."""
         self._steps, self._budget = job.steps, job.settings.budget
         for line in summary(job):
             self._write(line)
@@ -135,22 +138,22 @@ class PlainLines:
             self._write(f"going on after step {step}")
 
     def step(self, step: int, spent: Spent) -> None:
-        """Not worth a line."""
+        """Prints nothing: a step is not worth a line."""
 
     def evaluated(self, row: Row) -> None:
-        """The row as a line."""
+        """Prints the evaluation as a line."""
         self._write(line_of(row, self._steps, self._budget, self._hidden))
 
     def private(self, name: str, value: float) -> None:
-        """Shown with the next evaluation."""
+        """Keeps the value, to be shown with the next evaluation."""
         self._hidden[name] = value
 
     def end(self) -> None:
-        """Nothing."""
+        """Does nothing, because no display is open."""
 
 
 def line_of(row: Row, steps: int, budget: float | None, hidden: dict[str, float], *, short: bool = False) -> str:
-    """An evaluation on one line; private quantities are marked."""
+    """Returns an evaluation as one line; private quantities are marked."""
     marked = "".join(f"  [private] {name} {value:.3f}" for name, value in hidden.items())
     place, spent = f"{row.step:>{len(str(steps))}}/{steps}", spent_of(row.epsilon, budget)
     if short:
@@ -163,12 +166,12 @@ def line_of(row: Row, steps: int, budget: float | None, hidden: dict[str, float]
 
 
 def _worth(row: Row) -> str:
-    """The accuracy; where there is none, the loss."""
+    """Returns the accuracy or, where there is none, the loss."""
     return f"loss {row.test_loss:.4g}" if row.test_accuracy is None else f"{row.test_accuracy:6.2%}"
 
 
 class Bar:
-    """A progress bar under the lines, on a terminal."""
+    """Shows a progress bar under the lines, on a terminal."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -194,11 +197,11 @@ class Bar:
         self._ticked = 0.0
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         self._console.print(text, markup=False, highlight=False, style="dim")
 
     def begin(self, job: Job, step: int) -> None:
-        """The bar appears."""
+        """Prints the summary and starts the bar."""
         self._budget, self._steps = job.settings.budget, job.steps
         self._pass = job.data.prepared.drawn / job.expected_batch
         first, *rest = summary(job)
@@ -209,7 +212,7 @@ class Bar:
         self._progress.start()
 
     def step(self, step: int, spent: Spent) -> None:
-        """The bar moves; ε is asked for a few times a second."""
+        """Moves the bar; ε is computed only a few times a second, because it takes some milliseconds."""
         now = time.perf_counter()
         if now - self._ticked < _TICK and step < self._steps:
             self._progress.update(self._task, completed=step)
@@ -225,22 +228,25 @@ class Bar:
         self._ticked = time.perf_counter()
 
     def evaluated(self, row: Row) -> None:
-        """The row stays as a line above the bar."""
+        """Prints the evaluation as a line above the bar."""
         line = line_of(row, self._steps, self._budget, self._hidden, short=self._console.width < _WIDE)
         self._console.print(line, markup=False, highlight=False)
         self._progress.update(self._task, accuracy=f"test {_worth(row).strip()}")
 
     def private(self, name: str, value: float) -> None:
-        """Shown with its mark."""
+        """Keeps the value, to be shown with its mark."""
         self._hidden[name] = value
 
     def end(self) -> None:
-        """The bar goes, the lines stay."""
+        """Removes the bar; the lines stay."""
         self._progress.stop()
 
 
 def watching(*, quiet: bool) -> View:
-    """A bar or lines on standard output, as it is a terminal or not; on standard error when output is for a program."""
+    """Returns a bar or plain lines, depending on whether the output is a terminal.
+
+    If standard output is meant for a program (`quiet`), the bar goes to standard error.
+    """
     from rich.console import Console
 
     console = Console(stderr=quiet)

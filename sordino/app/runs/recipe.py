@@ -147,6 +147,8 @@ class Recipe:
     """Measured: CPU time of one run on one core, features cached."""
 
     def __post_init__(self) -> None:
+        # Types first: a file may hold 1 for 1.0, but no boolean for a number.
+        """Checks every field by its type and range, and refuses combinations that have no meaning."""
         for name, kind in _KINDS.items():
             object.__setattr__(self, name, _typed(name, getattr(self, name), kind))
         for name in ("name", "dataset", "model", "method"):
@@ -155,6 +157,7 @@ class Recipe:
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: there is {', '.join(known)}")
+        # Then the ranges of the single fields.
         validate.rate("rate", self.rate)
         validate.count("steps", self.steps)
         validate.fraction("delta", self.delta)
@@ -170,6 +173,7 @@ class Recipe:
         for name in ("ranges", "normalise", "pca"):
             if getattr(self, name) is not None:
                 validate.positive(name, getattr(self, name))
+        # Then the fields that concern each other.
         validate.count("components", self.components)
         validate.count("unit_records", self.unit_records)
         if self.unit is not None and any(one is not None for one in (self.ranges, self.normalise, self.pca)):
@@ -184,6 +188,7 @@ class Recipe:
         self._check_target()
 
     def _check_target(self) -> None:
+        """Raises unless exactly one of epsilon and noise_multiplier is given, and valid."""
         if (self.epsilon is None) == (self.noise_multiplier is None):
             given = "both" if self.epsilon is not None else "neither"
             raise ValueError(f"epsilon and noise_multiplier: {given} given; need one, the other follows from it")
@@ -193,7 +198,7 @@ class Recipe:
             validate.non_negative("noise_multiplier", self.noise_multiplier)
 
     def described(self) -> str:
-        """The private gradient: the method, and the words that were said besides it.
+        """Returns the private gradient in words: the method, and the words given besides it.
 
         >>> from sordino.app.runs import find
         >>> find("mnist").but(sampler="sorted-top-k", weigher="batch-median").described()
@@ -202,7 +207,7 @@ class Recipe:
         return described(asdict(self))
 
     def but(self, **changes: Any) -> Recipe:
-        """Another recipe with some fields changed; unless nothing changes, it has not been measured.
+        """Returns another recipe with some fields changed; unless nothing changes, its measured figures are dropped.
 
         Giving epsilon drops noise_multiplier and the other way round.
         """
@@ -216,20 +221,20 @@ class Recipe:
         return replace(changed, accuracy=None, spread=None, seeds=None, seconds=None)
 
     def table(self) -> dict[str, Any]:
-        """The fields that are set, as TOML and JSON can hold them."""
+        """Returns the fields that are set, as TOML and JSON can hold them."""
         said = {name: value for name, value in asdict(self).items() if value is not None}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
 
 
 def described(table: Mapping[str, Any]) -> str:
-    """The private gradient of a recipe's table."""
+    """Returns the private gradient of a recipe's table in words."""
     said = [str(table[name]) for name in ("sampler", "weigher", "query", "noise", "backend") if table.get(name)]
     method = str(table.get("method") or "unknown")
     return " × ".join(said if said and method == PLAIN else [method, *said])
 
 
 def from_table(table: Mapping[str, Any]) -> Recipe:
-    """A recipe from the fields of a TOML or JSON file; unknown, missing and misspelt fields are refused.
+    """Creates a recipe from the fields of a TOML or JSON file; unknown, missing and misspelt fields are refused.
 
     >>> from sordino.app.runs import RECIPES, from_table
     >>> all(from_table(recipe.table()) == recipe for recipe in RECIPES)
@@ -245,13 +250,14 @@ def from_table(table: Mapping[str, Any]) -> Recipe:
 
 
 def _refuse_unknown(table: Mapping[str, Any]) -> None:
+    """Raises if the table holds a field that recipes do not have."""
     unknown = [str(name) for name in table if name not in _KINDS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(_KINDS)}")
 
 
 def _typed(name: str, value: object, kind: Any) -> Any:
-    """The value as the field's type; a whole number is a fine float, a boolean is not."""
+    """Returns the value as the field's type; a whole number is accepted as a float, a boolean is not."""
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if value is None and NoneType in allowed:
         return None

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder each, made whole or not at all, with the checksums of its files; the last two are kept.
+"""Checkpoints of a run: folders with checksums, complete or absent; the last two are kept.
 
     checkpoints/start/                                the one before the first step, for `sordino audit replay`
     checkpoints/step-00000320/state.json            ledger, position, history, optimizer numbers
@@ -37,39 +37,41 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 
 class Damaged(ValueError):
-    """A checkpoint that cannot be trusted, and why."""
+    """Raised for a checkpoint that cannot be trusted; the message says why."""
 
 
 class NoCheckpoint(ValueError):
-    """A folder without a checkpoint that can be used."""
+    """Raised for a folder without a usable checkpoint."""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Everything a run needs to go on."""
+    """Everything a run needs to go on, except the noise key."""
 
     step: int
     state: Mapping[str, Any]  # JSON-like, with tensors anywhere
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint, then drop all but the last two. When writing fails, those before it are untouched."""
+    """Writes a checkpoint, then removes all but the last two; if writing fails, earlier ones are untouched."""
     tensors: dict[str, Tensor] = {}
     tree = pack(checkpoint.state, "", tensors)
     state = json.dumps({"format": FORMAT, "step": checkpoint.step, "state": tree}, allow_nan=False)
     content = {_STATE: state.encode(), _TENSORS: safetensors.torch.save(_own(tensors))}
     sums = "".join(f"{hashlib.sha256(value).hexdigest()}  {name}\n" for name, value in content.items())
+    # The folder appears in one move, after all its bytes are on the disk.
     path = folder / f"step-{checkpoint.step:08d}"
     atomic_files.write_folder(path, {**content, _SUMS: sums.encode()})
     if checkpoint.step == 0 and not (folder / START).exists():
         atomic_files.write_folder(folder / START, {**content, _SUMS: sums.encode()})
+    # Only now that the new one is safe are older ones removed.
     for old in (*found(folder)[KEPT:], *filter(atomic_files.is_part, _entries(folder))):
         shutil.rmtree(old, ignore_errors=True)
     return path
 
 
 def read(path: Path) -> Checkpoint:
-    """A checkpoint whose every byte is what was written; else Damaged."""
+    """Returns a checkpoint whose every byte is what was written; raises Damaged otherwise."""
     try:
         content = {name: (path / name).read_bytes() for name in (_STATE, _TENSORS)}
         sums = (path / _SUMS).read_text("ascii")
@@ -82,7 +84,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def parse(state: bytes, tensors: bytes, name: str) -> Checkpoint:
-    """A checkpoint from the bytes of its files; never trusts them."""
+    """Returns a checkpoint from the bytes of its files, which are not trusted."""
     try:
         outer = json.loads(state)
     except (ValueError, RecursionError) as error:
@@ -100,7 +102,7 @@ def parse(state: bytes, tensors: bytes, name: str) -> Checkpoint:
 
 
 def latest(folder: Path) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that is whole, and why those after it were passed over."""
+    """Returns the newest complete checkpoint, and why newer ones were passed over."""
     passed: list[str] = []
     for path in found(folder):
         try:
@@ -112,7 +114,7 @@ def latest(folder: Path) -> tuple[Checkpoint, list[str]]:
 
 
 def found(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, newest first, damaged or not."""
+    """Returns the paths of the checkpoints in a folder, newest first, damaged or not."""
     named = [(int(match[1]), path) for path in _entries(folder) if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(named, reverse=True)]
 
@@ -122,7 +124,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share no memory, as safetensors wants them."""
+    """Returns tensors that share no memory, as safetensors requires."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""The data of a run: a real data set through its feature map, or one that is made here in a moment.
+"""The data of a run: a known data set after its feature map, a generated one, or the user's own.
 
 `digits` and `spiral` are generated: for tests, for a first look, for a machine without a network. So are `line`, y = 10 x +
 noise, and `plane`, y = 10 x₁ + 5 x₂ + noise, for regression, and `cloud`, points around 0, for landscapes. `adult` is a
@@ -44,7 +44,7 @@ _SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """What a run trains and tests on."""
+    """The records that a run trains and tests on."""
 
     prepared: Prepared
     private: tuple[Tensor, ...]  # the training records as they were before the feature map
@@ -57,7 +57,9 @@ class RunData:
     _digests: dict[str, str] = field(default_factory=dict, repr=False)
 
     def digest(self, key: str) -> str:
-        """Recognises the training records, for whoever has the key, given in hexadecimal; computed once."""
+        """Returns a keyed digest that recognises the training records; the key is hexadecimal, and the digest is
+        computed once.
+        """
         if key not in self._digests:
             self._digests[key] = self._digest(bytes.fromhex(key))
         return self._digests[key]
@@ -71,10 +73,11 @@ class RunData:
 
 
 def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
-    """The recipe's data, or the user's own, at most `limit` training records of it."""
+    """Returns the recipe's data, or the user's own, with at most `limit` training records."""
     if own is None and recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
         known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
         raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
+    # The user's own data brings what the claim must name.
     if own is not None:
         found = of_memory(own) if isinstance(own, GivenData) else of_file(own, recipe, say)
         units = found.prepared.units
@@ -83,11 +86,13 @@ def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenDa
         return replace(made, not_covered=found.not_covered, columns=found.columns, classes=found.classes)
     if recipe.dataset == "friends":
         return _by_speaker(recipe, limit, say)
+    # Vectors are used as they are.
     if recipe.dataset in _VECTORS:
         if recipe.features != "none":
             raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
         train, test, outputs = _had(recipe.dataset, _VECTORS[recipe.dataset])
         return _limited(Prepared(train, test, outputs), train.tensors, recipe.dataset in _GENERATED, limit)
+    # Texts need an encoder, and an encoder needs texts.
     if recipe.dataset in _TEXTS or recipe.features in OF_TEXTS:
         if recipe.dataset not in _TEXTS or recipe.features not in OF_TEXTS:
             raise ValueError(
@@ -96,6 +101,7 @@ def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenDa
             )
         train, test, outputs = _had(recipe.dataset, lambda: encoded(recipe.dataset, recipe.features, say))
         return _limited(Prepared(train, test, outputs), train.tensors, False, limit)
+    # Images go through the recipe's feature map.
     whole = _data(recipe.dataset, say)
     private = (whole.train.images, whole.train.labels)
     return _limited(prepare(recipe, whole, say), private, whole.generated, limit)
@@ -106,7 +112,7 @@ def _data(name: str, say: Say) -> Data:
 
 
 def _had(name: str, get: Callable[[], T]) -> T:
-    """What is got, or the words for a user who cannot have it."""
+    """Returns the data, or explains to a user who cannot download it what to do."""
     try:
         return get()
     except NotFetched as error:
@@ -118,6 +124,7 @@ def _had(name: str, get: Callable[[], T]) -> T:
 
 
 def _limited(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, limit: int | None) -> RunData:
+    """Returns the first `limit` training records as the data of a run."""
     n = len(prepared.train)
     if limit is None:
         return RunData(prepared, private, generated)
@@ -130,6 +137,7 @@ def _limited(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, l
 
 
 def _by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
+    """Returns the lines of Friends, with each line's speaker as its privacy unit if the recipe asks for units."""
     if recipe.features != "minilm":
         raise ValueError(f"features={recipe.features!r}: the lines of friends are texts; need 'minilm'")
     train, test, outputs, speakers = _had("friends", lambda: encoded_by_speaker(say))
@@ -159,7 +167,7 @@ _GENERATED = ("spiral", "line", "plane", "cloud")
 
 
 def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:
-    """Points on the arms of a spiral, with some noise."""
+    """Returns points on the arms of a spiral, with some noise."""
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(classes, (n,), generator=generator)
     radius = torch.rand(n, generator=generator).sqrt()

@@ -1,4 +1,4 @@
-"""What audits and attacks found, kept in the run directory: `findings.json`, an object per kind, the last one of each.
+"""Keeps what audits and attacks found in the run directory: `findings.json`, the last result of each kind.
 
 Privacy: only what was said aloud is in it: bounds, counts of right guesses, verdicts. An audit with the training records is
 not in the run's claim; whoever made it decides whether to give its result away.
@@ -18,7 +18,7 @@ NAME = "findings.json"
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """All that was kept; empty where nothing was, or where the file is not as it was written."""
+    """Returns all findings that were kept; empty if there are none or the file cannot be read."""
     try:
         found = json.loads((folder / NAME).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -27,6 +27,6 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def keep(folder: Path, kind: str, table: Mapping[str, Any]) -> None:
-    """Put what was found in the place of what was found before by the same kind of audit."""
+    """Replaces the finding of the same kind of audit or attack by a new one."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     atomic_files.write(folder / NAME, json.dumps({**read(folder), kind: {**table, "when": now}}, indent=1) + "\n")

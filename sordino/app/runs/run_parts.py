@@ -1,4 +1,4 @@
-"""Query, sampler and gradients of a run, by its recipe's words, and the event that they make of it.
+"""Builds sampler, query and backend of a run from its recipe's words, and the event that they make.
 
 **Privacy:** the event is that of a dry run of the very query and sampler that train, so no method is charged as another.
 """
@@ -26,7 +26,7 @@ from sordino.sampling.sampler import Sampler
 
 @dataclass(frozen=True, eq=False)
 class RunParts:
-    """What a recipe's words are built from: the problem, the number of records, and what was asked for besides."""
+    """Builds the parts of a run from its recipe, its problem, the number of records and the parameters given."""
 
     recipe: Recipe
     problem: Problem
@@ -36,7 +36,7 @@ class RunParts:
     non_private: bool = False
 
     def query(self, multiplier: float) -> Query:
-        """What is asked of each lot; without bound and noise, where none was asked for."""
+        """Returns the query for each lot; a non-private run has neither bound nor noise."""
         run, own = self._numbers(multiplier)
         if self.non_private:
             weigher, noise = Flat(math.inf), Gaussian(0.0)
@@ -47,20 +47,20 @@ class RunParts:
         return query
 
     def sampler(self) -> Sampler:
-        """How lots are drawn."""
+        """Returns the sampler, which draws the lots."""
         run, own = self._numbers(1.0)
         sampler: Sampler = WORDS["sampler"][self._words["sampler"]].build(run, own["sampler"])
         return sampler
 
     def backend(self) -> Backend:
-        """How per-sample gradients are computed."""
+        """Returns the backend, which computes per-sample gradients."""
         run, own = self._numbers(1.0)
         word = PLAIN_WORDS["backend"] if self.non_private else self._words["backend"]
         backend: Backend = WORDS["backend"][word].build(run, own["backend"])
         return backend
 
     def event(self, multiplier: float, steps: int | None = None) -> Event:
-        """All that the run releases, up to so many steps; None: the recipe's."""
+        """Returns the event of everything the run releases in `steps` steps; None means the recipe's number."""
         draws, steps = self.sampler(), self.recipe.steps if steps is None else steps
         expected = draws.expected(self.records)
         trained = dry_run(self.query(multiplier), draws, self.records, steps, expected, self.backend())
@@ -71,7 +71,7 @@ class RunParts:
         return words_of(self.recipe)
 
     def _numbers(self, multiplier: float) -> tuple[RunNumbers, dict[str, dict[str, float]]]:
-        """Public numbers of the run, and the parameters of each of its words."""
+        """Returns the public numbers of the run, and the parameters of each of its words."""
         recipe = self.recipe
         sizes = {name: p.numel() for name, p in self.problem.model.named_parameters() if p.requires_grad}
         run = RunNumbers(

@@ -41,7 +41,7 @@ Grid = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched: a recipe with its noise, values to try, how many trials, and how they are scored."""
+    """What is searched: a recipe with its noise, values to try, the number of trials, and their score."""
 
     settings: Settings
     grid: Grid
@@ -52,12 +52,12 @@ class Search:
 
     @property
     def event(self) -> Event:
-        """What releasing the best trial costs."""
+        """The event of releasing the best trial."""
         score = [] if self.score_noise is None else [dry_ask(score_of(self.score_noise))]
         return self.number.event(canonical(compose([self.run, *score])))
 
     def table(self) -> dict[str, Any]:
-        """As JSON; the same for the same search."""
+        """Returns the search as JSON; equal searches have equal tables."""
         said = {
             "settings": self.settings.table(),
             "grid": {name: list(values) for name, values in self.grid.items()},
@@ -68,7 +68,7 @@ class Search:
         return dict(json.loads(json.dumps(said)))
 
     def drawn(self, rng: Rng, number: int) -> Settings:
-        """The settings of a trial: a value of every field, each as likely as another."""
+        """Draws the settings of a trial: one value for every field of the grid, uniformly."""
         stream = rng.child("trial", number)
         chosen = {name: values[int(stream.integers(1, len(values))[0])] for name, values in self.grid.items()}
         options = self.settings.options
@@ -78,7 +78,10 @@ class Search:
     def claim(
         self, not_covered: Sequence[str] = (), rests_on: Sequence[str] = (), reasons: Sequence[str] = ()
     ) -> Claim:
-        """Of the whole search, with what the trials' own claims say besides; `reasons` why there is no guarantee."""
+        """Returns the claim of the whole search, with what the trials' own claims list.
+
+        If there are `reasons` why there is no guarantee, the claim is a `NoGuarantee` with the first of them.
+        """
         if reasons:
             return NoGuarantee(reasons[0])
         recipe = self.settings.recipe
@@ -88,15 +91,16 @@ class Search:
 
 
 def score_of(noise: float) -> Mean:
-    """The noisy number of right answers: one record moves it by at most 1."""
+    """Returns the noisy number of correct answers as a statistic; one record moves it by at most 1."""
     return Mean(1.0, Gaussian(noise))
 
 
 def planned(
     settings: Settings, grid: Grid, number: Number, score_noise: float | None = None, say: Say = lambda _: None
 ) -> Search:
-    """A search that could begin: the noise calibrated so that all of it fits the recipe's ε."""
+    """Returns a search that is ready to begin, with noise calibrated so that the whole search fits the recipe's ε."""
     recipe, options = settings.recipe, settings.options
+    # Refuse what would make trials differ in cost, or show private facts of a trial.
     if options.budget is not None or options.show_private or options.diagnose or options.non_private:
         raise ValueError(
             "budget, show_private, diagnose and non_private are for single runs: leave them out of a search"
@@ -109,10 +113,12 @@ def planned(
     parts = _parts(settings, recipe, data)
     if score_noise is not None and not parts.problem.classifies:
         raise ValueError(f"score_noise={score_noise:g}: these records have no classes; use the test set's loss")
+    # The theorem prices the best of K identical mechanisms, so every value of the grid must cost the same.
     for name, values in grid.items():
         for value in values:
             if _parts(settings, recipe.but(**{name: value}), data).event(1.0) != parts.event(1.0):
                 raise ValueError(f"grid {name}={value}: changes what a trial costs; need the same for all trials")
+    # Calibrate the noise of a trial to the ε of the whole search.
     what = Search(settings, grid, number, score_noise, parts.event(1.0))
     sigma = recipe.noise_multiplier
     if sigma is None:
@@ -124,5 +130,6 @@ def planned(
 
 
 def _parts(settings: Settings, recipe: Recipe, data: RunData) -> RunParts:
+    """Returns the parts of a trial by its recipe."""
     problem = build(recipe, data.prepared, settings.options.init_seed)
     return RunParts(recipe, problem, data.prepared.drawn, settings.parameters)

@@ -1,4 +1,5 @@
-"""A search carried out in a folder, so that being killed changes nothing: the same number of trials, the same trials.
+"""Carries out a search in a folder; after being killed it continues with the same number of trials and the same
+trials.
 
     search.json      what is searched, and at the end what came of it
     SECRET-noise-key-do-not-share.json
@@ -50,7 +51,7 @@ _MORE = "a trial released more than the search was priced for: it was interrupte
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search came to."""
+    """The result of a search."""
 
     folder: Path
     claim: Claim
@@ -62,13 +63,15 @@ class Found:
 
 
 def search(what: Search, folder: Path, budget: Path | None = None, say: Say = lambda _: None) -> Found:
-    """Carry a search out, or go on with it where the folder holds the same one; entered in a budget when it begins."""
+    """Carries out a search, or continues one if the folder holds the same; enters its cost in a budget when it begins."""
+    # Without a stream the search is over and only its result is read.
     rng = _begun(what, folder, budget)
     if rng is not None:
         say("searching: how many trials there are and how they score stays secret; the best is released at the end")
         if not (folder / WINNER).exists() and not _won(what, folder, rng):
             return Found(folder, what.claim(), False, {}, None)
         _finish(what, folder)
+    # Only the winner is known from here on.
     held = _held(folder)["outcome"]
     if held is None:
         return Found(folder, what.claim(), True, {}, None)
@@ -82,7 +85,8 @@ def _held(folder: Path) -> dict[str, Any]:
 
 
 def _begun(what: Search, folder: Path, budget: Path | None) -> Rng | None:
-    """The stream of the search, on the disk before anything is drawn from it; None where it is over."""
+    """Returns the random stream of the search, saved before anything is drawn from it; None if the search is over."""
+    # An earlier process began this search: continue with its key, so that number and trials are the same.
     if (folder / SEARCH).exists():
         held = _held(folder)
         if held["search"] != what.table():
@@ -98,6 +102,7 @@ def _begun(what: Search, folder: Path, budget: Path | None) -> Rng | None:
     begun = (TRIALS, NAME, ".gitignore")  # what a crash leaves before anything is drawn
     if folder.exists() and any(path.name not in begun for path in folder.iterdir()):
         raise ValueError(f"{folder}: holds something already; need a new or empty folder")
+    # A new search: the budget is charged and the key is on the disk before the first draw.
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / TRIALS).mkdir(exist_ok=True, mode=0o700)
     seed = what.settings.options.seed
@@ -114,7 +119,8 @@ def _write(what: Search, folder: Path, more: Mapping[str, Any]) -> None:
 
 
 def _won(what: Search, folder: Path, rng: Rng) -> bool:
-    """All trials, and the best of them moved; False where one was asked to stop."""
+    """Runs all trials and moves the best one to its place; returns False if a trial was asked to stop."""
+    # Every outcome is on the disk before the next trial begins, so no trial is made twice.
     outcomes = []
     for number in range(what.number.drawn(rng.child("number"))):
         place = folder / TRIALS / f"{number:06d}"
@@ -124,6 +130,7 @@ def _won(what: Search, folder: Path, rng: Rng) -> bool:
                 return False
             atomic_files.write(place / OUTCOME, json.dumps(outcome) + "\n")
         outcomes.append(json.loads((place / OUTCOME).read_text("utf-8")))
+    # Equal scores go to the first trial. A void claim of any trial voids that of the search.
     if outcomes:
         best = max(range(len(outcomes)), key=lambda number: (_rank(outcomes[number]["score"]), -number))
         reasons = sorted({reason for outcome in outcomes for reason in outcome["reasons"]})
@@ -138,7 +145,8 @@ def _rank(score: float | None) -> float:
 
 
 def _trial(what: Search, rng: Rng, number: int, place: Path) -> dict[str, Any] | None:
-    """Train and score one, or go on with it; None where it was asked to stop."""
+    """Trains and scores one trial, or continues it; returns None if it was asked to stop."""
+    # A trial whose numbers are no longer finite is an outcome like others, worse than all.
     try:
         begun = (place / CONFIG).is_file()
         history = resume(place, Silent()) if begun else carry_out(what.drawn(rng, number), place, Silent())
@@ -148,6 +156,7 @@ def _trial(what: Search, rng: Rng, number: int, place: Path) -> dict[str, Any] |
         return {"score": None, "not_covered": [], "rests_on": [], "reasons": []}
     if history.status != FINISHED:
         return None
+    # A trial that released more than it was priced for voids the claim of the search.
     said, reasons = history.claim, []
     if isinstance(said, NoGuarantee):
         reasons = [said.reason]
@@ -161,7 +170,7 @@ def _trial(what: Search, rng: Rng, number: int, place: Path) -> dict[str, Any] |
 
 
 def _score(what: Search, history: History, rng: Rng) -> float | None:
-    """The larger the better; None is worse than all."""
+    """Returns the score of a trial, larger being better; None is worse than all."""
     if what.score_noise is not None:
         job = assemble(read(history.run / CONFIG).settings(), lambda _: None)
         rows = correct(history.model, job)[:, None]
@@ -173,7 +182,8 @@ def _score(what: Search, history: History, rng: Rng) -> float | None:
 
 
 def _finish(what: Search, folder: Path) -> None:
-    """The claim of the search in place of the trial's; then nothing but the winner is kept. Can be done again."""
+    """Gives the winner the claim of the search and deletes everything else; it can safely be repeated."""
+    # The winner's checkpoints would let the trial be continued, so they are deleted.
     place, outcome = folder / WINNER, None
     if place.exists():
         shutil.rmtree(
@@ -187,6 +197,7 @@ def _finish(what: Search, folder: Path) -> None:
             rows = [replace(row, epsilon=epsilon) for row in run.rows()]
             run.write_rows(rows)
             run.write_privacy(said, FINISHED, rows[-1].step if rows else 0, what.settings.recipe.epsilon)
+    # The other trials are secret. The key goes last, because a crash before that repeats this function.
     shutil.rmtree(folder / TRIALS, ignore_errors=True)
     _write(what, folder, {"going_on": False, "outcome": outcome})
     erase_secret(folder)

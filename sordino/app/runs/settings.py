@@ -1,4 +1,7 @@
-"""What to run, from a recipe's name, a TOML file and flags: later ones win; all are checked before data is read."""
+"""The settings of a run, from a recipe's name, a TOML file and flags.
+
+Later sources win, and all are checked before data is read.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,7 @@ class Options:
     """Keep the noise key when the run is finished, for `sordino audit replay`; it is as secret as the data."""
 
     def __post_init__(self) -> None:
+        """Checks the type and range of every option."""
         for name, least in (("seed", 0), ("init_seed", 0), ("records", 1), ("physical_batch", 1)):
             if getattr(self, name) is not None:
                 validate.count(name, getattr(self, name), least=least)
@@ -72,7 +76,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Settings:
-    """A run, before it is run."""
+    """A recipe, how it is run, the parameters of its words, and the user's own data if there is any."""
 
     recipe: Recipe
     options: Options = field(default_factory=Options)
@@ -87,7 +91,7 @@ class Settings:
         return self.options.budget if self.options.budget is not None else self.recipe.epsilon
 
     def table(self) -> dict[str, Any]:
-        """As TOML holds it."""
+        """Returns the settings as TOML holds them."""
         table = {"recipe": self.recipe.table(), "options": vars(self.options), "parameters": dict(self.parameters)}
         return table | ({"data": self.own.table()} if isinstance(self.own, OwnFile) else {})
 
@@ -103,21 +107,25 @@ def settle(
     budget_stop: bool = False,
     own: OwnFile | GivenData | None = None,
 ) -> Settings:
-    """Settings from a recipe, or its name, and any of the fields of `Recipe` and `Options`; None is not given.
+    """Returns settings from a recipe, or its name, and fields of `Recipe` and `Options`; a field that is None is not
+    given.
 
     >>> settle("mnist", {"epsilon": 2.0, "steps": 100, "seed": 1}).recipe.steps
     100
     """
+    # Sort the fields into those of the recipe and those of the options; unknown names are refused.
     asked = {name: value for name, value in given.items() if value is not None}
     unknown = [name for name in asked if name not in _RECIPE and name not in _OPTIONS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: not a field; there is {', '.join((*_RECIPE, *_OPTIONS))}")
     changes = {name: value for name, value in asked.items() if name in _RECIPE and name not in MEASURED}
     options = {name: value for name, value in asked.items() if name in _OPTIONS}
+    # With `budget_stop`, ε is a limit and no calibration target.
     if budget_stop and "budget" not in options:
         if "epsilon" not in changes:
             raise ValueError("budget_stop: needs the budget; give epsilon")
         options["budget"] = changes.pop("epsilon") if "noise_multiplier" in changes else changes["epsilon"]
+    # The non-private baseline has no ε.
     if options.get("non_private"):
         changes.pop("epsilon", None)
         changes["noise_multiplier"] = 0.0
@@ -129,7 +137,7 @@ def settle(
 
 @dataclass(frozen=True)
 class Config:
-    """What a TOML file holds."""
+    """The tables of a TOML file."""
 
     recipe: dict[str, Any]
     options: dict[str, Any]
@@ -141,7 +149,7 @@ class Config:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of `Recipe` and `Options`."""
+        """The fields of `Recipe` and `Options`."""
         return {name: value for name, value in {**self.recipe, **self.options}.items() if name != _REPORT}
 
     @property
@@ -153,7 +161,7 @@ class Config:
         return wanted
 
     def settings(self) -> Settings:
-        """Of a run that wrote down every field."""
+        """Returns the settings of a run that wrote down every field."""
         options = {name: value for name, value in self.options.items() if name != _REPORT}
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
@@ -165,8 +173,9 @@ class Config:
 
 
 def read(path: str | Path) -> Config:
-    """A TOML file: flat, or in the tables of a run's config.toml."""
+    """Reads a TOML file that is flat or has the tables of a run's config.toml."""
     name = str(path)
+    # The file may be anything: its size is limited, and every error becomes a message that names it.
     try:
         with open(path, "rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -180,6 +189,7 @@ def read(path: str | Path) -> Config:
         raise ValueError(f"{name}: not UTF-8 text (byte {error.start})") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{name}: not TOML ({error})") from error
+    # Fields outside a table belong to the options or to the recipe, by their name.
     found: dict[str, dict[str, Any]] = {key: {} for key in (*_TABLES, *_WRITTEN)}
     for key, value in table.items():
         if isinstance(value, dict) != (key in _TABLES or key in _WRITTEN):
@@ -193,6 +203,7 @@ def read(path: str | Path) -> Config:
 
 
 def _recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe by object or by name, or built from the given fields alone, with the changes."""
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
     if recipe is None:
@@ -212,6 +223,7 @@ def _recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
 
 
 def _of_own(recipe: str | Recipe | None, own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe for a run on the user's own data, with the changes."""
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
     if recipe is not None:
@@ -220,7 +232,7 @@ def _of_own(recipe: str | Recipe | None, own: OwnFile | GivenData, changes: Mapp
 
 
 def _tuned(found: Recipe, name: str, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe that was tuned nearest to the ε asked for, with the changes."""
+    """Returns the recipe that was tuned nearest to the ε asked for, with the changes."""
     epsilon = changes.get("epsilon")
     if epsilon is not None and found.epsilon is not None:
         found = find(name, validate.positive("epsilon", epsilon))

@@ -1,4 +1,4 @@
-"""One recipe with several seeds: mean and spread of what came of it, and what all the runs cost together.
+"""Runs one recipe with several seeds: mean and spread of the results, and what all runs cost together.
 
     sordino train spiral --seeds 3          spiral-…/seed-0, seed-1, seed-2 and summary.json
 
@@ -35,7 +35,7 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one number over the runs: mean, standard deviation (None of one run), and the numbers."""
+    """The mean, standard deviation (None for a single run) and values of one number over the runs."""
 
     mean: float
     deviation: float | None
@@ -43,7 +43,7 @@ class Spread:
 
     @staticmethod
     def of(values: Sequence[float | None]) -> Spread | None:
-        """None where a run has no such number.
+        """Returns the spread of some values, or None if a run has no such number.
 
         >>> Spread.of([1.0, 3.0])
         Spread(mean=2.0, deviation=1.4142135623730951, values=(1.0, 3.0))
@@ -56,7 +56,7 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class SeveralSeeds:
-    """What came of all runs."""
+    """The results of all runs."""
 
     folder: Path
     runs: tuple[History, ...]
@@ -65,21 +65,21 @@ class SeveralSeeds:
 
     @property
     def test_accuracy(self) -> Spread | None:
-        """At the end."""
+        """The test accuracy at the end of each run."""
         return Spread.of([run.test_accuracy for run in self.runs])
 
     @property
     def test_loss(self) -> Spread | None:
-        """At the end."""
+        """The test loss at the end of each run."""
         return Spread.of([run.test_loss for run in self.runs])
 
     @property
     def finished(self) -> bool:
-        """False when it was asked to stop."""
+        """Whether all runs took all their steps."""
         return all(run.status == FINISHED for run in self.runs)
 
     def table(self) -> dict[str, Any]:
-        """summary.json."""
+        """Returns the content of summary.json."""
         return {
             "status": FINISHED if self.finished else self.runs[-1].status,
             "seeds": len(self.runs),
@@ -92,7 +92,7 @@ class SeveralSeeds:
 
 
 def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, view: View) -> SeveralSeeds:
-    """New runs with so many seeds, one after the other; the first that is asked to stop is the last."""
+    """Carries out new runs with so many seeds, one after the other; a run that is asked to stop is the last."""
     folder = Path(out) if out is not None else named(settings.recipe.name)
     runs: list[History] = []
     for number in range(validate.count("seeds", seeds)):
@@ -106,7 +106,7 @@ def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, vi
 
 
 def together(each: Sequence[Claim], delta: float) -> Claim:
-    """What can be claimed of several runs on the same records: no guarantee where one has none."""
+    """Returns the claim about several runs on the same records; there is no guarantee if one of them has none."""
     proved = [claim for claim in each if isinstance(claim, Guarantee)]
     if len(proved) < len(each):
         return next(claim for claim in each if not isinstance(claim, Guarantee))
@@ -117,6 +117,7 @@ def together(each: Sequence[Claim], delta: float) -> Claim:
 
 
 def _numbered(settings: Settings, number: int) -> Settings:
+    """Returns the settings of run `number`, with seeds of its own."""
     options = settings.options
     seed = None if options.seed is None else options.seed + number
     return replace(settings, options=replace(options, seed=seed, init_seed=options.init_seed + number))

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM ask the loop to stop after the step it is in; asked a second time, the process ends at once."""
+"""Lets Ctrl-C and SIGTERM ask the training loop to stop after the current step.
+
+A second signal ends the process at once.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Wish:
-    """Whether somebody asked to stop."""
+    """Remembers whether somebody asked to stop."""
 
     def __init__(self) -> None:
         self.asked: str | None = None
 
     def __call__(self) -> bool:
-        """True once a signal came."""
+        """Returns True once a signal has come."""
         return self.asked is not None
 
 
 @contextmanager
 def signals() -> Iterator[Wish]:
-    """Signals set the wish while this lasts; outside the main thread, where Python hears none, it is never set."""
+    """Yields a `Wish` that signals set; outside the main thread, where Python receives none, it is never set."""
     wish = Wish()
     if threading.current_thread() is not threading.main_thread():
         yield wish

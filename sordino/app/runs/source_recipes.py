@@ -1,4 +1,4 @@
-"""Recipes with the settings of the papers that this library follows, so that a curve of theirs is a command.
+"""Recipes with the settings of the papers that this library follows, so that one command repeats a curve.
 
     thesis-mnist, thesis-cifar      Pflaeging 2023, *Varianten von DPSGD*, ch. 4 and 5
     abadi-mnist, abadi-cifar        Abadi et al. 2016, figures 3 and 6
@@ -51,6 +51,7 @@ _FASHION = (
 def _thesis(
     name: str, dataset: str, model: str, batches: int, bound: float, printed: str, centre: float, pixels: str
 ) -> Recipe:
+    """Returns a recipe with the settings of Pflaeging 2023."""
     return Recipe(
         name=name,
         dataset=dataset,
@@ -71,6 +72,7 @@ def _thesis(
 
 
 def _abadi_mnist(name: str, multiplier: float, pca: float, epochs: int) -> Recipe:
+    """Returns a recipe with the MNIST settings of Abadi et al. 2016 (arXiv:1607.00133), with a private PCA."""
     return Recipe(
         name=name,
         dataset="mnist",
@@ -94,6 +96,7 @@ def _abadi_mnist(name: str, multiplier: float, pca: float, epochs: int) -> Recip
 
 
 def _abadi_cifar(name: str, rate: float, steps: int) -> Recipe:
+    """Returns a recipe with the CIFAR-10 settings of Abadi et al. 2016 (arXiv:1607.00133), on frozen features."""
     return Recipe(
         name=name,
         dataset="cifar10",

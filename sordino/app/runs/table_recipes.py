@@ -1,4 +1,4 @@
-"""Recipes on a table and on texts: logistic regression on Adult, and on the vectors of a frozen sentence encoder."""
+"""Recipes on tables and texts: logistic regression on Adult, COMPAS and German, and on sentence vectors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _FRIENDS = "not tuned: learning rate and steps are those of the first trial; the
 
 
 def _adult(epsilon: float) -> Recipe:
+    """Returns a recipe for logistic regression on Adult."""
     return Recipe(
         name="adult",
         dataset="adult",
@@ -36,6 +37,7 @@ def _adult(epsilon: float) -> Recipe:
 
 
 def _risk(name: str, epsilon: float, learning_rate: float) -> Recipe:
+    """Returns a recipe for logistic regression on COMPAS or German."""
     return Recipe(
         name=name,
         dataset=name,
@@ -55,6 +57,7 @@ def _risk(name: str, epsilon: float, learning_rate: float) -> Recipe:
 
 
 def _text(name: str, epsilon: float, rate: float, steps: int, learning_rate: float) -> Recipe:
+    """Returns a recipe for softmax regression on the sentence vectors of a frozen encoder."""
     return Recipe(
         name=name,
         dataset=name,
@@ -74,6 +77,7 @@ def _text(name: str, epsilon: float, rate: float, steps: int, learning_rate: flo
 
 
 def _friends(epsilon: float, learning_rate: float) -> Recipe:
+    """Returns a recipe for the lines of Friends, in which the privacy unit is the speaker."""
     return Recipe(
         name="friends",
         dataset="friends",

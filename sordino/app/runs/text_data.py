@@ -1,4 +1,4 @@
-"""Texts as numbers, each by itself: vectors of a frozen encoder, computed once and kept beside the data; tokens; or words.
+"""Turns texts into numbers, each by itself: vectors of a frozen encoder, tokens, or hashed words.
 
     minilm    the mean of MiniLM's token vectors, (384,)
     tokens    token numbers and mask, (2, 64), for a model that reads them
@@ -34,7 +34,7 @@ _LINE = 32
 
 
 def encoded(name: str, features: str, say: Say) -> tuple[TensorDataset, TensorDataset, int]:
-    """Training and test texts of a data set as numbers, and the number of classes."""
+    """Returns the training and test texts of a data set as numbers, and the number of classes."""
     found = texts(name)
     train, test = (text_features(part, features, say) for part in (found.train, found.test))
     labels = torch.tensor(found.train_labels), torch.tensor(found.test_labels)
@@ -42,7 +42,7 @@ def encoded(name: str, features: str, say: Say) -> tuple[TensorDataset, TensorDa
 
 
 def encoded_by_speaker(say: Say) -> tuple[TensorDataset, TensorDataset, int, Tensor]:
-    """Lines of Friends through MiniLM, the number of classes, and the speaker of every training line."""
+    """Returns the lines of Friends as sentence vectors, the number of classes, and the speaker of every training line."""
     train, test = friends()
     made = [TensorDataset(_vectors(part.texts, say, _LINE), torch.tensor(part.labels)) for part in (train, test)]
     numbers: dict[str, int] = {}
@@ -51,14 +51,14 @@ def encoded_by_speaker(say: Say) -> tuple[TensorDataset, TensorDataset, int, Ten
 
 
 def text_features(some: list[str], features: str, say: Say) -> Tensor:
-    """Texts as numbers, a row for each."""
+    """Returns texts as numbers, a row for each."""
     if features == "tokens":
         return torch.stack(minilm.tokens(some, say=say), dim=1)  # (N, 2, T)
     return words(some) if features == "words" else _vectors(some, say)
 
 
 def words(some: list[str]) -> Tensor:
-    """(N, 4096): √ of how often the words of each place are there, a row of length 8.
+    """Returns the square roots of hashed word counts, (N, 4096), with each row scaled to length 8.
 
     >>> words(["one two one", ""]).square().sum(1).tolist()
     [64.0, 0.0]
@@ -71,6 +71,7 @@ def words(some: list[str]) -> Tensor:
 
 
 def _vectors(some: list[str], say: Say, length: int = minilm.LENGTH) -> Tensor:
+    """Returns the sentence vectors of texts, from the cache if they are there."""
     digest = hashlib.sha256("\n".join(some).encode()).hexdigest()[:32]
     path = cache.root() / "features" / f"minilm-{minilm.VERSION}-{length}-{digest}.npy"
     if path.is_file():

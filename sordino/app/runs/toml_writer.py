@@ -1,4 +1,4 @@
-"""TOML out; the standard library only reads it. Tables of text, numbers, booleans and flat lists are all that is needed."""
+"""Writes TOML, which the standard library can only read: tables of text, numbers, booleans and flat lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dumps(table: Mapping[str, Any]) -> str:
-    """The table as TOML, its subtables last; fields that are None are left out.
+    """Returns the table as TOML, its subtables last; fields that are None are left out.
 
     >>> print(dumps({"recipe": {"name": "mnist", "rate": 0.0625, "seed": None}}), end="")
     [recipe]
@@ -23,6 +23,7 @@ def dumps(table: Mapping[str, Any]) -> str:
 
 
 def _tables(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    """Returns the text of a table and of each of its subtables."""
     rows = [f"{_key(k)} = {_value(v)}" for k, v in table.items() if v is not None and not isinstance(v, Mapping)]
     head = [f"[{'.'.join(map(_key, path))}]"] if path and (rows or not table) else []
     own = ["\n".join([*head, *rows])] if head or rows else []
@@ -35,6 +36,7 @@ def _key(key: str) -> str:
 
 
 def _value(value: Any) -> str:
+    """Returns a value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""One run in progress: draws, steps, evaluations, checkpoints, and the entries that go to the disk before each of them.
+"""One run in progress: draws, steps, evaluations, checkpoints, and ledger entries written ahead of them.
 
     write the key  →  save checkpoint t  →  reserve steps t … t+k on the disk  →  draw, release, step, k times  →
     save checkpoint t+k  → …
@@ -59,11 +59,11 @@ REPLAY = "steps replayed after a crash did not give the same parameters, so thei
 
 
 class TrainingNotFinite(RuntimeError):
-    """The parameters or the test loss are no numbers any more."""
+    """Raised when the parameters or the test loss are no longer finite."""
 
 
 class Training:
-    """A run in progress."""
+    """A run in progress, with everything that changes while it trains."""
 
     def __init__(self, job: Job, run: Run, ahead: Ahead | Elsewhere, view: View, crew: Crew = ALONE) -> None:
         self.job, self.run, self.ahead, self.view, self.crew = job, run, ahead, view, crew
@@ -85,24 +85,25 @@ class Training:
 
     @contextmanager
     def tested(self) -> Iterator[nn.Module]:
-        """What is evaluated and kept: the model, or the model with its average weights."""
+        """Yields the model that is evaluated and kept: with its averaged weights, if the recipe averages."""
         with nullcontext() if self.average is None else self.average.swapped():
             yield self.model
 
     def claim(self) -> Claim:
-        """What can truly be said so far."""
+        """Returns the claim about everything that was done so far."""
         return self.private.claim(self.job.settings.recipe.delta)
 
     def begin(self) -> None:
-        """From nothing: the first checkpoint is on the disk before anything is released."""
+        """Begins a new run: the first checkpoint is on the disk before anything is released."""
         self.save()
         self._reserve(here(self.crew.environment))
 
     def resume(self, found: Checkpoint, secret: Mapping[str, Any] | None) -> None:
-        """Goes on from a checkpoint: by replay where that repeats every bit, else past what may have been released.
+        """Continues from a checkpoint: by replay where that repeats every bit, else past what may have been released.
 
         `secret` is the noise key of the run, or None where it is gone: then nothing can be replayed.
         """
+        # Find out whether a replay would repeat every bit.
         other = self._difference(found.state)
         has_key = self._load(found.state, secret)
         if (
@@ -110,6 +111,7 @@ class Training:
         ):  # finished: the key was erased, and nothing is to be done
             self.saved = found.step
             return
+        # Without the key no noise can be repeated. With it, but with other bits, old noise must not meet new sums.
         if not has_key:
             other = f"{other}, {NO_KEY}" if other else NO_KEY
             self.ledger.declare(SAME_RECORDS)
@@ -118,6 +120,7 @@ class Training:
             self.private.renew(draws=isinstance(self.job.sampler, Informed))
             self.preparation = fresh()
         self.saved = found.step
+        # Steps between the checkpoint and the mark may have been seen: they are charged and skipped, or replayed.
         lost = self._may_have_been_released(found.state) - self.private.steps
         if lost > 0 and other:
             if not self.prepared:
@@ -132,13 +135,15 @@ class Training:
             self.view.say(
                 f"replaying up to {lost} steps that were released before: same noise, same result, no new cost"
             )
+        # The next steps are entered on the disk before they are drawn.
         self.run.write_rows(self.rows)
         self._reserve(here(self.crew.environment))
 
     def loop(self, stop: Callable[[], bool]) -> bool:
-        """Train until the last step, or until asked to stop; True when all steps are done."""
+        """Trains until the last step, or until asked to stop; returns whether all steps are done."""
         job = self.job
         self._prepare()
+        # No step is drawn before the write-ahead ledger has reserved it.
         while self.private.steps < job.steps:
             if self.private.steps >= self.ahead.upto:
                 self.save()
@@ -149,12 +154,13 @@ class Training:
             self.view.step(self.private.steps, self._spent)
             if self.crew.any(stop()):
                 break
+        # A run that stops in good order leaves a checkpoint and says that nothing later was released.
         self.save()
         self.ahead.close_at(self.private.steps)
         return self.private.steps >= job.steps
 
     def save(self) -> None:
-        """A checkpoint of this moment, unless there is one."""
+        """Saves a checkpoint of this moment, unless there is one already."""
         if self.saved == self.private.steps:
             return
         self._note()
@@ -208,7 +214,7 @@ class Training:
         }
 
     def _difference(self, state: Any) -> str:
-        """Why the steps after a checkpoint would not be the same bit by bit, in words; empty when they would."""
+        """Returns why the steps after a checkpoint would not be the same bit by bit; empty if they would."""
         another, adjusted = changed(state["settings"], self.job.settings.table())
         if another:
             raise ValueError(f"{self.run.folder}: config.toml is not what the run began with ({another}); put it back")
@@ -224,6 +230,7 @@ class Training:
             ValueError: if data or configuration are not those the run began with.
 
         """
+        # The data must be that of the run: a keyed digest shows it, without saying anything to others.
         secret = _key_of(state, secret)
         if secret is not None and state["data"] != self.job.data.digest(secret["root"]):
             raise ValueError(
@@ -232,6 +239,7 @@ class Training:
             )
         if state["resolved"] != self.job.resolved():
             raise ValueError(f"{self.run.folder}: config.toml is not what the run began with; put it back")
+        # Everything is restored in an order in which the watch over the parameters begins last.
         self.ledger = Ledger()
         self.private = self.job.private(None, self.ledger, self.crew.ranks)
         self.diagnosis.load_state_dict(state["diagnosis"])
@@ -249,13 +257,13 @@ class Training:
         return secret is not None
 
     def _prepare(self) -> None:
-        """What is released before the first step, once."""
+        """Carries out, once, what is released before the first step."""
         if not self.prepared:
             preparation.carry_out(self.job, self.model, self.ledger, self.preparation)
         self.prepared = True
 
     def _leave_out(self, lost: int, why: str) -> None:
-        """Charge the steps that may have been released, and do without them."""
+        """Charges the steps that may have been released, and skips them."""
         self.view.say(
             f"{lost} steps after the checkpoint are charged and left out: a replay would not be the same ({why})"
         )
@@ -265,12 +273,15 @@ class Training:
         self.save()
 
     def _step(self) -> None:
+        """Draws a lot, releases its gradient and takes one optimizer step."""
         lot = next(self._draws(), None)
         if lot is None:
             raise TrainingNotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
+        # The learning rate is a public function of the step.
         rate = self.job.problem.learning_rate(lot.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        # Diagnostics were listed in the claim before the first step.
         self.diagnosis.before(self.private, lot)
         losses = self.private.backward(lot)
         if self.private.diverged is not None:
@@ -279,6 +290,7 @@ class Training:
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
+        # Parameters are released values, so looking at them costs nothing.
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
             raise TrainingNotFinite(f"step {self.private.steps}: the parameters are no longer finite; {_LOWER}")
         self._note()
@@ -286,6 +298,7 @@ class Training:
             self.view.private("training loss", float(losses.map(torch.mean).disclose(TRAINING_LOSS)))
 
     def _draws(self) -> Iterator[Lot]:
+        """Returns the iterator over the lots that are still to be drawn; it is created on first use."""
         if self._lots is None:
             self._lots = self.private.draws(
                 self.job.data.prepared.train,
@@ -297,16 +310,19 @@ class Training:
         return self._lots
 
     def _evaluate(self) -> None:
+        """Evaluates the model and reports the result together with the claim so far."""
         with self.tested() as model:
             found, more = at_evaluation(self.job, self.ledger, model)
             more |= self.diagnosis.taken()
             if self.job.settings.options.trace:
                 self.run.write_trace(self.private.steps, model)
+        # The test set is public, so a loss that is not finite may stop the run.
         step = self.private.steps
         if not math.isfinite(found.loss):
             raise TrainingNotFinite(f"step {step}: the test loss is {found.loss}; lower learning_rate in config.toml")
         rate, delta = self.job.problem.learning_rate(max(0, step - 1)), self.job.settings.recipe.delta
         epoch = step * self.job.expected_batch / self.job.data.prepared.drawn
+        # Every line carries the ε of what was done up to it, or none.
         said = self.claim()
         epsilon = said.epsilon if isinstance(said, Guarantee) else None
         self._tell_if_void()
@@ -318,34 +334,38 @@ class Training:
         self.view.evaluated(row)
 
     def _spent(self) -> float | None:
-        """ε so far, if there is one."""
+        """Returns ε so far, or None if there is no guarantee."""
         return self._live(self.private.event, self.ledger.coordinates)
 
     def _note(self) -> None:
+        """Enters the parameters in the write-ahead ledger; voids the claim if a replay came to other ones."""
         if not self.ahead.note(self.private.steps, digest(self.model)):
             self.ledger.void(REPLAY)
 
     def _tell_if_void(self) -> None:
-        """Replace the plan's claim at once where there will be none: the process may not live to do it at the end."""
+        """Replaces the planned claim at once if there is no guarantee any more, because the process may be killed
+        before the end.
+        """
         if self.private.steps and isinstance(self.private.event, NonPrivate):
             self.run.write_privacy(self.claim(), RUNNING, self.private.steps, self.job.settings.budget)
 
     def _reserve(self, environment: dict[str, Any] | None = None) -> None:
+        """Enters the steps up to the next checkpoint, and waits until they are on the disk."""
         self.ahead.reserve(self._block(), environment)
         self.crew.wait()  # until it is on the disk
 
     def _block(self) -> int:
-        """Where the next checkpoint is due."""
+        """Returns the step at which the next checkpoint is due."""
         every = self.job.checkpoint_every
         return min(self.job.steps, (self.private.steps // every + 1) * every)
 
     def elapsed(self) -> float:
-        """Seconds of training, those of earlier processes included."""
+        """Returns the seconds of training, including those of earlier processes."""
         return self.seconds + time.perf_counter() - self._since
 
 
 def read_key(folder: Path) -> dict[str, Any] | None:
-    """Returns what the secret file of a run holds, or None where it is gone or cannot be read."""
+    """Returns the content of a run's secret file, or None if it is gone or cannot be read."""
     try:
         return read_secret(folder)
     except (OSError, ValueError):
@@ -353,7 +373,7 @@ def read_key(folder: Path) -> dict[str, Any] | None:
 
 
 def _key_of(state: Mapping[str, Any], secret: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns the noise key of a checkpoint: from the run's secret file if it is of that key, else None.
+    """Returns the noise key of a checkpoint, from the run's secret file if it is that key's, else None.
 
     Checkpoints of version 0.2 hold their key themselves.
     """

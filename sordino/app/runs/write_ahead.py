@@ -1,4 +1,4 @@
-"""The write-ahead ledger: `ledger.jsonl`, where steps are entered, and on the disk, before anything of them is released.
+"""The write-ahead ledger `ledger.jsonl`: steps are entered on the disk before anything of them is released.
 
 One JSON object per line, appended:
 
@@ -47,11 +47,11 @@ CHAIN = "chain"
 
 
 class Busy(ValueError):
-    """Another process is writing to the run."""
+    """Raised when another process is writing to the run."""
 
 
 class DamagedLedger(ValueError):
-    """A ledger that may have said more than it says now."""
+    """Raised for a ledger that may have said more than it says now."""
 
     def __init__(self, path: Path, found: str) -> None:
         super().__init__(
@@ -64,7 +64,7 @@ class DamagedLedger(ValueError):
 
 @dataclass
 class Entered:
-    """What the whole lines of a ledger file say."""
+    """What the complete lines of a ledger file say."""
 
     format: int = FORMAT
     run: str = ""
@@ -89,7 +89,7 @@ class Entered:
         return {step: found for (lineage, step), found in self.digests_by_lineage.items() if lineage == self.lineage}
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Adds what one more line says; raises where it says nothing that can be understood."""
+        """Adds what one more line says; raises if it cannot be understood."""
         if "format" in entry:
             if entry["format"] not in (FORMAT, _WITHOUT_HEAD):
                 raise ValueError("another format")
@@ -119,6 +119,7 @@ class Ahead:
             DamagedLedger: if it may have said more than it says now.
 
         """
+        # A new ledger has its first line from the beginning, so an empty file is always a damaged one.
         self.path, self._head = folder / NAME, folder / HEAD
         self._branched, self._flushed = 0, ""
         if new and not self.path.exists():
@@ -128,11 +129,13 @@ class Ahead:
         except FileNotFoundError:
             raise DamagedLedger(self.path, "is missing") from None
         try:
+            # Two processes that trained the same run would release different values under one entry.
             lock(self._file, wait=False)
         except Locked:
             self._file.close()
             raise Busy(f"{folder}: another process is training this run; wait for it, or stop it first") from None
         try:
+            # The chain and the head are checked before anything is written.
             self._entered, whole = self._read()
             if self._entered.run and not self._head.exists() and new:
                 self._write_head(self._entered.chain)  # a crash came between the two files
@@ -189,18 +192,18 @@ class Ahead:
         self._append({"lineage": self.lineage, "upto": step, "closed": True})
 
     def branch(self) -> None:
-        """Begins a lineage: what follows is no replay of what was."""
+        """Begins a new lineage, because what follows does not replay what was released before."""
         self._branched += 1
 
     def note(self, step: int, parameters: str) -> bool:
-        """Enters the parameters after a step; returns False when a replay came to others than were entered before."""
+        """Enters the parameters after a step; returns False if a replay came to others than were entered before."""
         known = self._entered.digests_by_lineage.get((self.lineage, step))
         if known is None:
             self._append({"lineage": self.lineage, "step": step, "parameters": parameters}, flush=False)
         return known in (None, parameters)
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file, which unlocks it."""
         self._file.close()
 
     def __enter__(self) -> Ahead:
@@ -220,7 +223,7 @@ class Ahead:
         self._write_head(entry[CHAIN])
 
     def _append(self, entry: dict[str, Any], *, flush: bool = True) -> None:
-        """Writes a line; with `flush` it is on the disk, and the head says so, when this returns."""
+        """Writes a line; with `flush`, the line and the head are on the disk when this returns."""
         end = self._file.seek(0, os.SEEK_END)
         entry = {**entry, CHAIN: link(self._entered.chain, entry)}
         line = json.dumps(entry).encode() + b"\n"
@@ -242,12 +245,13 @@ class Ahead:
         self._flushed = chain
 
     def _read(self) -> tuple[Entered, int]:
-        """Returns what the ledger says and the length of its whole lines.
+        """Returns what the ledger says, and the length of its complete lines.
 
         Raises:
             DamagedLedger: if a line cannot be read, a link of the chain does not hold, or there is no line at all.
 
         """
+        # A last line without its end was cut short by a crash and never acted on.
         raw = self._file.read()
         whole = raw[: raw.rfind(b"\n") + 1]
         if not whole:
@@ -258,6 +262,7 @@ class Ahead:
                 entered.take(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise DamagedLedger(self.path, f"line {number} cannot be read ({type(error).__name__})") from None
+        # Every link of the chain must hold, and the first line must be that of a run.
         chained = entered.format == FORMAT or any(entered.chains)  # the first ledgers had no chain at all
         if chained and entered.broken is not None:
             raise DamagedLedger(self.path, f"line {entered.broken} is not the one that was written there")
@@ -266,7 +271,7 @@ class Ahead:
         return entered, len(whole)
 
     def _check_head(self) -> None:
-        """Raises DamagedLedger where the line that the head names is not in the ledger."""
+        """Raises DamagedLedger if the line that the head names is not in the ledger."""
         try:
             head = json.loads(self._head.read_bytes())[CHAIN]
         except FileNotFoundError:
@@ -281,7 +286,7 @@ class Ahead:
 
 
 def link(before: str, entry: Mapping[str, Any]) -> str:
-    """What ends a line: a digest of what it says and of the end of the line before it."""
+    """Returns the chain value of a line: a digest of its content and of the chain value before it."""
     said = json.dumps({name: value for name, value in entry.items() if name != CHAIN}, sort_keys=True)
     return hashlib.sha256(f"{before} {said}".encode()).hexdigest()[:32]
 
@@ -289,8 +294,8 @@ def link(before: str, entry: Mapping[str, Any]) -> str:
 def was_begun(folder: Path) -> bool:
     """Returns whether anything of a run may have been released, as far as its ledger shows.
 
-    A ledger whose only line is the first one, and none at all, say that nothing was. Every other one, and one that is
-    damaged, says that something may have been.
+    No ledger, or a ledger with nothing but its first line, means that nothing was released. Any other ledger, and a
+    damaged one, means that something may have been.
     """
     if not (folder / NAME).exists():
         return (folder / HEAD).exists()
@@ -302,7 +307,7 @@ def was_begun(folder: Path) -> bool:
 
 
 def entered(folder: Path) -> Entered:
-    """Reads a ledger file, for whoever only looks at it; a last line cut short is left out."""
+    """Reads a ledger file without holding it; a last line cut short is left out."""
     whole = (folder / NAME).read_bytes().rpartition(b"\n")[0]
     found = Entered()
     for number, line in enumerate(whole.split(b"\n"), start=1):
