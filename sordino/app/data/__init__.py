@@ -1,4 +1,4 @@
-"""Data sets: MNIST, Fashion-MNIST and CIFAR-10 from real files, and data generated here."""
+"""Data sets: MNIST, Fashion-MNIST and CIFAR-10 from real files, and generated data."""
 
 from sordino.app.data.by_name import NotFetched, check, fetch, load
 from sordino.app.data.data_catalogue import ENTRIES

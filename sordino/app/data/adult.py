@@ -1,4 +1,4 @@
-"""Adult as numbers, by what its documentation says in public: the categories of adult.names, bounds written here.
+"""Adult as numbers, encoded only by what its public documentation says about categories and bounds.
 
 Nothing is read off the records: numbers are cut to the bounds below, a category that is unknown (`?`) or not documented has
 a row of zeros. Six numbers, four marks for capital gains and losses and age squared, and 99 categories: 109 columns.
@@ -31,14 +31,14 @@ RICH = ">50K"
 
 
 def adult() -> tuple[TensorDataset, TensorDataset, int]:
-    """Training and test people as rows of numbers with 0 or 1, and the number of classes."""
+    """Returns training and test people as rows of numbers with labels 0 or 1, and the number of classes."""
     place = folder("adult")
     schema = _schema(place / "adult.names")
     return _encoded(place / "adult.data", schema), _encoded(place / "adult.test", schema), 2
 
 
 def _schema(path: Path) -> dict[str, tuple[str, ...]]:
-    """Columns in order, with their categories; none where it is a number."""
+    """Returns the columns in order with their categories; a column of numbers has none."""
     found = re.findall(r"^([a-z-]+): (.+)\.$", path.read_text(), re.MULTILINE)
     schema = {name: () if said == "continuous" else tuple(said.split(", ")) for name, said in found}
     if len(schema) != _COLUMNS - 1:
@@ -47,6 +47,7 @@ def _schema(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _encoded(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDataset:
+    """Returns the people of one file as rows of numbers, with labels."""
     names = list(schema)
     rows, labels = [], []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -61,6 +62,7 @@ def _encoded(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDataset:
 
 
 def _row(person: dict[str, str], schema: dict[str, tuple[str, ...]]) -> NDArray[np.float32]:
+    """Returns one person as a row of numbers."""
     numbers = [_scaled(name, float(person[name])) for name in _BOUNDS]
     marks = [float(float(person[name]) > above) for name, above in _MARKS]
     kinds = [float(person[name] == kind) for name, known in schema.items() for kind in known]
@@ -68,6 +70,7 @@ def _row(person: dict[str, str], schema: dict[str, tuple[str, ...]]) -> NDArray[
 
 
 def _scaled(name: str, value: float) -> float:
+    """Returns a value cut to its public bounds and scaled to [−1, 1]."""
     low, high = _BOUNDS[name]
     cut = min(max(value, low), high)
     if name in _LOGARITHMIC:

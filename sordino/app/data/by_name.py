@@ -1,4 +1,4 @@
-"""Data sets by name, from the cache or from whichever source can be had first."""
+"""Loads data sets by name, from the cache or from the first source that has them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ FOLDER = "SORDINO_DATA"
 
 
 class NotFetched(RuntimeError):
-    """No source could give a data set; the message has each one's reason."""
+    """Raised if no source could give a data set; the message has the reason of each."""
 
 
 def fetch(name: str, say: Callable[[str], None] = lambda _: None) -> Data:
-    """Get a data set anew, check its hashes and put it into the cache."""
+    """Fetches a data set anew, checks its hashes and puts it into the cache."""
     wanted, reasons = entry(name), []
+    # Every source is held to the same hashes, so it does not matter which one answers.
     for source in _sources(wanted):
         say(f"{name}: trying {source}")
         try:
@@ -44,7 +45,7 @@ def fetch(name: str, say: Callable[[str], None] = lambda _: None) -> Data:
 
 
 def load(name: str) -> Data:
-    """A data set, from the cache if it is there.
+    """Returns a data set, from the cache if it is there.
 
     >>> from sordino.app.data import load, digits
     >>> digits(train=100, test=10).train.images.shape
@@ -55,7 +56,7 @@ def load(name: str) -> Data:
 
 
 def check(name: str) -> bool:
-    """Whether the cached arrays are the data set's, byte for byte; False when nothing is cached."""
+    """Returns whether the cached arrays are those of the data set, byte for byte; False if nothing is cached."""
     arrays = cache.find(entry(name))
     if arrays is None:
         return False
@@ -64,6 +65,7 @@ def check(name: str) -> bool:
 
 
 def _sources(wanted: DataSetEntry) -> Iterator[Source]:
+    """Yields the user's own folders first, then the public sources."""
     given = os.environ.get(FOLDER)
     if given:
         yield Folder(Path(given) / wanted.name)

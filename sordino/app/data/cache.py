@@ -1,4 +1,4 @@
-"""Decoded data sets on disk: one folder each, made whole or not at all, opened by memory mapping."""
+"""The cache of decoded data sets: one folder each, complete or absent, opened by memory mapping."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ FOLDER = "SORDINO_CACHE"
 
 
 def root() -> Path:
-    """$SORDINO_CACHE, or sordino in the user's cache folder."""
+    """Returns $SORDINO_CACHE, or the folder sordino in the user's cache folder."""
     given = os.environ.get(FOLDER)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(given) if given else base / "sordino"
 
 
 def digest(array: NDArray[np.uint8]) -> str:
-    """SHA-256 of an array's shape and bytes."""
+    """Returns the SHA-256 of an array's shape and bytes."""
     text = hashlib.sha256(str(array.shape).encode())
     text.update(np.ascontiguousarray(array).data)
     return text.hexdigest()
 
 
 def verify(entry: DataSetEntry, arrays: Arrays) -> None:
-    """Refuse arrays that are not the data set's, byte for byte."""
+    """Raises ValueError if the arrays are not those of the data set, byte for byte."""
     for part in PARTS:
         if digest(arrays[part]) != entry.sha256[part]:
             raise ValueError(
@@ -43,7 +43,7 @@ def verify(entry: DataSetEntry, arrays: Arrays) -> None:
 
 
 def find(entry: DataSetEntry) -> Arrays | None:
-    """The cached arrays, mapped into memory and copied on write; None if they are not there."""
+    """Returns the cached arrays as copy-on-write memory maps, or None if they are not there."""
     folder = root() / entry.name
     if not folder.is_dir():
         return None
@@ -54,7 +54,7 @@ def find(entry: DataSetEntry) -> Arrays | None:
 
 
 def store(entry: DataSetEntry, arrays: Arrays) -> None:
-    """Write the arrays beside the cache and move them in at once, so that half a data set is never seen."""
+    """Writes the arrays beside the cache and moves them in at once, so that half a data set is never seen."""
     with workspace() as folder:
         whole = folder / "whole"
         whole.mkdir()
@@ -68,7 +68,7 @@ def store(entry: DataSetEntry, arrays: Arrays) -> None:
 
 @contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder on the cache's own disk that is gone afterwards."""
+    """Yields a temporary folder on the disk of the cache, which is removed afterwards."""
     root().mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".part-", dir=root()))
     try:

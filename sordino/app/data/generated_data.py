@@ -1,4 +1,4 @@
-"""Data made here: digits drawn from strokes, the last resort offline; linear data for regression; points in the plane.
+"""Generated data: digits drawn from strokes, linear data for regression, and points in the plane.
 
 The digits look like digits and are learnt by the same models, and are nothing else: an accuracy on them says nothing about
 MNIST.
@@ -33,19 +33,21 @@ _SAMPLES = 24
 
 
 def digits(train: int = 10_000, test: int = 2_000, *, seed: int = 0) -> Data:
-    """Generated digits, 28 × 28."""
+    """Returns generated digits, 28 × 28."""
     generator = torch.Generator().manual_seed(seed)
     classes = tuple("0123456789")
     return Data("digits", _draw(train, generator), _draw(test, generator), classes, generated=True)
 
 
 def _draw(n: int, generator: torch.Generator) -> Images:
+    """Draws n digits with random classes, each distorted a little."""
     labels = torch.randint(10, (n,), generator=generator)
     images = torch.zeros(n, 1, _SIZE, _SIZE, dtype=torch.uint8)
     grid = torch.arange(_SIZE, dtype=torch.float32)
     for label, strokes in enumerate(_STROKES):
         rows = (labels == label).nonzero().squeeze(1)
         points = torch.cat([_along(stroke) for stroke in strokes])  # (K, 2)
+        # Ink is a sum of Gaussians along the strokes, with some noise on the pixels.
         for some in rows.split(500):
             placed = _placed(points, len(some), generator)  # (B, K, 2)
             across = (grid - placed[..., :1]).square()  # (B, K, 28)
@@ -58,13 +60,14 @@ def _draw(n: int, generator: torch.Generator) -> Images:
 
 
 def _along(stroke: Sequence[tuple[float, float]]) -> Tensor:
+    """Returns points along a polyline."""
     corners = torch.tensor(stroke)
     steps = torch.linspace(0, 1, _SAMPLES).unsqueeze(1)
     return torch.cat([a + (b - a) * steps for a, b in pairwise(corners)])
 
 
 def _placed(points: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """The strokes, each time a little other in size, slant, turn and place."""
+    """Returns the strokes with random size, slant, rotation and position, (n, K, 2)."""
 
     def around(scale: float) -> Tensor:
         return scale * torch.randn(n, 1, generator=generator)
@@ -84,7 +87,7 @@ def _placed(points: Tensor, n: int, generator: torch.Generator) -> Tensor:
 
 
 def linear(weights: Sequence[float], n: int = 1000, *, noise: float = 1.0, seed: int = 0) -> TensorDataset:
-    """y = ⟨w, x⟩ + noise·N(0, 1) for standard normal x: shapes (n, d) and (n, 1)."""
+    """Returns y = ⟨w, x⟩ + noise·N(0, 1) for standard normal x, with shapes (n, d) and (n, 1)."""
     generator = torch.Generator().manual_seed(seed)
     w = torch.tensor(list(weights), dtype=torch.float32)
     x = torch.randn(n, len(w), generator=generator)
@@ -92,7 +95,7 @@ def linear(weights: Sequence[float], n: int = 1000, *, noise: float = 1.0, seed:
 
 
 def cloud(n: int = 1000, *, spread: float = 0.1, seed: int = 0) -> TensorDataset:
-    """Points around 0 in the plane, with nothing to be told of them: shapes (n, 2), both."""
+    """Returns points around 0 in the plane with targets of zeros, both of shape (n, 2)."""
     generator = torch.Generator().manual_seed(seed)
     x = spread * torch.randn(n, 2, generator=generator)
     return TensorDataset(x, torch.zeros(n, 2))

@@ -1,4 +1,7 @@
-"""The IDX format of MNIST and Fashion-MNIST: a magic number, big-endian sizes, bytes; plain or gzipped."""
+"""Reads the IDX format of MNIST and Fashion-MNIST, plain or gzipped.
+
+A file has a magic number, big-endian sizes, and bytes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """The array in a file; every length is checked, so a truncated file is an error."""
+    """Returns the array in a file; every length is checked, so that a truncated file is an error."""
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if len(content) < 4 or content[0] or content[1] or content[2] != _UNSIGNED_BYTE:
         raise ValueError(f"{path.name}: not an IDX file of bytes")

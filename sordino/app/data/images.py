@@ -1,4 +1,4 @@
-"""Images and labels in memory, and a data set as its training and test halves."""
+"""Images and labels in memory, and a data set as its training and test parts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ class Images:
         return len(self.labels)
 
     def scaled(self, mean: float = 0.0, std: float = 1.0) -> TensorDataset:
-        """(x/255 − mean)/std as float32, with labels. Mean and std are public numbers: do not take them from the data."""
+        """Returns (x/255 − mean)/std as float32, with labels.
+
+        Mean and std must be public numbers: do not take them from the data.
+        """
         x = self.images.to(torch.float32).div_(255)
         return TensorDataset(x.sub_(mean).div_(std), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A data set."""
+    """A data set of images with its training and test parts."""
 
     name: str
     train: Images

@@ -1,4 +1,4 @@
-"""Texts with labels: the files of Orange, a heading of three lines, then a label and a text per line."""
+"""Reads texts with labels from the files of Orange: three heading lines, then a label and a text per line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Texts:
 
 
 def texts(name: str) -> Texts:
-    """A data set of texts by name, fetched if need be."""
+    """Returns a data set of texts by name; fetches it if necessary."""
     if name not in _PARTS:
         raise ValueError(f"texts {name!r}: there is {', '.join(_PARTS)}")
     place = folder(name)
@@ -39,7 +39,7 @@ def texts(name: str) -> Texts:
 
 
 def read_tab(path: Path) -> tuple[list[str], list[str]]:
-    """Texts and labels of a file; a line that has no text is refused by its number."""
+    """Returns texts and labels of a file; a line without a text is refused by its number."""
     found, labels = [], []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if number <= _HEADING or not line:

@@ -1,4 +1,4 @@
-"""MiniLM-L6 (Wang et al. 2020), a sentence encoder of 22.7 million parameters, from its own files.
+"""MiniLM-L6 (Wang et al. 2020, arXiv:2002.10957), a sentence encoder of 22.7 million parameters.
 
 Needs transformers: pip install 'sordino[huggingface]'. The files are fetched once (`sordino data fetch minilm`).
 """
@@ -21,7 +21,7 @@ VERSION = 1
 
 
 def classifier(classes: int, say: Callable[[str], None] = lambda _: None) -> SentenceClassifier:
-    """MiniLM with a linear layer on the mean of its token vectors."""
+    """Returns MiniLM with a linear layer on the mean of its token vectors."""
     with _quiet() as transformers:
         encoder = transformers.AutoModel.from_pretrained(folder("minilm", say), add_pooling_layer=False)
     return SentenceClassifier(encoder, WIDTH, classes)
@@ -30,20 +30,20 @@ def classifier(classes: int, say: Callable[[str], None] = lambda _: None) -> Sen
 def tokens(
     texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Tensor, Tensor]:
-    """Token numbers and mask, (N, length) each: every text cut or padded to one public length."""
+    """Returns token numbers and mask, (N, length) each; every text is cut or padded to one public length."""
     tokenizer = _transformers().AutoTokenizer.from_pretrained(folder("minilm", say))
     made = tokenizer(texts, truncation=True, padding="max_length", max_length=length, return_tensors="pt")
     return made["input_ids"], made["attention_mask"]
 
 
 def vocabulary(say: Callable[[str], None] = lambda _: None) -> list[str]:
-    """The tokenizer's words and parts of words, by their numbers."""
+    """Returns the tokenizer's words and parts of words, in the order of their numbers."""
     numbers: dict[str, int] = _transformers().AutoTokenizer.from_pretrained(folder("minilm", say)).get_vocab()
     return sorted(numbers, key=numbers.__getitem__)
 
 
 def features(texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None) -> Tensor:
-    """The frozen encoder's vectors of texts, (N, 384); each from its own text alone."""
+    """Returns the frozen encoder's vectors of texts, (N, 384), each computed from its own text alone."""
     return features_of(classifier(1, say), *tokens(texts, length, say))
 
 
@@ -55,13 +55,16 @@ class TokenReader(nn.Module):
         self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scores."""
+        """Returns the scores."""
         scores: Tensor = self.classifier(x[:, 0], x[:, 1])
         return scores
 
 
 def lora(shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
-    """MiniLM with adapters (Hu et al. 2021) in its attention and a linear layer, which alone are trained; no dropout."""
+    """Returns MiniLM with trainable adapters (Hu et al. 2021, arXiv:2106.09685) in its attention and a trainable head.
+
+    Everything else is frozen, and there is no dropout.
+    """
     if len(shape) != 2 or shape[0] != 2:
         raise ValueError(
             f"records of shape {' × '.join(map(str, shape))}: minilm-lora reads texts, as features 'tokens' are"
@@ -72,10 +75,12 @@ def lora(shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
         raise ImportError(
             "peft is not installed, which LoRA needs: pip install 'sordino[huggingface]'", name="peft"
         ) from error
+    # Dropout is turned off, because the noise of DP-SGD is enough.
     made = classifier(classes)
     for module in made.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0  # the noise is enough
+    # Only the adapters and the head are trained.
     config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["query", "value"])
     peft.inject_adapter_in_model(config, made.encoder)
     for name, p in made.named_parameters():
@@ -85,7 +90,7 @@ def lora(shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
 
 @contextmanager
 def _quiet() -> Iterator[Any]:
-    """transformers without its bar, and without its report of the layers that are left out on purpose."""
+    """Yields transformers without its progress bar and its report of the layers that are left out on purpose."""
     transformers = _transformers()
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -100,6 +105,7 @@ def _quiet() -> Iterator[Any]:
 
 
 def _transformers() -> Any:
+    """Imports transformers, or explains how to install it."""
     try:
         import transformers
     except ImportError as error:

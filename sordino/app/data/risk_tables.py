@@ -1,4 +1,4 @@
-"""COMPAS and German credit as numbers, by what their documentation says in public: bounds and categories are written here.
+"""COMPAS and German credit as numbers, encoded by public bounds and categories that are written here.
 
 Nothing is read off the records: numbers are cut to the bounds, a category that is not listed has a row of zeros. Neither
 comes with a test set, so every fifth line is one, whatever it says.
@@ -91,7 +91,7 @@ GERMAN = RiskTable(
 
 
 def encoded(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int]:
-    """Training and test people as rows of numbers with 0 or 1, and the number of classes."""
+    """Returns training and test people as rows of numbers with labels 0 or 1, and the number of classes."""
     rows = list(_rows(table, folder(table.name) / table.file))
     x, y = torch.tensor([numbers for numbers, _ in rows]), torch.tensor([label for _, label in rows])
     tested = torch.arange(len(rows)) % _TEST == 0
@@ -99,6 +99,7 @@ def encoded(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int]:
 
 
 def _rows(table: RiskTable, path: Path) -> Iterator[tuple[list[float], int]]:
+    """Yields the numbers and the label of each person; errors name the line."""
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines, fieldnames=table.header, delimiter="," if table.header is None else " ")
         for person in reader:
@@ -109,6 +110,7 @@ def _rows(table: RiskTable, path: Path) -> Iterator[tuple[list[float], int]]:
 
 
 def _numbers(table: RiskTable, person: Mapping[str, str]) -> list[float]:
+    """Returns a person as numbers: scaled values, then a 0 or 1 for each category."""
     scaled = [
         2 * (min(max(float(person[name]), low), high) - low) / (high - low) - 1
         for name, (low, high) in table.numbers.items()

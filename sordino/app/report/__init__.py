@@ -1,4 +1,4 @@
-"""What a run has to show: `report.html`, `PRIVACY.md`, and runs side by side."""
+"""Reports about runs: `report.html`, `PRIVACY.md`, and comparisons of several runs."""
 
 from sordino.app.report.evidence import Evidence, read
 from sordino.app.report.statement import Statement

@@ -1,4 +1,4 @@
-"""What audits found, in words for a report: each a name and a sentence. A pass is never said to be a proof.
+"""The findings of audits in words for a report; passing an audit is never called a proof.
 
 **Privacy:** findings are not in the claim; they were made with the data and are shown because whoever made them kept them.
 """
@@ -12,7 +12,7 @@ from sordino.accounting.meaning import percent
 
 
 def audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Those that are known here, in a fixed order; what is not as it was written is left out.
+    """Returns a name and a sentence for each known kind of audit, in a fixed order; malformed findings are left out.
 
     >>> audits({"replay": {"passed": True, "checked": 20, "run_steps": 640, "digests": 612, "chain": "9f"}})[0][0]
     'Replay'
@@ -29,6 +29,7 @@ def audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _replay(table: Mapping[str, Any]) -> str:
+    """Returns what a replay audit found, in words."""
     n = int(table["checked"])
     checked = (
         f"{n} of {int(table['run_steps']):,} steps, chosen by a fresh coin, were run again and taken apart, and the "
@@ -41,6 +42,7 @@ def _replay(table: Mapping[str, Any]) -> str:
 
 
 def _selftest(table: Mapping[str, Any]) -> str:
+    """Returns what the tests of the run's own mechanism found, in words."""
     exact, tests = int(table["exact"]), int(table["statistical"])
     tried = f"{exact} exact checks and {tests} statistical tests of this run's own mechanism"
     if not table["passed"]:
@@ -49,6 +51,7 @@ def _selftest(table: Mapping[str, Any]) -> str:
 
 
 def _run(table: Mapping[str, Any]) -> str:
+    """Returns the lower bound that a one-run audit with canaries showed, in words."""
     best = max(table["measured"], key=lambda one: float(one["lower_own"]))
     claimed = f"ε = {float(table['epsilon']):.3f} at δ = {float(table['delta']):g}"
     made = f"a copy, trained once with {int(best['canaries'])} {best['kind']} canaries in it by fair coins"
@@ -61,6 +64,7 @@ def _run(table: Mapping[str, Any]) -> str:
 
 
 def _mia(table: Mapping[str, Any]) -> str:
+    """Returns how well the best membership inference attack did, in words, with the most that the claim allows."""
     place = list(table["rates"]).index(0.01)
     name = max(table["attacks"], key=lambda one: float(table["attacks"][one][place]))
     share, tried = float(table["attacks"][name][place]), ", ".join(table["attacks"])
@@ -71,6 +75,7 @@ def _mia(table: Mapping[str, Any]) -> str:
 
 
 def _first(table: Mapping[str, Any]) -> str:
+    """Returns the first finding, and how many more there are."""
     found = [": ".join(map(str, one)) if isinstance(one, list) else str(one) for one in table["found"]]
     return found[0] + (f"; and {len(found) - 1} more" if len(found) > 1 else "")
 

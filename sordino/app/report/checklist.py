@@ -1,4 +1,4 @@
-"""The questions that a claim of privacy should answer, with this run's answers.
+"""The questions that a privacy claim should answer, with this run's answers.
 
 Ponomareva et al. 2023, *How to DP-fy ML: A Practical Guide to Machine Learning with Differential Privacy*, §5.3.3. What
 the run knows is filled in from its ledger; what only people know is theirs to state.
@@ -21,7 +21,7 @@ from sordino.ledger.claims import Guarantee, describe, rounded_up
 
 @dataclass(frozen=True)
 class Question:
-    """One row: `answer` is None when only people can know and have not said."""
+    """One row of the checklist; `answer` is None if only people can know it and have not said it."""
 
     part: str
     name: str
@@ -29,7 +29,7 @@ class Question:
 
 
 def checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> list[Question]:
-    """All rows, in the order of the paper."""
+    """Returns all rows in the order of the paper."""
     size = evidence.get("resolved", "dataset_size")
     of = f" of {size:,}" if isinstance(size, int) else ""
     return [
@@ -64,13 +64,14 @@ def checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) ->
 
 
 def _accesses(guarantee: Guarantee) -> str:
+    """Returns which accesses to the data the guarantee covers."""
     parts = guarantee.event.events if isinstance(guarantee.event, events.Together) else (guarantee.event,)
     more = "" if len(parts) == 1 else f" and all else in the ledger ({len(parts)} parts)"
     return f"the training steps{more}; not: anything done to the data outside this run"
 
 
 def _tuned(evidence: Evidence) -> str | None:
-    """A recipe says itself how its fields were found; whoever changed one has to say it anew."""
+    """Returns how the recipe's fields were found; if the run changed some of them, it says that this is not stated."""
     found = evidence.get("recipe", "tuned")
     if not isinstance(found, str) or not found:
         return None
@@ -82,11 +83,13 @@ def _tuned(evidence: Evidence) -> str | None:
 
 
 def _changed(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the fields in which a run differs from a recipe."""
     ignored = (*MEASURED, "name", "epsilon", "noise_multiplier")
     return [name for name in {**recipe, **run} if name not in ignored and recipe.get(name) != run.get(name)]
 
 
 def _assumptions(event: Event) -> str:
+    """Returns the assumptions of the accounting, and whether they hold."""
     drawn = dict.fromkeys(part.assumes for part in events.walk(event) if part.assumes)
     fixed = "each record's part of a sum is bounded, and noise comes from a cryptographic stream: held by construction"
     return "; ".join([*drawn, fixed, "arithmetic is that of real numbers: holds up to floating-point rounding"])

@@ -1,4 +1,4 @@
-"""Runs side by side: what each claims, reaches and costs, and where it begins to differ from the first one.
+"""Compares runs: what each claims, reaches and costs, and where it begins to differ from the first one.
 
 **Privacy:** comparing costs nothing, all of it is released; choosing the best of several private runs does, and the
 claim of each covers that run alone. The table says so.
@@ -32,7 +32,7 @@ CHOOSING = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs, in the order given; the first is the reference."""
+    """The runs in the order given, and how each differs from the first, which is the reference."""
 
     runs: tuple[Evidence, ...]
     labels: tuple[str, ...]
@@ -40,11 +40,11 @@ class Comparison:
     amounts: Amounts
 
     def rows(self) -> list[dict[str, Any]]:
-        """One table row per run."""
+        """Returns one table row for each run."""
         return [_row(label, run) for label, run in zip(self.labels, self.runs, strict=True)]
 
     def table(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Returns the comparison as JSON holds it."""
         return {
             "runs": [
                 {**row, "claim": claims.table(run.claim), "folder": str(run.folder)}
@@ -58,7 +58,7 @@ class Comparison:
 
 
 def compare(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Comparison:
-    """Read the runs and find where they begin to differ."""
+    """Reads the runs and finds where they begin to differ."""
     if len(folders) < 2:
         raise ValueError(f"{len(folders)} run given: need two or more to compare")
     runs = tuple(read(folder) for folder in folders)
@@ -67,7 +67,7 @@ def compare(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Co
 
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
-    """The page, and its main picture as PNG beside it."""
+    """Writes the page, and its main figure as a PNG file beside it."""
     picture = page.with_suffix(".png")
     lines, label, _, step = _curves(comparison)[0]
     svg_figures.compared(lines, "steps", label, lambda made: svg_figures.png(made, picture), mark=step)
@@ -88,7 +88,10 @@ Curves = tuple[list[Line], str, str, int | None]
 
 
 def _curves(comparison: Comparison) -> list[Curves]:
-    """Against steps, accuracies where there are any, and losses; each with its label, its name, and where they differ."""
+    """Returns the curves of accuracy, if there is any, and of loss against steps.
+
+    Each has the lines, the label of its axis, its name, and the first step at which the runs differ.
+    """
 
     def drawn(of: Callable[[Row], float | None]) -> list[Line]:
         return [
@@ -108,11 +111,14 @@ def _curves(comparison: Comparison) -> list[Curves]:
 
 
 def _figures(comparison: Comparison) -> list[tuple[str, str]]:
+    """Returns the drawings of a comparison with their captions."""
+
     def drawn(lines: list[Line], xlabel: str, ylabel: str, name: str, about: str, at: float | None = None) -> str:
         return str(
             svg_figures.compared(lines, xlabel, ylabel, lambda made: svg_figures.svg(made, name, about), mark=at)
         )
 
+    # Accuracy and loss against steps.
     found = [
         (
             drawn(lines, "steps", label, f"steps{number}", f"{name} of each run against steps", at),
@@ -121,6 +127,7 @@ def _figures(comparison: Comparison) -> list[tuple[str, str]]:
         for number, (lines, label, name, at) in enumerate(_curves(comparison))
     ]
     (lines, label, name, _), *_ = _curves(comparison)
+    # Against ε only runs with a guarantee are drawn, because the others have no ε.
     spent = [[row.epsilon for row in run.rows] if run.guarantee else [None] for run in comparison.runs]
     private = [
         replace(line, x=[float(value) for value in spent[line.look] if value is not None])
@@ -130,6 +137,7 @@ def _figures(comparison: Comparison) -> list[tuple[str, str]]:
     if private:
         about = f"{name} of each private run against the privacy spent"
         found.append((drawn(private, "ε spent", label, "spent", about), f"{name} against ε spent"))
+    # Distances and disagreements, if both runs kept their networks.
     for field, ylabel, caption in (
         ("distances", "relative distance", f"Distance of the networks from that of {comparison.labels[0]}"),
         ("disagreements", "share", f"Test records put in another class than by {comparison.labels[0]}"),
@@ -147,15 +155,17 @@ def _figures(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def sentences(comparison: Comparison, number: int) -> list[str]:
-    """The difference of a run, numbered from 1, from the reference, in words."""
+    """Returns, in words, how run `number`, counted from 1, differs from the reference."""
     difference, other = comparison.differences[number - 1], comparison.runs[number]
     amounts, said = comparison.amounts, []
+    # What the runs have in common.
     start = {True: "the same initial network", False: "another initial network", None: "an unknown initial network"}
     said.append(f"from {start[difference.same_start]}")
     seed = comparison.runs[0].get("options", "seed")
     if seed is not None and seed == other.get("options", "seed"):
         said.append(f"by the same seed {seed}: the same lots and noise, where both methods draw them alike")
     said.append(
+        # Where their curves part.
         f"accuracies differ by more than {100 * amounts.accuracy:g} percentage points "
         + (
             f"from step {difference.accuracy_step}"
@@ -175,6 +185,7 @@ def sentences(comparison: Comparison, number: int) -> list[str]:
                 "predictions", f"{100 * amounts.predictions:g} % of the test records", difference.predictions_step
             )
         )
+    # How far apart they end.
     if difference.distance is not None:
         relative = "" if difference.relative is None else f", {100 * difference.relative:.3g} % of the reference's way"
         said.append(f"final networks lie {difference.distance:.4g} apart{relative}")
@@ -194,6 +205,7 @@ def _from_step(what: str, amount: str, step: int | None) -> str:
 
 
 def _row(label: str, run: Evidence) -> dict[str, Any]:
+    """Returns the table row of a run; without a guarantee it has a reason and no ε."""
     guarantee, last = run.guarantee, run.last
     return {
         "name": label,
@@ -210,6 +222,7 @@ def _row(label: str, run: Evidence) -> dict[str, Any]:
 
 
 def _method(run: Evidence) -> str:
+    """Returns the private gradient of a run in words."""
     said = described(table) if isinstance(table := run.config.get("recipe"), Mapping) else "unknown"
     if not run.get("options", "non_private"):
         return said
@@ -217,7 +230,7 @@ def _method(run: Evidence) -> str:
 
 
 def _labels(runs: Sequence[Evidence]) -> tuple[str, ...]:
-    """Folder names, made different where they are not."""
+    """Returns the folder names, made unique where two are equal."""
     names = [run.name for run in runs]
     return tuple(
         name if names.count(name) == 1 else f"{run.folder.resolve().parent.name}/{name} ({number})"

@@ -1,4 +1,4 @@
-"""Where two runs begin to differ: in accuracy, in parameters, in what they predict.
+"""Finds where two runs begin to differ: in accuracy, in parameters, in what they predict.
 
 Of a network θ trained from θ₀ beside a reference ψ trained from the same θ₀:
 
@@ -24,7 +24,7 @@ from sordino.app.runs.directory import Run
 
 @dataclass(frozen=True)
 class Amounts:
-    """By how much two runs must differ to be said to be different."""
+    """The amounts by which two runs must differ to be called different."""
 
     accuracy: float = 0.01
     loss: float = 0.05
@@ -39,7 +39,7 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Difference:
-    """One run beside the reference; None where it cannot be known, and `notes` say why."""
+    """How one run differs from the reference; a field is None if it cannot be known, and `notes` says why."""
 
     name: str
     same_start: bool | None
@@ -61,7 +61,8 @@ class Difference:
 
 
 def difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Difference:
-    """Where `other` begins to differ from `reference`."""
+    """Returns where `other` begins to differ from `reference`."""
+    # Updates can only be compared if both runs started from the same network.
     notes: list[str] = []
     start, start_too = networks.initial(reference), networks.initial(other)
     known = start is not None and start_too is not None
@@ -71,6 +72,7 @@ def difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Differ
     if not known:
         notes.append("a run does not hold its initial network")
     found: dict[str, object] = {}
+    # Compare the final networks, and those kept on the way.
     ends = networks.final(reference), networks.final(other)
     if ends[0] is None or ends[1] is None:
         notes.append("a run holds no final network: it has not finished")
@@ -79,6 +81,7 @@ def difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Differ
     elif same_start and start is not None:
         found |= _end(start, ends[0], ends[1])
         found |= _way(start, reference, other, amounts)
+    # Compare the predictions on the test records.
     if ends[0] is not None and ends[1] is not None and all(_classifies(run) for run in (reference, other)):
         found |= _said(reference, other, ends[0], ends[1], amounts, notes)
     curves = _curves(reference, other, amounts)
@@ -86,7 +89,7 @@ def difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Differ
 
 
 def _curves(reference: Evidence, other: Evidence, amounts: Amounts) -> tuple[int | None, int | None]:
-    """The first evaluations of both at which accuracies and losses differ."""
+    """Returns the first common evaluations at which accuracies and losses differ."""
     theirs = {row.step: row for row in other.rows}
     pairs = [(row, theirs[row.step]) for row in reference.rows if row.step in theirs]
     accuracies = {
@@ -104,6 +107,7 @@ def _classifies(run: Evidence) -> bool:
 
 
 def _end(start: Network, one: Network, other: Network) -> dict[str, object]:
+    """Returns distance, relative distance and cosine of two networks trained from the same start."""
     origin = networks.vector(start)
     a, b = networks.vector(one) - origin, networks.vector(other) - origin
     apart, lengths = float((a - b).norm()), (float(a.norm()), float(b.norm()))
@@ -115,13 +119,14 @@ def _end(start: Network, one: Network, other: Network) -> dict[str, object]:
 
 
 def _common(reference: Evidence, other: Evidence) -> list[tuple[int, Network, Network]]:
-    """Networks kept by both at the same step."""
+    """Returns the networks that both runs kept at the same step."""
     ours, theirs = Run(reference.folder).trace(), Run(other.folder).trace()
     pairs = ((step, networks.load(ours[step]), networks.load(theirs[step])) for step in sorted(ours) if step in theirs)
     return [(step, one, two) for step, one, two in pairs if one is not None and two is not None]
 
 
 def _way(start: Network, reference: Evidence, other: Evidence, amounts: Amounts) -> dict[str, object]:
+    """Returns the relative distances on the way, and the first step at which they exceed the amount."""
     distances = {}
     for step, one, two in _common(reference, other):
         relative = _end(start, one, two)["relative"]
@@ -133,7 +138,9 @@ def _way(start: Network, reference: Evidence, other: Evidence, amounts: Amounts)
 def _said(
     reference: Evidence, other: Evidence, one: Network, two: Network, amounts: Amounts, notes: list[str]
 ) -> dict[str, object]:
+    """Returns how the predictions of two runs differ on the test records; adds a note if they cannot be compared."""
     try:
+        # Both must have been tested on the same records.
         ours, theirs = Tested(reference), Tested(other)
     except (ValueError, OSError) as error:
         notes.append(f"predictions are not compared: {error}")
@@ -156,4 +163,5 @@ def _said(
 
 
 def _first(values: dict[int, float], amount: float) -> int | None:
+    """Returns the first step at which a value exceeds the amount, or None."""
     return next((step for step, value in values.items() if value > amount), None)

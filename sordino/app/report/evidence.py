@@ -1,4 +1,4 @@
-"""A run directory as a report needs it: configuration, released metrics, and the claim, made again from its event.
+"""Reads a run directory for a report: configuration, released metrics, and the claim recomputed from its event.
 
 **Privacy:** the ε that a report prints is not taken on trust. The event in privacy.json is accounted for anew; an ε in
 the file that is below what its event certainly costs is refused, whoever wrote it.
@@ -52,12 +52,12 @@ class Evidence:
 
     @property
     def name(self) -> str:
-        """The run's name: its folder's."""
+        """The name of the run, which is that of its folder."""
         return self.folder.resolve().name
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """The claim, when there is one to make."""
+        """The claim if it is a guarantee, else None."""
         return self.claim if isinstance(self.claim, Guarantee) else None
 
     @property
@@ -66,13 +66,13 @@ class Evidence:
         return self.rows[-1] if self.rows else None
 
     def get(self, table: str, field: str) -> Any:
-        """A field of config.toml; None when it is not there."""
+        """Returns a field of config.toml, or None if it is missing."""
         inner = self.config.get(table)
         return inner.get(field) if isinstance(inner, Mapping) else None
 
 
 def read(folder: str | Path) -> Evidence:
-    """The evidence of a run directory; damaged or contradictory files are refused by name.
+    """Returns the evidence of a run directory; damaged or contradictory files are refused by name.
 
     Args:
         folder: a run directory.
@@ -92,6 +92,7 @@ def read(folder: str | Path) -> Evidence:
         1e-05
 
     """
+    # Every file is checked, because it may have been changed since the run wrote it.
     run = Run.open(Path(folder))
     config = _parsed(run.folder / CONFIG, tomllib.loads)
     said = _parsed(run.folder / PRIVACY, json.loads)
@@ -112,6 +113,7 @@ def read(folder: str | Path) -> Evidence:
 
 
 def _parsed(path: Path, parse: Any) -> Mapping[str, Any]:
+    """Returns the table in a file; raises ValueError with its name if it cannot be read."""
     try:
         found = parse(path.read_text("utf-8"))
     except OSError as error:
@@ -124,12 +126,14 @@ def _parsed(path: Path, parse: Any) -> Mapping[str, Any]:
 
 
 def _claim(path: Path, said: Mapping[str, Any]) -> Claim:
+    """Returns the claim of privacy.json; raises if its ε is below what its event certainly costs."""
     table = said.get("claim")
     if not isinstance(table, Mapping):
         raise ValueError(f"{path}: has no claim")
     if "reason" in table:
         return NoGuarantee(str(table["reason"]))
     try:
+        # The claim is rebuilt from its parts, and its event is accounted for again.
         made = Guarantee(
             epsilon=float(table["epsilon"]),
             delta=float(table["delta"]),
@@ -143,6 +147,7 @@ def _claim(path: Path, said: Mapping[str, Any]) -> Claim:
         least, _ = PLD().bounds(made.event, made.delta, relation=made.relation)
     except (KeyError, TypeError, ValueError, Unsupported) as error:
         raise ValueError(f"{path}: its claim is not one that a run makes ({error})") from error
+    # An ε below the certified lower bound cannot be true, whoever wrote it.
     if not math.isfinite(made.epsilon) or made.epsilon < least * (1 - 1e-9):
         raise ValueError(
             f"{path}: says ε = {made.epsilon:g}, but what its event did costs at least {least:.6g}; "
@@ -152,6 +157,7 @@ def _claim(path: Path, said: Mapping[str, Any]) -> Claim:
 
 
 def _words(value: Any) -> tuple[str, ...]:
+    """Returns a list of texts as a tuple; raises if it is anything else."""
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise TypeError(f"{value!r}: need a list of text")
     return tuple(value)

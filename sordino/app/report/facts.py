@@ -1,4 +1,4 @@
-"""Everything a report says, as plain values: the templates only lay it out.
+"""Everything a report says, as plain values; the templates only lay it out.
 
 **Privacy:** of a run without a guarantee no ε is computed, and none that was asked for is repeated.
 """
@@ -45,7 +45,7 @@ _SIZE_TOLD = (("The number of records", "It is told here and in config.toml."),)
 
 @dataclass(frozen=True)
 class PrivacyFacts:
-    """What there is to say when there is a guarantee."""
+    """What a report says about privacy if there is a guarantee."""
 
     guarantee: Guarantee
     epsilon: str
@@ -63,7 +63,7 @@ class PrivacyFacts:
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """A run, told."""
+    """Everything that a report says about a run."""
 
     evidence: Evidence
     title: str
@@ -77,7 +77,7 @@ class ReportFacts:
 
 
 def facts(evidence: Evidence, statement: Statement) -> ReportFacts:
-    """What can be told of a run."""
+    """Returns everything that a report says about a run."""
     guarantee = evidence.guarantee
     dataset = evidence.get("recipe", "dataset") or evidence.get("recipe", "name") or evidence.name
     return ReportFacts(
@@ -94,6 +94,7 @@ def facts(evidence: Evidence, statement: Statement) -> ReportFacts:
 
 
 def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> PrivacyFacts:
+    """Returns what a guarantee means: trade-off curve, best attack, ε at other δ, and the checklist."""
     curve = tradeoff(guarantee.event, points=_POINTS)
     attack = meaning.attack(guarantee.event, curve)
     deltas = sorted({*_DELTAS, guarantee.delta}, reverse=True)
@@ -115,7 +116,7 @@ def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> 
 
 
 def _factor(epsilon: float) -> str:
-    """e^ε, rounded up, as a factor that can be read."""
+    """Returns e^ε, rounded up, as a readable factor."""
     if epsilon > 14:  # a million and more says nothing that "a million" does not
         return "more than a million"
     value = math.exp(epsilon)
@@ -123,7 +124,7 @@ def _factor(epsilon: float) -> str:
 
 
 def _chance(delta: float) -> str:
-    """A small probability for people.
+    """Returns a small probability in words, if it is one in a whole number.
 
     >>> _chance(1e-5), _chance(3e-6)
     ('1 in 100,000', '3e-06')
@@ -133,6 +134,7 @@ def _chance(delta: float) -> str:
 
 
 def _headline(evidence: Evidence) -> list[tuple[str, str]]:
+    """Returns the main figures of a run with their labels."""
     rows = []
     if evidence.last is not None:
         if evidence.last.test_accuracy is not None:
@@ -153,6 +155,7 @@ def _time(seconds: float) -> str:
 
 
 def _unfinished(evidence: Evidence) -> str:
+    """Returns a warning for a run that has not finished, else an empty text."""
     if evidence.status == FINISHED:
         return ""
     return (
@@ -162,7 +165,7 @@ def _unfinished(evidence: Evidence) -> str:
 
 
 def _config(config: Mapping[str, Any], hide: tuple[str, ...]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The tables of config.toml, what matters first; the number of the file's format says nothing here."""
+    """Returns the tables of config.toml with the important ones first and without the fields in `hide`."""
     tables = {name: table for name, table in config.items() if isinstance(table, Mapping)}
     order = sorted(tables, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     listed = ((name, [(f, _shown(v)) for f, v in tables[name].items() if f not in hide]) for name in order)

@@ -1,4 +1,4 @@
-"""One colour for each method, everywhere: who has seen one figure of the lab knows the others.
+"""One colour for each method, the same in all figures.
 
 Settings of one method share its colour and differ in dashes and marks.
 """
@@ -23,7 +23,7 @@ COLOURS: dict[str, str] = {name: SERIES[number] for number, row in enumerate(_OR
 
 
 def colour(method: str) -> str:
-    """The colour of a method; grey for what is none.
+    """Returns the colour of a method, or grey for a curve that belongs to none.
 
     >>> colour("dpsgd") == colour("decoupled"), colour("dpsgd") == colour("sorted")
     (True, False)

@@ -1,4 +1,4 @@
-"""Networks that a run kept, as vectors, and what they say about the test records."""
+"""Loads the networks that a run kept, compares them as vectors, and computes their predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 2000
 
 
 def load(path: Path) -> Network | None:
-    """The tensors of a file by name; None when there is no such file."""
+    """Returns the tensors of a file by name, or None if there is no such file."""
     if not path.is_file():
         return None
     try:
@@ -29,33 +29,33 @@ def load(path: Path) -> Network | None:
 
 
 def initial(evidence: Evidence) -> Network | None:
-    """Before training."""
+    """Returns the network before training."""
     return load(evidence.folder / INITIAL)
 
 
 def final(evidence: Evidence) -> Network | None:
-    """After training; None of a run that did not finish."""
+    """Returns the network after training, or None for a run that did not finish."""
     return load(evidence.folder / MODEL)
 
 
 def alike(one: Network, other: Network) -> bool:
-    """Whether they have the same tensors, whatever is in them."""
+    """Returns whether two networks have tensors of the same names and shapes."""
     return {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in other.items()}
 
 
 def same(one: Network, other: Network) -> bool:
-    """Whether they are equal bit by bit."""
+    """Returns whether two networks are equal bit by bit."""
     return alike(one, other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def vector(network: Network) -> Tensor:
-    """All floating-point tensors in one row, in float64, in the order of their names."""
+    """Returns all floating-point tensors as one float64 vector, in the order of their names."""
     parts = [network[name].double().flatten() for name in sorted(network) if network[name].is_floating_point()]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
 class Tested:
-    """A run's network and its test records, to ask what a kept network predicts."""
+    """A run's model and its test records, to compute what a kept network predicts."""
 
     def __init__(self, evidence: Evidence) -> None:
         from sordino.app.runs import build
@@ -68,7 +68,7 @@ class Tested:
         self.inputs, self.labels = prepared.test.tensors
 
     def predictions(self, network: Network) -> Tensor:
-        """The class of every test record."""
+        """Returns the predicted class of every test record."""
         self.model.load_state_dict(dict(network))
         self.model.eval()
         with torch.no_grad():

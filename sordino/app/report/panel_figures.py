@@ -1,4 +1,7 @@
-"""Panels drawn: bands for spread, boxes, clouds, contours, surfaces; hollow marks for what has no guarantee."""
+"""Draws panels with matplotlib: curves with bands, boxes, points, contours and surfaces.
+
+Marks of results without a privacy guarantee are hollow.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,13 @@ _TITLE = 450
 
 @contextmanager
 def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
-    """All panels as one figure; `note` is written under it."""
+    """Yields all panels as one figure, with `note` written under it."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    # The height of a row follows the longest legend in it.
     columns = min(_COLUMNS, len(panels)) if len(panels) != 4 else 2
     rows = math.ceil(len(panels) / columns)
     heights = [
@@ -52,6 +56,7 @@ def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
     lines = textwrap.wrap(note, int(_LETTERS * width))
     foot = 0.1 + 0.2 * len(lines)
     height = sum(heights) + foot
+    # Axes are placed by hand, so that all axes of a row are level.
     with plt.rc_context(svg_figures.LOOK):
         made = plt.figure(figsize=(width, height))
         for number, one in enumerate(panels):
@@ -76,7 +81,7 @@ def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
 
 
 def save(panels: Sequence[Panel], folder: Path, name: str, note: str, about: str) -> list[Path]:
-    """NAME.svg and NAME.png in a folder."""
+    """Writes NAME.svg and NAME.png into a folder and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     with drawn(panels, note) as made:
         svg_figures.png(made, folder / f"{name}.png")
@@ -85,13 +90,13 @@ def save(panels: Sequence[Panel], folder: Path, name: str, note: str, about: str
 
 
 def inline(one: Panel, name: str, note: str = "") -> str:
-    """One panel as an inline SVG that follows the page's colours."""
+    """Returns one panel as an inline SVG that follows the page's colours."""
     with drawn([one], note) as made:
         return svg_figures.svg(made, name, f"{one.title}: {one.ylabel} against {one.xlabel}")
 
 
 def _slant(one: Panel) -> float:
-    """Returns the height, in inches, that names under the axis take more than numbers do because they are set aslant."""
+    """Returns the extra height, in inches, for names under the axis that are too long to stand side by side."""
     if sum(map(len, one.xticks)) <= _NAMES:
         return 0.0
     return 0.035 * max(map(len, one.xticks))
@@ -107,16 +112,19 @@ def _entries(one: Panel) -> list[Series | Boxes]:
 
 
 def _named(entry: Series | Boxes) -> str:
+    """Returns the legend text of an entry, with the reason if it has no guarantee."""
     return f"{entry.label}; no guarantee: {entry.hollow}" if entry.hollow else entry.label
 
 
 def _legend_rows(one: Panel) -> int:
+    """Returns how many rows the legend of a panel takes."""
     entries = _entries(one)
     long = any(len(_named(entry)) > 26 for entry in entries)
     return len(entries) if long else math.ceil(len(entries) / 2)
 
 
 def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
+    """Draws the legend of a panel under its axes."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         columns = 1 if _legend_rows(one) == len(handles) else 2
@@ -136,6 +144,7 @@ def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
 
 
 def _draw(axes: Any, one: Panel) -> None:
+    """Draws one panel: title, grid, content, labels, scales and ticks."""
     axes.set_title(one.title, fontsize=min(10.0, _TITLE / len(one.title)), loc="left", color=svg_figures.INK)
     solid = _is_solid(one)
     if not solid:
@@ -153,6 +162,7 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_zlabel(one.zlabel)
         axes.view_init(elev=42, azim=-118)
         return
+    # A logarithmic axis over a short range would show no number, so it stays linear.
     across, up = ([v for series in one.series for v in getattr(series, name)] for name in ("x", "y"))
     if one.ylim:
         up = [v for v in up if one.ylim[0] <= v <= one.ylim[1]]
@@ -183,7 +193,7 @@ def _ratio(values: Sequence[float]) -> float:
 
 
 def _few_ticks(axis: Any, values: Sequence[float]) -> None:
-    """Of a short logarithmic axis the numbers themselves, of a long one the powers of ten."""
+    """Sets the ticks of a logarithmic axis: plain numbers if it is short, powers of ten if it is long."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
     axis.set_minor_formatter(NullFormatter())
@@ -197,6 +207,7 @@ def _few_ticks(axis: Any, values: Sequence[float]) -> None:
 
 
 def _series(axes: Any, one: Series) -> None:
+    """Draws a curve or a cloud of points with its spread, in the colour of its method."""
     shade, number = colour(one.method), one.variant % len(_MARKS)
     if one.arrows:
         _arrows(axes, one, shade)
@@ -205,6 +216,7 @@ def _series(axes: Any, one: Series) -> None:
         one.points or bool(one.hollow) or (one.method != "theory" and 2 < len(one.x) <= _MOST_MARKED) or len(one.x) == 1
     )
     every = max(1, len(one.x) // 12) if not one.points and len(one.x) > _MOST_MARKED else 1
+    # Long curves are marked sparsely; results without a guarantee are hollow.
     axes.plot(
         one.x,
         one.y,
@@ -218,6 +230,7 @@ def _series(axes: Any, one: Series) -> None:
         markeredgecolor=shade,
         linewidth=1.5 if one.hollow else 2.0,
     )
+    # The spread over seeds: error bars for points, a band for curves.
     if one.low and one.high:
         if one.points or len(one.x) <= 1:
             spread = [np.maximum(0, np.subtract(one.y, one.low)), np.maximum(0, np.subtract(one.high, one.y))]
@@ -240,6 +253,7 @@ def _arrows(axes: Any, one: Series, shade: str) -> None:
 
 
 def _boxes(axes: Any, one: Boxes) -> None:
+    """Draws box plots from five numbers each, and an entry for the legend."""
     shade = colour(one.method)
     step = min(np.diff(one.x), default=1.0) if len(one.x) > 1 else 1.0
     stats = [
@@ -271,6 +285,7 @@ def _boxes(axes: Any, one: Boxes) -> None:
 
 
 def _field(axes: Any, one: Field) -> None:
+    """Draws a function of two variables as a surface, an image or contours."""
     x, y, z = np.asarray(one.x), np.asarray(one.y), np.asarray(one.z)
     if one.surface:
         axes.plot_surface(*np.meshgrid(x, y), z, color=LINE, alpha=0.45, linewidth=0, rasterized=True, shade=True)
@@ -282,6 +297,7 @@ def _field(axes: Any, one: Field) -> None:
 
 
 def _solid_path(axes: Any, one: Series) -> None:
+    """Draws a path in three dimensions."""
     shade = colour(one.method)
     axes.plot(
         one.x,

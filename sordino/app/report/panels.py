@@ -1,4 +1,4 @@
-"""Panels: figures as data, so that a figure can be kept as JSON, drawn again and checked.
+"""Panels: figures as data, which can be kept as JSON, drawn again and checked.
 
 A `Series` is a curve or a cloud of points with its spread; `Boxes` are box plots; a `Field` is a function of two
 variables, drawn as contours or as a surface. A `Panel` is one pair of axes with its labels and units.
@@ -46,6 +46,7 @@ class Series:
     """An arrow from each point to the next, in place of a line."""
 
     def __post_init__(self) -> None:
+        """Turns all rows into tuples of floats and checks that they have one length."""
         for name in ("x", "y", "z", "low", "high"):
             object.__setattr__(self, name, _numbers(getattr(self, name)))
         if len(self.x) != len(self.y) or any(
@@ -65,6 +66,7 @@ class Boxes:
     hollow: str = ""
 
     def __post_init__(self) -> None:
+        """Turns all rows into tuples of floats and checks that each box has five numbers."""
         object.__setattr__(self, "x", _numbers(self.x))
         object.__setattr__(self, "five", tuple(_numbers(row) for row in self.five))
         if len(self.x) != len(self.five) or any(len(row) != 5 for row in self.five):
@@ -91,7 +93,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes."""
+    """One pair of axes with its content."""
 
     title: str
     xlabel: str
@@ -109,6 +111,7 @@ class Panel:
     """One unit is as long on both axes, so that a circle is one."""
 
     def __post_init__(self) -> None:
+        """Checks the labels, and refuses results without a guarantee on an axis of ε."""
         object.__setattr__(self, "series", tuple(self.series))
         object.__setattr__(self, "boxes", tuple(self.boxes))
         if not self.title or not self.xlabel or not self.ylabel:
@@ -120,13 +123,13 @@ class Panel:
                     raise ValueError(f"{one.label!r} on an axis of ε: it has no guarantee ({one.hollow})")
 
     def table(self) -> dict[str, Any]:
-        """As JSON holds it; what is not finite is null."""
+        """Returns the panel as JSON holds it; numbers that are not finite become null."""
         found = {name: value for name, value in asdict(self).items() if value not in ("", (), None, False, [])}
         return dict(_plain(found))
 
 
 def panel(table: Mapping[str, Any]) -> Panel:
-    """A panel from its table."""
+    """Returns a panel from its table."""
     given = dict(table)
     given["series"] = tuple(_made(Series, one) for one in given.get("series", ()))
     given["boxes"] = tuple(_made(Boxes, one) for one in given.get("boxes", ()))
@@ -138,6 +141,7 @@ def panel(table: Mapping[str, Any]) -> Panel:
 
 
 def _made(kind: type[_Kind], table: Mapping[str, Any]) -> _Kind:
+    """Returns an object of a kind from its table, ignoring fields that it does not have."""
     known = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # every kind here is a dataclass
     return kind(**{name: value for name, value in table.items() if name in known})
 
@@ -147,6 +151,7 @@ def _numbers(values: Any) -> tuple[float, ...]:
 
 
 def _plain(value: Any) -> Any:
+    """Returns a value with numbers rounded for JSON and empty fields left out."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What only the people behind a run can say; it is asked, never filled in.
+"""What only the people behind a run can state; it is asked for, never filled in.
 
 Ponomareva et al. 2023, *How to DP-fy ML*, §5.3.3: what one record stands for, how hyper-parameters were chosen, what is
 given to whom, how others can check. Kept in `statement.json` beside the run.
@@ -42,16 +42,17 @@ class Statement:
     """How others can check: open code, an audit."""
 
     def with_more(self, newer: Statement) -> Statement:
-        """The same, overridden by what the newer one says."""
+        """Returns this statement, overridden by what the newer one says."""
         return replace(self, **{name: text for name, text in asdict(newer).items() if text is not None})
 
 
 def load(folder: Path) -> Statement:
-    """What was stated before; nothing when nothing was."""
+    """Returns what was stated before, or an empty statement."""
     path = folder / STATEMENT
     if not path.exists():
         return Statement()
     try:
+        # The file may have been edited by hand, so its form is checked.
         said = json.loads(path.read_text("utf-8"))
         known = {field.name for field in fields(Statement)}
         if not isinstance(said, dict) or not set(said) <= known:
@@ -64,5 +65,5 @@ def load(folder: Path) -> Statement:
 
 
 def save(folder: Path, statement: Statement) -> None:
-    """Keep it beside the run, for the next report."""
+    """Saves the statement beside the run, for the next report."""
     atomic_files.write(folder / STATEMENT, json.dumps(asdict(statement), indent=1, ensure_ascii=False) + "\n")

@@ -1,7 +1,7 @@
-"""Pictures for pages: matplotlib's SVG with its text kept, its colours tied to the page's, its names made unique.
+"""Draws figures for pages with matplotlib, as inline SVG that follows the colours of the page, or as PNG.
 
-Drawn in the colours of the light page; in an SVG for a page they become that page's CSS variables, so that one picture
-serves light and dark.
+Figures are drawn in the colours of the light page. In an SVG for a page these become the page's CSS variables, so that
+one figure serves the light and the dark theme. Text is kept as text, and ids are made unique.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Line:
 
 @contextmanager
 def figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
-    """A figure in the look of the pages, with its axes one above the other."""
+    """Yields a figure in the style of the pages, with its axes one above the other."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -87,16 +87,18 @@ def figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def svg(made: Any, name: str, about: str) -> str:
-    """The figure as an inline SVG; `about` says in words what it shows."""
+    """Returns the figure as an inline SVG; `about` says in words what it shows."""
     out = io.StringIO()
     made.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
+    # Remove what differs between runs of matplotlib, and make ids unique on the page.
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r"url\(#", f"url(#{name}-", text)
     text = re.sub(r'href="#', f'href="#{name}-', text)
+    # Tie the colours to the CSS variables of the page.
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
     text = text.replace("stroke: none", "stroke:none")
@@ -108,12 +110,12 @@ def svg(made: Any, name: str, about: str) -> str:
 
 
 def png(made: Any, path: Path) -> None:
-    """The figure as a picture file, on white."""
+    """Writes the figure to a PNG file, on white."""
     made.savefig(path, dpi=_DOTS_PER_INCH, facecolor=CARD)
 
 
 def measure(rows: Sequence[Row]) -> tuple[list[float], str, str, str]:
-    """Accuracies in percent, or losses where there are none: values, the label of an axis, a name, a unit."""
+    """Returns accuracies in percent, or losses if there are none, with axis label, name and unit."""
     found = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
     if len(found) == len(rows):
         return found, "test accuracy, %", "Test accuracy", " %"
@@ -121,7 +123,7 @@ def measure(rows: Sequence[Row]) -> tuple[list[float], str, str, str]:
 
 
 def over_steps(rows: Sequence[Row]) -> str:
-    """Accuracy, or loss where there is none, and ε where there is one, against steps."""
+    """Returns a figure of accuracy or loss, and of ε if there is one, against steps."""
     values, label, name, unit = measure(rows)
     private = all(row.epsilon is not None for row in rows)
     with figure(2 if private else 1) as (made, axes):
@@ -138,7 +140,7 @@ def over_steps(rows: Sequence[Row]) -> str:
 
 
 def accuracy_against_epsilon(rows: Sequence[Row]) -> str:
-    """What each bit of ε bought."""
+    """Returns a figure of accuracy or loss against the ε spent."""
     with figure() as (made, (axes,)):
         (values, label, name, unit), spent = measure(rows), [float(row.epsilon or 0.0) for row in rows]
         _plot(axes, [Line("", spent, values)], label)
@@ -148,7 +150,7 @@ def accuracy_against_epsilon(rows: Sequence[Row]) -> str:
 
 
 def attack(curve: Tradeoff) -> str:
-    """The trade-off curve: true positives against false positives."""
+    """Returns a figure of the trade-off curve: true positives against false positives."""
     grid = np.unique(np.concatenate([np.geomspace(1e-5, 1, 60), np.linspace(0, 1, 101)]))
     power = curve.power(grid)
     with figure() as (made, (axes,)):
@@ -164,7 +166,7 @@ def attack(curve: Tradeoff) -> str:
 def compared(
     lines: Sequence[Line], xlabel: str, ylabel: str, use: Callable[[Any], Any], mark: float | None = None
 ) -> Any:
-    """Several runs in one picture; `use` makes of the figure what is wanted."""
+    """Draws several runs in one figure and returns what `use` makes of it."""
     with figure() as (made, (axes,)):
         _plot(axes, lines, ylabel)
         axes.set(xlabel=xlabel)
@@ -179,6 +181,7 @@ def compared(
 
 
 def _plot(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence[str] = SERIES) -> None:
+    """Draws lines in the colours and dashes of their numbers."""
     for line in lines:
         look = {"color": colours[line.look % len(colours)], "linestyle": DASHES[line.look % len(DASHES)]}
         axes.plot(line.x, line.y, marker="o" if len(line.x) <= 40 else None, markersize=3.5, label=line.label, **look)

@@ -1,4 +1,4 @@
-"""The templates beside this file; HTML is escaped, Markdown has what would break a table or begin a tag defused."""
+"""The Jinja environment of the report templates: HTML is escaped, and Markdown is made safe for tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 @cache
 def environment() -> Environment:
-    """Undefined names are errors."""
+    """Returns the environment, in which undefined names are errors."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=lambda name: name is not None and name.endswith(".html.jinja"),
@@ -22,7 +22,7 @@ def environment() -> Environment:
 
 
 def markdown(text: object) -> str:
-    """Text that stays on its line and in its cell.
+    """Returns text that stays on its line and in its table cell.
 
     >>> print(markdown("a < b  c"))
     a &lt; b c

@@ -1,4 +1,4 @@
-"""`write(run_dir)`: report.html and PRIVACY.md, from what a run left behind. Both are complete files or not there.
+"""Writes report.html and PRIVACY.md from a run directory; both are complete files or absent.
 
 **Privacy:** a report holds released and public values only. Without a guarantee it holds no ε, not even one that was
 hoped for, and says why.
@@ -23,7 +23,7 @@ REPORT, STATEMENT = "report.html", "PRIVACY.md"
 
 
 def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
-    """Write both files into the run directory; what is stated anew is kept beside them. Returns the report's path.
+    """Writes both files into the run directory, keeps new statements beside them, and returns the report's path.
 
     Args:
         run_dir: a run directory.
@@ -44,11 +44,13 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
         'report.html'
 
     """
+    # New statements are merged with what was stated before.
     evidence = read(run_dir)
     said = statement.load(evidence.folder)
     if stated is not None and stated != Statement():
         said = said.with_more(stated)
         statement.save(evidence.folder, said)
+    # The templates get plain values only.
     known = facts(evidence, said)
     values = {
         **vars(known),
@@ -66,9 +68,10 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
 
 
 def _figures(known: ReportFacts) -> list[tuple[Markup, str]]:
-    """(drawing, caption); the drawings are ours, with nothing of the user's in them but numbers."""
+    """Returns drawings and captions; they hold nothing of the user's but numbers."""
     rows, drawn = known.evidence.rows, []
     name = svg_figures.measure(rows)[2]
+    # Without a guarantee no ε is drawn, even if the metrics hold one.
     if known.privacy is None:
         if rows:
             bare = [vars(row) | {"epsilon": None} for row in rows]

@@ -1,5 +1,4 @@
-"""Carries out a search in a folder; after being killed it continues with the same number of trials and the same
-trials.
+"""Carries out a search in a folder, and continues it with the same trials after being killed.
 
     search.json      what is searched, and at the end what came of it
     SECRET-noise-key-do-not-share.json

@@ -1,1 +1,1 @@
-"""A user's own files: tables, arrays, texts and folders of images, read so that a bad row has its line told."""
+"""Readers of a user's own files: tables, arrays, texts and image folders; errors name the line of a bad row."""

@@ -1,4 +1,4 @@
-"""Arrays in an .npz file: one of records, one of what is to be told of them.
+"""Reads an .npz file with two arrays: the records and their targets.
 
 Whole numbers of one byte are taken for pixels, 0 to 255. Pickled objects are refused: reading one runs code.
 """
@@ -21,7 +21,7 @@ TARGET = "y"
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Records (N, …) and targets (N,), whole numbers or floating ones."""
+    """Records (N, …) and targets (N,), which are whole or floating-point numbers."""
 
     path: Path
     x: NDArray[Any]
@@ -31,13 +31,15 @@ class Arrays:
 
 
 def read(path: Path, target: str | None) -> Arrays:
-    """The two arrays; `target` names the second, `y` if it is not said."""
+    """Returns the two arrays; `target` names the second and is `y` by default."""
+    # Find the two arrays by name.
     found, named = _arrays(path), target or TARGET
     if named not in found:
         raise BadFile(path, f"has no array {named!r}, which --target names", f"there is {', '.join(found)}")
     others = [name for name in found if name != named]
     if len(others) != 1:
         raise BadFile(path, f"has {', '.join(found)}", f"need two arrays, one of them {named!r}")
+    # Check that they belong together and hold finite numbers.
     x, y = found[others[0]], found[named]
     if y.ndim != 1:
         raise BadFile(path, f"{named!r} has the shape {y.shape}", "need one number for each record")
@@ -57,6 +59,7 @@ def read(path: Path, target: str | None) -> Arrays:
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Returns the arrays of a file; pickled objects are refused, because reading them runs code."""
     file = io.BytesIO(content(path))
     try:
         with np.load(file, allow_pickle=False) as packed:

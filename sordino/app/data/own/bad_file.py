@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class BadFile(ValueError):
-    """A file of the user's that is not what it must be; nothing was trained."""
+    """Raised for a file of the user's that cannot be used; nothing was trained."""
 
     def __init__(self, path: Path, what: str, cure: str, line: int | None = None) -> None:
         name = str(path) if not path.is_absolute() else path.name
@@ -18,7 +18,7 @@ class BadFile(ValueError):
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file that is there and holds something."""
+    """Returns the bytes of a file; raises if it is missing or empty."""
     try:
         found = path.read_bytes()
     except OSError as error:
@@ -29,7 +29,7 @@ def content(path: Path) -> bytes:
 
 
 def text(path: Path) -> str:
-    """The text of a file in UTF-8, with or without a mark at its beginning."""
+    """Returns the UTF-8 text of a file, with or without a byte-order mark."""
     found = content(path)
     cure = "save it as UTF-8"
     try:
@@ -42,7 +42,7 @@ def text(path: Path) -> str:
 
 
 def names(path: Path, given: list[str]) -> tuple[str, ...]:
-    """The names of the columns; one that is empty or there twice is refused."""
+    """Returns the names of the columns; an empty or repeated name is refused."""
     for place, name in enumerate(given, start=1):
         if not name:
             raise BadFile(path, f"column {place} has no name", "give every column a name of its own", 1)

@@ -1,4 +1,4 @@
-"""Columns of a table as numbers: by what was declared of them, and where nothing was, by a look at the records.
+"""Turns the columns of a table into numbers: as declared, or else by looking at the records.
 
     bounds declared         cut to them and scaled to [−1, 1]
     categories declared     a column of 0 and 1 for each; another name is refused by its line, or is `*`
@@ -28,7 +28,7 @@ MOST_CATEGORIES = 100
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the file: a number with bounds, a number whose bounds are not known yet, or names."""
+    """One column of the file: a number with bounds, a number without known bounds, or names."""
 
     name: str
     bounds: Bounds | None = None
@@ -38,12 +38,12 @@ class Column:
 
     @property
     def width(self) -> int:
-        """How many numbers it becomes."""
+        """How many numbers the column becomes."""
         return 1 if self.categories is None else len(self.categories)
 
     @property
     def titles(self) -> list[str]:
-        """Of these numbers."""
+        """The titles of these numbers."""
         if self.categories is not None:
             return [f"{self.name}={one}" for one in self.categories]
         return [self.name if self.bounds is None else f"{self.name} in [{self.bounds[0]:g}, {self.bounds[1]:g}]"]
@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Scheme:
-    """How every column becomes numbers: those without bounds first."""
+    """How every column becomes numbers; columns without bounds come first."""
 
     columns: tuple[Column, ...]
     read_off: tuple[str, ...] = ()
@@ -59,24 +59,25 @@ class Scheme:
 
     @property
     def unbounded(self) -> int:
-        """How many numbers come first whose bounds are to be found."""
+        """How many numbers, which come first, have bounds that are still to be found."""
         return sum(one.categories is None and one.bounds is None for one in self.columns)
 
     @property
     def titles(self) -> list[str]:
-        """Of all numbers of a record, in order."""
+        """The titles of all numbers of a record, in order."""
         return [title for column in self.columns for title in column.titles]
 
     def encode(self, rows: TableRows) -> NDArray[np.float32]:
-        """(N, numbers)."""
+        """Returns the records as numbers, (N, numbers)."""
         made = [encoded(rows, column) for column in self.columns]
         return np.concatenate(made, axis=1).astype(np.float32)
 
 
 def scheme(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> Scheme:
-    """By what was declared, and a look at the rows where nothing was."""
+    """Returns the scheme by what was declared, and by looking at the rows where nothing was."""
     _known(rows, declared, leave_out)
     columns, looked, names = [], [], []
+    # A declared column is taken at its word. Looking at another one tells something, which is listed.
     for name in rows.columns:
         if name in leave_out:
             continue
@@ -89,6 +90,7 @@ def scheme(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> Sch
         columns.append(found)
     if not columns:
         raise BadFile(rows.path, "no column is left to learn from", "need one besides the target")
+    # Columns without bounds come first, because a private release finds their bounds later.
     columns.sort(key=lambda one: (one.categories is not None, one.bounds is not None))
     told = (
         [f"which columns are numbers: {', '.join(looked)}, read off the data; give bounds or categories"]
@@ -100,7 +102,7 @@ def scheme(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> Sch
 
 
 def declared_column(name: str, declared: Declared) -> Column:
-    """A column of which something was declared."""
+    """Returns a column about which something was declared."""
     if name in declared.bounds:
         return Column(name, bounds=declared.bounds[name])
     categories = declared.categories[name]
@@ -108,7 +110,7 @@ def declared_column(name: str, declared: Declared) -> Column:
 
 
 def encoded(rows: TableRows, column: Column) -> NDArray[np.float64]:
-    """(N, width) of one column."""
+    """Returns one column as numbers, (N, width)."""
     cells = rows.column(column.name)
     if column.categories is not None:
         return np.eye(len(column.categories) + 1)[places(rows, column)][:, : len(column.categories)]
@@ -127,7 +129,7 @@ def encoded(rows: TableRows, column: Column) -> NDArray[np.float64]:
 
 
 def places(rows: TableRows, column: Column) -> NDArray[np.int64]:
-    """Which category each record has; one past the last for a name that is none, where that is allowed."""
+    """Returns the category number of each record; where other names are allowed, they count one past the last."""
     assert column.categories is not None
     by_name: Mapping[str, int] = {name: place for place, name in enumerate(column.categories)}
     other = by_name.get(OTHERS, len(by_name))
@@ -143,7 +145,7 @@ def places(rows: TableRows, column: Column) -> NDArray[np.int64]:
 
 
 def number(cell: str) -> float | None:
-    """A finite number, or none.
+    """Returns a cell as a finite number, or None.
 
     >>> number("1e3"), number("nan"), number("1_000")
     (1000.0, None, None)
@@ -156,6 +158,7 @@ def number(cell: str) -> float | None:
 
 
 def _looked_at(rows: TableRows, name: str) -> Column:
+    """Returns a column by what its cells hold: a number, or the categories that occur."""
     cells = rows.column(name)
     odd = [at for at, cell in enumerate(cells) if number(cell) is None]
     if not odd:
@@ -178,7 +181,7 @@ def _looked_at(rows: TableRows, name: str) -> Column:
 
 
 def _known(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> None:
-    """Names that were said must be there: a misspelt one would be believed."""
+    """Raises if a name in the declarations is no column, because a misspelt one would go unnoticed."""
     for flag, named in (("--bounds", declared.bounds), ("--categories", declared.categories), ("--drop", leave_out)):
         for name in named:
             rows.column(name, flag)

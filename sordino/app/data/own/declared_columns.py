@@ -1,4 +1,4 @@
-"""What a user declares of the columns: bounds of numbers and categories of names, from flags or from a TOML file.
+"""What a user declares about columns: bounds and categories, from flags or from a TOML file.
 
     --bounds age=0:100,hours=0:99          --categories 'sex=Female|Male;country=Peru|Cuba|*'
 
@@ -42,12 +42,12 @@ class Declared:
                 raise ValueError(f"column {name!r}: has bounds and categories; it is a number or a name, say which")
 
     def and_(self, other: Declared) -> Declared:
-        """Both; the other's word counts where both say something of a column."""
+        """Returns both declarations; the other one wins where both speak of a column."""
         return Declared({**self.bounds, **other.bounds}, {**self.categories, **other.categories})
 
 
 def parse_bounds(text: str) -> dict[str, Bounds]:
-    """From a flag.
+    """Returns the bounds given by a flag.
 
     >>> parse_bounds("age=0:100,height=0.5:2.5")
     {'age': (0.0, 100.0), 'height': (0.5, 2.5)}
@@ -66,7 +66,7 @@ def parse_bounds(text: str) -> dict[str, Bounds]:
 
 
 def parse_categories(text: str) -> dict[str, tuple[str, ...]]:
-    """From a flag.
+    """Returns the categories given by a flag.
 
     >>> parse_categories("sex=Female|Male;country=Peru|*")
     {'sex': ('Female', 'Male'), 'country': ('Peru', '*')}
@@ -83,7 +83,7 @@ def parse_categories(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def from_file(path: Path) -> Declared:
-    """From a TOML file with the tables [bounds] and [categories]."""
+    """Reads a TOML file with the tables [bounds] and [categories]."""
     try:
         table = tomllib.loads(text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -95,6 +95,7 @@ def from_file(path: Path) -> Declared:
 
 
 def _bounds(name: str, given: Any) -> Bounds:
+    """Returns the bounds of a column as two finite numbers, or raises."""
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise ValueError(f"bounds of {name!r}: {given!r}: need a lower and an upper one")
     low, high = (validate.number(f"bounds of {name!r}", end) for end in given)

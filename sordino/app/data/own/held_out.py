@@ -1,4 +1,4 @@
-"""Which records are held out for testing where no test file is given: each by a hash of itself.
+"""Decides which records are held out for testing, each by a hash of itself.
 
 Privacy: whether a record is held out depends on that record alone, so that one record more or less changes neither who the
 others are nor on which side they stand. By place, or by a shuffle, it would move others too.
@@ -16,7 +16,7 @@ _BYTES = 8
 
 
 def held_out(records: Iterable[bytes], share: float) -> NDArray[np.bool_]:
-    """For each record, whether it is held out: about this share of them are.
+    """Returns for each record whether it is held out; about this share of them are.
 
     >>> held_out([b"one", b"two", b"three", b"one"], 0.5).tolist()
     [True, False, True, True]

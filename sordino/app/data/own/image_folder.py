@@ -1,4 +1,4 @@
-"""A folder of images: a folder inside it for each class, and the images of the class in that.
+"""Reads a folder of images that has a folder for each class.
 
 All images have one size; `size` makes them so, each by itself. Their colours are those of the first, by name, unless
 `channels` says 1 or 3: the others are converted.
@@ -30,7 +30,7 @@ class ImageFolder:
 
 
 def read(path: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> ImageFolder:
-    """All images, classes and files in the order of their names."""
+    """Returns all images with classes and files, in the order of their names."""
     folders = sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
     found = [
         (one, folder.name)
@@ -41,6 +41,7 @@ def read(path: Path, size: tuple[int, int] | None = None, channels: int | None =
     if not found:
         raise BadFile(path, "is a folder without images", "need a folder for each class, with its images in it")
     images: list[NDArray[np.uint8]] = []
+    # The first image decides colours and size, unless they were declared.
     for file, _ in found:
         image = _image(path, file, size, channels)
         channels = channels or len(image)
@@ -56,7 +57,7 @@ def read(path: Path, size: tuple[int, int] | None = None, channels: int | None =
 
 
 def _image(path: Path, file: Path, size: tuple[int, int] | None, channels: int | None) -> NDArray[np.uint8]:
-    """(C, H, W)."""
+    """Returns one image as bytes, (C, H, W)."""
     from PIL import Image, UnidentifiedImageError
 
     inside = Path(_inside(path, file))

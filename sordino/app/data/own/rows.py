@@ -1,4 +1,4 @@
-"""A table as text: names of columns, a row of cells for each record, and the line of the file that it begins in.
+"""Reads a table as text: names of columns, a row of cells for each record, and the line of each.
 
     CSV        a line of names, then a line for each record; quotes as in RFC 4180, blank lines are passed over
     JSON Lines one object for each record, all with the same fields; numbers, text and true or false
@@ -25,7 +25,7 @@ LONGEST = 1_000_000
 
 @dataclass(frozen=True)
 class TableRows:
-    """What is written in a file."""
+    """The names and cells of a table as they are written in a file."""
 
     path: Path
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class TableRows:
     """Where each row begins; of a Parquet file, its number."""
 
     def column(self, name: str, flag: str = "--data") -> list[str]:
-        """All cells of one column; one that is not there is refused with those that are."""
+        """Returns all cells of one column; a missing column is refused with the names of those that exist."""
         if name not in self.columns:
             raise BadFile(
                 self.path, f"has no column {name!r}, which {flag} names", f"there is {', '.join(self.columns)}"
@@ -44,7 +44,7 @@ class TableRows:
 
 
 def read(path: Path, delimiter: str | None = None) -> TableRows:
-    """The rows of a file, by how its name ends."""
+    """Returns the rows of a file; the reader is chosen by the ending of its name."""
     ending = path.suffix.lower()
     if ending not in READERS:
         raise BadFile(
@@ -59,6 +59,7 @@ def read(path: Path, delimiter: str | None = None) -> TableRows:
 
 
 def _csv(path: Path, delimiter: str | None) -> TableRows:
+    """Reads a CSV or TSV file with a limit on the size of a cell."""
     by = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
     if len(by) != 1:
         raise ValueError(f"delimiter={by!r}: need one character")
@@ -70,11 +71,13 @@ def _csv(path: Path, delimiter: str | None) -> TableRows:
 
 
 def _rows_of(path: Path, by: str) -> TableRows:
+    """Reads the rows of a CSV file and checks that all have as many cells as there are names."""
     reader = csv.reader(io.StringIO(text(path), newline=""), delimiter=by, skipinitialspace=True, strict=True)
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
     while True:
+        # A record may span several lines; errors name the one in which it begins.
         line = reader.line_num + 1
         try:
             row = next(reader, None)
@@ -85,6 +88,7 @@ def _rows_of(path: Path, by: str) -> TableRows:
         row = [cell.strip() for cell in row]
         if not any(row):
             continue
+        # The first line that is not blank holds the names.
         if not columns:
             columns = _header(path, row, by)
             continue
@@ -100,6 +104,7 @@ def _rows_of(path: Path, by: str) -> TableRows:
 
 
 def _header(path: Path, row: list[str], by: str) -> tuple[str, ...]:
+    """Returns the names of the columns; suggests another delimiter if there seems to be only one column."""
     other = next((mark for mark in ";\t|" if mark != by and len(row) == 1 and mark in row[0]), None)
     if other is not None:
         raise BadFile(path, f"one column by {by!r}, and its name holds {other!r}", f"say --delimiter {other!r}", 1)
@@ -107,6 +112,7 @@ def _header(path: Path, row: list[str], by: str) -> tuple[str, ...]:
 
 
 def _damaged(path: Path, line: int, said: str) -> BadFile:
+    """Returns the error for a CSV file that cannot be parsed, with its cure."""
     if "field larger" in said:
         return BadFile(
             path, f"a cell of more than {LONGEST:,} characters", "close its quotes, or leave the record out", line
@@ -117,6 +123,7 @@ def _damaged(path: Path, line: int, said: str) -> BadFile:
 
 
 def _json_lines(path: Path, delimiter: str | None) -> TableRows:
+    """Reads a file with one JSON object a line, all with the same fields."""
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
@@ -125,6 +132,7 @@ def _json_lines(path: Path, delimiter: str | None) -> TableRows:
             continue
         record = _record(path, written, line)
         columns = columns or names(path, list(record))
+        # The first record decides which fields there are.
         missing = next((name for name in columns if name not in record), None)
         more = next((name for name in record if name not in columns), None)
         if missing is not None or more is not None:
@@ -140,6 +148,7 @@ def _json_lines(path: Path, delimiter: str | None) -> TableRows:
 
 
 def _record(path: Path, written: str, line: int) -> Mapping[str, Any]:
+    """Returns the object on a line, or raises with the number of the line."""
     try:
         found = json.loads(written)
     except (ValueError, RecursionError) as error:
@@ -150,6 +159,7 @@ def _record(path: Path, written: str, line: int) -> Mapping[str, Any]:
 
 
 def _cell(path: Path, name: str, value: Any, line: int) -> str:
+    """Returns a JSON value as the text of a cell."""
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
     if not isinstance(value, str | int | float):
@@ -163,6 +173,7 @@ def _cell(path: Path, name: str, value: Any, line: int) -> str:
 
 
 def _parquet(path: Path, delimiter: str | None) -> TableRows:
+    """Reads a Parquet file, if pyarrow is installed."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
