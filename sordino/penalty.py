@@ -5,8 +5,8 @@
 Not decoupled weight decay, θ ← (1 − ηλ)θ − ηg̃, which torch.optim has and which needs nothing here. The two differ:
 with ℓ = ½(θ − θ*)², θ* = 3.8, bound 1 and λ = 0.5, decoupled decay rests at 1/λ = 2, this at θ*/(1 + λ) = 2.5333.
 
-Privacy: θ is public at every step, so the proof of the clipping rule holds for g_i + λθ as it does for g_i, and the event is
-the same.
+Privacy: θ is public at every step, so the proof of the clipping rule holds for g_i + λθ as it does for g_i, and the event
+is the same.
 """
 
 from __future__ import annotations

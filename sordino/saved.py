@@ -1,8 +1,8 @@
 """Saving, loading and copying a run.
 
 Privacy: noise is never in two places. A loaded state and a copy go on with a key of their own; the ledger goes with
-both. The key is in no state dict: `save_secret` writes it to a file of its own, for who wants to replay a run bit by
-bit.
+both. The key is in no state dict: `save_secret` writes it to a file of its own, for those who want to replay a run bit
+by bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The waist: which sample counts how much. One weigher per file.
+"""Clipping rules, which decide how much each record counts; one rule per file.
 
 The classes come from the files that declare them (`sordino/registry.py`); type checkers read `__init__.pyi`, which
 `make names` writes from the same declarations.

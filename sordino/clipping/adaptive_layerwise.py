@@ -1,10 +1,12 @@
-"""Layerwise bounds that each track a quantile of their group's norms, privately (Andrew et al. 2021, per group).
+"""Layerwise clipping whose bounds each follow a quantile of their group's norms, privately.
+
+This is the rule of Andrew et al. 2021 (arXiv:1905.03871), applied to every group.
 
     b̃_k = ½ + (Σ_i (1{r_ik ≤ C_k} − ½) + N(0, s²)) / L,     C_k ← C_k · exp(−η (b̃_k − γ))
 
-Privacy: one record moves each of the K centred counts by ½, hence all of them together by ½√K in L2: under noise s on each
-they are one Gaussian release of multiplier 2s/√K, on the same draw as the gradient and charged with it. The clip is
-`Layerwise` at the bounds of the step, or another weigher with them.
+Privacy: one record moves each of the K centred counts by ½, hence all of them together by ½√K in L2: under noise s on
+each they are one Gaussian release of multiplier 2s/√K, on the same draw as the gradient and charged with it. The clip
+is `Layerwise` at the bounds of the step, or another clipping rule with them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from sordino.rng.streams import Rng
 class AdaptiveLayerwise:
     """Start at `bounds` (as in `Layerwise`) and let each follow the `quantile` of its group's norms.
 
-    `count_noise` is the standard deviation s of the noise on every count. `weigher` makes a stateless weigher from the
+    `count_noise` is the standard deviation s of the noise on every count. `weigher` makes a stateless clipping rule from the
     numbers that are followed, given as `bounds` are: partial(GlobalLayerwise, C) has fixed bounds C and thresholds that
     follow.
 
@@ -45,7 +47,7 @@ class AdaptiveLayerwise:
         count_noise: standard deviation of the noise on every count.
         learning_rate: how fast the bounds follow.
         share: how the noise is divided among the groups.
-        weigher: makes a weigher from the bounds.
+        weigher: makes a clipping rule from the bounds.
 
     Privacy:
         Each step releases a noisy count for every group beside the gradient, and is charged for all on one draw.
@@ -81,11 +83,11 @@ class AdaptiveLayerwise:
             raise ValueError(f"bounds={bounds!r}: must be finite, to be followed")
 
     def init(self) -> State:
-        """The bounds, a list."""
+        """Returns the starting bounds as a list."""
         return self.start.values
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Layerwise at the current bounds; the tally counts who is within each, centred."""
+        """Returns layerwise clipping at the current bounds; the tally counts who is within each, centred at ½."""
         today = self._at(state)
 
         def within(norms: Norms) -> Tensor:
@@ -100,13 +102,15 @@ class AdaptiveLayerwise:
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """The noisy shares of samples within each bound move the bounds."""
+        """Releases the noisy shares of records within each bound and moves the bounds by them."""
         assert tally is not None, "the rule has a tally"
+        # One record moves each of the K centred counts by ½, so all of them together by ½√K in L2.
         length = HALF * math.sqrt(len(state))
         counts = derived(tally, lambda value: {"counts": value})
         released = release(counts, Sensitivity(l2=length), Gaussian(self.count_noise / length), rng)
         shares = (HALF + released.value["counts"] / expected_batch).tolist()  # public from here on
         rate = self.learning_rate
+        # C_k ← C_k · exp(−η (b̃_k − γ)), from released numbers alone.
         new = [
             moved(now, first, rate * (share - self.quantile))
             for now, first, share in zip(state, self.start.values, shares, strict=True)
@@ -114,7 +118,7 @@ class AdaptiveLayerwise:
         return (released.event,), new
 
     def _named(self, state: State) -> dict[str, float] | list[float]:
-        """The numbers of the step, as `bounds` were given."""
+        """Returns the bounds of the step in the form in which `bounds` were given."""
         names = [bound[0] for bound in self.start.bounds if isinstance(bound, tuple)]
         return dict(zip(names, state, strict=True)) if names else list(state)
 

@@ -1,10 +1,12 @@
-"""A bound that tracks a quantile of the norms privately (Andrew et al. 2021).
+"""Clipping with a bound that follows a quantile of the norms, privately.
+
+Andrew et al. 2021, arXiv:1905.03871.
 
     b̃ = ½ + (Σ_i (1{r_i ≤ C} − ½) + N(0, s²)) / L,     C ← C · exp(−η (b̃ − γ))
 
-Privacy: centred at ½, one record moves the count by ½, so the count is a Gaussian release with multiplier 2s, on the same
-draw as the gradient; both are charged, composed before they are amplified. L is the public expected batch, never the
-realised one, and the clip itself is `Flat` at the bound of the step, or another weigher with it.
+Privacy: centred at ½, one record moves the count by ½, so the count is a Gaussian release with multiplier 2s, on the
+same draw as the gradient; both are charged, composed before they are amplified. L is the public expected batch, never
+the realised one, and the clip itself is `Flat` at the bound of the step, or another clipping rule with it.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ class AdaptiveQuantile:
     """Start at `bound` and follow the `quantile` of the norms.
 
     `count_noise` is the standard deviation s of the noise on the count; a twentieth of the expected batch is usual and
-    costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `weigher` makes a stateless weigher from the
-    number that is followed: partial(Global, 1.0) has a fixed bound of 1 and a threshold that follows.
+    costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `weigher` makes a stateless clipping rule from
+    the number that is followed: partial(Global, 1.0) has a fixed bound of 1 and a threshold that follows.
 
     Args:
         bound: where it begins.
         quantile: which quantile of the lengths is followed, between 0 and 1.
         count_noise: standard deviation of the noise on the count of lengths within the bound.
         learning_rate: how fast the bound follows.
-        weigher: makes a weigher from the bound.
+        weigher: makes a clipping rule from the bound.
 
     Privacy:
         Each step releases a noisy count beside the gradient, and is charged for both on one draw.
@@ -71,11 +73,11 @@ class AdaptiveQuantile:
         object.__setattr__(self, "learning_rate", validate.non_negative("learning_rate", self.learning_rate))
 
     def init(self) -> State:
-        """The bound."""
+        """Returns the starting bound."""
         return self.bound
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The inner weigher at the current bound; the tally counts who is within it, centred."""
+        """Returns the inner clipping rule at the current bound; the tally counts who is within it, centred at ½."""
 
         def within(norms: Norms) -> Tensor:
             inside: Tensor = norms.total() <= state
@@ -88,8 +90,9 @@ class AdaptiveQuantile:
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """The noisy share of samples within the bound moves the bound."""
+        """Releases the noisy share of records within the bound and moves the bound by it."""
         assert tally is not None, "the rule has a tally"
+        # Centred at ½, one record moves the count by ½ in L2.
         count = derived(tally, lambda value: {"count": value})
         released = release(count, Sensitivity(l2=HALF), Gaussian(self.count_noise / HALF), rng)
         share = HALF + float(released.value["count"]) / expected_batch  # public from here on
@@ -97,7 +100,7 @@ class AdaptiveQuantile:
 
 
 def moved(now: float, start: float, step: float) -> float:
-    """now · exp(−step), within a wide range around where it started."""
+    """Returns now · exp(−step), kept within a wide range around where it started."""
     limit, first = math.log(_RANGE), math.log(start)
     return math.exp(min(max(math.log(now) - step, first - limit), first + limit))
 

@@ -1,6 +1,8 @@
-"""Automatic clipping (Bu et al. 2022): every gradient is normalised, short ones a little less.
+"""Automatic clipping (Bu et al. 2022, arXiv:2206.07136): normalises every gradient to almost C.
 
-    φ(r) = C / (r + γ)
+    φ(r) = C / (r + γ)        r: length of a record's gradient
+
+Short gradients are stretched a little less.
 
 Privacy: φ(r)·r = C·r/(r+γ) < C for every r and every γ ≥ 0, so one record moves the sum by less than C in L2.
 """
@@ -47,7 +49,7 @@ class Automatic(Stateless):
         object.__setattr__(self, "gamma", validate.positive("gamma", self.gamma))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because the bound is constant."""
 
         def weights(norms: Norms) -> Tensor:
             return torch.div(self.bound, norms.total() + self.gamma).unsqueeze(1)

@@ -1,4 +1,6 @@
-"""Band-pass clipping: short gradients are left out, long ones shortened. Training on the long ones, with a guarantee.
+"""Band-pass clipping: leaves short gradients out and shortens long ones.
+
+It trains on the records with long gradients, with a guarantee.
 
     φ(r) = min(1, C / r) · 1{r ≥ τ}
 
@@ -51,7 +53,7 @@ class BandPass(Stateless):
         object.__setattr__(self, "threshold", validate.non_negative("threshold", self.threshold))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because bound and threshold are constant."""
 
         def weights(norms: Norms) -> Tensor:
             r = norms.total()

@@ -1,11 +1,14 @@
-"""A bound taken from the lot itself (Pflaeging 2023, *Varianten von DPSGD*, ch. 4; Abadi et al. 2016 mention the median).
+"""Clipping to a statistic of the lot's own gradient lengths, which has no guarantee.
+
+Pflaeging 2023, *Varianten von DPSGD*, ch. 4; Abadi et al. 2016 (arXiv:1607.00133) mention the median.
 
     C = min(statistic of the lengths in the lot, cap),   then φ(r) = min(1, C / r)
 
 Without a cap long gradients raise the bound, the bound raises the noise, and training diverges, as was found there.
 
-Privacy: none. The bound, and with it every sample's weight and the noise, depends on all samples of the lot, and nothing
-bounds how far one of them moves the sum. `Scheduled` and `AdaptiveQuantile` are the forms that have a guarantee.
+Privacy: none. The bound, and with it every sample's weight and the noise, depends on all samples of the lot, and
+nothing bounds how far one of them moves the sum. `Scheduled` and `AdaptiveQuantile` are the forms that have a
+guarantee.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from sordino.registry import Declaration, Method
 from sordino.release.sensitivity import Unproven
 
 Statistic = Callable[[Tensor], Tensor]
-"""From the lengths in a lot, at least one, to a number."""
+"""A function from the lengths in a lot, at least one, to a number."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +54,25 @@ class BatchStatistic(Stateless):
 
     @staticmethod
     def median(cap: float) -> BatchStatistic:
-        """The median length, of two middle ones the shorter; infinity for no cap."""
+        """Returns the rule with the median length for a bound, of two middle ones the shorter; an infinite cap means
+        none.
+        """
         return BatchStatistic("median", cap)
 
     @staticmethod
     def minimum(cap: float) -> BatchStatistic:
-        """The shortest length: afterwards all are equally long."""
+        """Returns the rule with the shortest length for a bound: afterwards all gradients are equally long."""
         return BatchStatistic("minimum", cap)
 
     @staticmethod
     def mean(cap: float) -> BatchStatistic:
-        """The mean length, which outliers pull up; Pflaeging names it as unsuitable."""
+        """Returns the rule with the mean length for a bound, which outliers pull up; Pflaeging names it as unsuitable."""
         return BatchStatistic("mean", cap)
 
     def bound(self, lengths: Tensor) -> float:
-        """The bound for a lot, by its finite lengths; infinite if there are none, and at most the cap.
+        """Returns the bound for a lot by its finite lengths; infinite if there are none, and at most the cap.
 
-        An empty lot has no statistic: the cap, or nothing at all without one.
+        An empty lot has no statistic, so its bound is the cap, or 0 without one.
         """
         if not len(lengths):
             return self.cap if math.isfinite(self.cap) else 0.0
@@ -75,7 +80,7 @@ class BatchStatistic(Stateless):
         return min(self.cap, float(_STATISTICS[self.name](finite)) if len(finite) else math.inf)
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Flat at the lot's own bound."""
+        """Returns flat clipping at the lot's own bound, which is unproven because it looks at the whole lot."""
         bound = self.bound(lot().total())
         reason = (
             f"the bound was the {self.name} of the lot's own gradient lengths: one record changes it for all others"

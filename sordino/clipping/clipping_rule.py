@@ -1,13 +1,14 @@
-"""The waist: norms in, weights out. A weigher decides how much each sample counts, and proves how far one can reach.
+"""The clipping rule protocol, and the weighted sum of a lot that every rule is applied in.
 
-A weigher is public. At each step it fixes a `Rule` from its public state, before it has seen a sample; the rule is then
-applied to each sample's norms on their own, chunk by chunk. If φ is the rule's weight and r a norm, φ(r)·r ≤ C for
-every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi et al. 2016). `weigh`
-holds every row to it, whatever the rule says (`reach`).
+A clipping rule (`Weigher`) turns norms into weights: it decides how much each record counts, and proves how far one
+record can move the sum. It is public. At each step it fixes a `Rule` from its public state, before it has seen a
+record; the rule is then applied to each record's norms on their own, batch by batch. If φ is the rule's weight and r a
+norm, φ(r)·r ≤ C for every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi
+et al. 2016, arXiv:1607.00133). `weigh` holds every row to it, whatever the rule says (`weight_bound.py`).
 
-Three things may follow the data and are kept apart:
-  - the weight of a sample, a function of that sample's norms alone;
-  - a tally, numbers per sample whose *sum* the weigher wants to know; it reaches `advance` sealed, and only a noisy
+Three things may depend on the data and are kept apart:
+  - the weight of a record, a function of that record's norms alone;
+  - a tally, numbers per record whose *sum* the rule wants to know; it reaches `advance` sealed, and only a noisy
     release of it can change the state;
   - a look at the norms of the whole lot, through `lot()`. A rule chosen after a look has no proof: it is `Unproven`.
 """
@@ -37,18 +38,18 @@ from sordino.release.vectors import Accumulator, Grads, Summed, TwoPartSum
 from sordino.rng.streams import Rng
 
 State: TypeAlias = Any
-"""Public state: None, a number, text, a tensor that was released, or a list or dict of such, so that a checkpoint of JSON
-and named tensors holds it."""
+"""The public state of a clipping rule or a query: None, a number, text, a tensor that was released, or a list or dict of
+such, so that a checkpoint of JSON and named tensors holds it."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How samples are weighed at one step.
+    """How the records' gradients are weighted at one step.
 
     Args:
         weights: from norms (B, P) to weights (B, 1) or (B, P), row by row.
         sensitivity: how far one record moves the weighted sum.
-        tally: from norms to numbers per sample whose noisy sum the weigher asks for.
+        tally: from norms to numbers per record whose noisy sum the clipping rule asks for.
 
     Examples:
         >>> import sordino as sd
@@ -63,40 +64,40 @@ class Rule:
 
     @property
     def bounded(self) -> bool:
-        """Is there a finite number that the noise is in proportion to?"""
+        """Whether there is a finite number that the noise is in proportion to."""
         scale = self.sensitivity.scale if isinstance(self.sensitivity, Unproven) else self.sensitivity.l2
         return math.isfinite(scale)
 
 
 class Weigher(Protocol):
-    """A rule per step, and what is learnt between steps."""
+    """A clipping rule: it gives a `Rule` for every step, and may learn between steps from released numbers."""
 
     def init(self) -> State:
-        """The state before the first step."""
+        """Returns the state before the first step."""
         ...
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The rule of this step; calling `lot` looks at the whole lot's norms and forgoes the proof."""
+        """Returns the rule of this step; calling `lot` looks at the whole lot's norms and forgoes the proof."""
         ...
 
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """What the weigher released of its tally, and the next state."""
+        """Returns the events of what was released of the tally, and the next state."""
         ...
 
 
 class Stateless:
-    """The half of a weigher that remembers nothing and learns nothing, for those that give the same rule every step."""
+    """Base class of clipping rules that remember and learn nothing, and so give the same rule at every step."""
 
     def init(self) -> State:
-        """Nothing to remember."""
+        """Returns None: there is nothing to remember."""
         return None
 
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """Nothing is learnt."""
+        """Returns no event and the state as it was: nothing is learnt."""
         return (), state
 
 
@@ -105,7 +106,7 @@ EXACT = Exact()
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a rule made of a lot; total and tally are private."""
+    """The weighted sum and the tally of a lot; both are private."""
 
     total: Grads | TwoPartSum | Summed | OnGrid
     tally: Tensor | None
@@ -114,7 +115,7 @@ class Weighed:
 
 
 def cleaned(norms: Norms) -> tuple[Norms, Tensor | None]:
-    """Norms with zeros in the rows that are not finite, and which rows are finite, (B, 1); None if all are."""
+    """Returns norms with zeros in the rows that are not finite, and which rows are finite, (B, 1); None if all are."""
     if norms.finite:
         return norms, None
     finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)
@@ -129,34 +130,43 @@ def weigh(
     most: int | None = None,
     ranked: RankedLot | None = None,
 ) -> Weighed:
-    """Σ w_i g_i and the tally's sum over the parts of a lot, one part in memory at a time.
+    """Returns Σ w_i g_i and the sum of the tally over the parts of a lot, with one part in memory at a time.
 
-    `estimate` is what the caller takes the norms to be; the sensitivity it hands to the door must say so. Norms that are
-    something else are refused. `sizes` gives the numbers of elements of the tensors, and `most` a public number of records
-    that no part exceeds, where they are known. Of a `ranked` lot the parts are this rank's; the total is its share, which
-    the door adds up, and the tally that of all.
+    Args:
+        parts: the per-sample gradients of the lot, batch by batch.
+        rule: the clipping rule of this step.
+        estimate: what the caller takes the norms to be; the sensitivity of the release must say so. Norms that are
+            something else are refused.
+        sizes: gives the number of elements of each tensor, where it is known.
+        most: a public number of records that no part exceeds, where it is known.
+        ranked: the lot as this rank takes part in it. Then the parts are this rank's, the total is its share, which the
+            release adds up, and the tally is that of all ranks.
 
     A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
     presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
     training diverges: it counts like any other.
     """
     total: Accumulator | OnGridAccumulator | ByRowsAccumulator
+    # One process adds up in floating point; ranks add whole numbers on a grid, so that their order does not matter.
     total = Accumulator() if ranked is None else _on_grid(rule, ranked, sizes)
     tallies: list[Tensor] = []
     rows = 0
     try:
         for part in parts:
+            # The weights are bounded row by row before they are used, so one record adds at most C to the sum.
             weights, norms, finite = _weights(part, rule, estimate, sizes)
             if isinstance(total, ByRowsAccumulator):
                 total.take(one_by_one(part, weights))
             else:
                 total.take(part.weighted_sum(weights, into=total.room()))
             rows = max(rows, weights.shape[0])
+            # The tally of a row that is not finite counts as zero, as its gradient does.
             if rule.tally is not None:
                 counts = rule.tally(norms)
                 tallies.append((counts if finite is None else torch.where(finite, counts, 0)).sum(dim=0))  # (K,)
             del part, norms  # before the next part is made: one in memory at a time
     except Exception as error:
+        # All ranks must use the same grid and sizes, or their sums could not be added.
         if ranked is not None:
             ranked.failed(error)  # or the others would wait for this rank
         raise
@@ -173,7 +183,7 @@ def weigh(
 def _weights(
     part: PerSample, rule: Rule, estimate: Estimate, sizes: Callable[[], Mapping[str, int]] | None
 ) -> tuple[Tensor, Norms, Tensor | None]:
-    """What each row counts, within what the rule promised; the norms, and which rows are finite, if not all are."""
+    """Returns the weight of each row within what the rule promised, the norms, and which rows are finite (None if all)."""
     norms = part.norms()
     if norms.estimate != estimate:
         raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
@@ -189,7 +199,7 @@ def _weights(
 def _on_grid(
     rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int]] | None
 ) -> OnGridAccumulator | ByRowsAccumulator:
-    """Where this rank adds up its chunks: the grid follows from the bound, which is public."""
+    """Returns the accumulator in which this rank adds up its batches; its grid follows from the bound, which is public."""
     promise = rule.sensitivity
     if not rule.bounded:
         raise Refusal(
@@ -215,6 +225,6 @@ def _sum(tallies: Sequence[Tensor]) -> Tensor:
 
 
 def _sizes(part: PerSample) -> Mapping[str, int]:
-    """The elements of each tensor, where the caller does not know them: from a sum in which all weights are 0."""
+    """Returns the number of elements of each tensor, where the caller does not know it: from a sum with all weights 0."""
     no_weight = torch.zeros(len(part.losses), 1, device=part.losses.device)
     return {name: tensor.numel() for name, tensor in part.weighted_sum(no_weight).items()}

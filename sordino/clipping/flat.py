@@ -1,4 +1,4 @@
-"""Flat clipping (Abadi et al. 2016): every gradient is shortened to at most C.
+"""Flat clipping (Abadi et al. 2016, arXiv:1607.00133): shortens every gradient to at most C.
 
     φ(r) = min(1, C / r)
 
@@ -23,17 +23,17 @@ from sordino.release.sensitivity import Sensitivity
 
 _ONE = torch.ones(())
 _FEW = 1 << 14
-"""Samples up to which one call is better than three of torch's."""
+"""Number of records up to which one compiled call is faster than three of torch's."""
 
 
 def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
-    """min(1, C / r), with 1 at r = 0 and for an infinite bound; of 1 and what is not a number, `fmin` takes 1."""
+    """Returns min(1, C / r), with 1 at r = 0 and for an infinite bound; of 1 and what is not a number, `fmin` takes 1."""
     ratio = bound / norms if isinstance(bound, Tensor) else norms.reciprocal().mul_(bound)
     return torch.fmin(ratio, _ONE.to(ratio))
 
 
 def _shortened(squared: Tensor, bound: float) -> Tensor:
-    """`shorten` of the roots, without the roots: in one call, where one was compiled and the lot is small."""
+    """Returns `shorten` of the square roots without taking roots; one compiled call does it for small lots."""
     compiled = functions()
     if compiled is not None and compiled.readable((squared,), _FEW):
         return compiled.shortened(squared, bound)
@@ -48,7 +48,7 @@ class Flat(Stateless):
         bound: the length C that no gradient exceeds afterwards.
 
     Privacy:
-        One record moves the sum by at most `bound`. Nothing is released by the weigher itself.
+        One record moves the sum by at most `bound`. The clipping rule itself releases nothing.
 
     Examples:
         >>> import torch, sordino as sd
@@ -64,7 +64,7 @@ class Flat(Stateless):
         object.__setattr__(self, "bound", validate.positive("bound", self.bound, infinite=True))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because the bound is constant."""
         return self._rule
 
     @cached_property

@@ -1,10 +1,12 @@
-"""Flat clipping in L1, for Laplace noise: DP gradient descent with pure ε (the scalar form of the textbooks at d = 1).
+"""Flat clipping in L1, for Laplace noise: DP gradient descent with pure ε.
+
+For d = 1 this is the scalar form of the textbooks.
 
     φ(r) = min(1, C / (√d · r)),  r the L2 norm, d the number of trainable parameters
 
-Privacy: ‖g‖₁ ≤ √d ‖g‖₂ (Cauchy–Schwarz), so ‖φ(r) g‖₁ ≤ √d φ(r) r ≤ C. For one parameter this is the clip itself; for many
-it shortens more than an L1 norm would need, and Gaussian noise with `Flat` is the better choice. The door refuses a sum
-with more coordinates than d.
+Privacy: ‖g‖₁ ≤ √d ‖g‖₂ (Cauchy–Schwarz), so ‖φ(r) g‖₁ ≤ √d φ(r) r ≤ C. For one parameter this is the clip itself; for
+many it shortens more than an L1 norm would need, and Gaussian noise with `Flat` is the better choice. The release
+refuses a sum with more coordinates than d.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class FlatL1(Stateless):
         object.__setattr__(self, "dimension", validate.count("dimension", self.dimension))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because the bound is constant."""
         l2 = self.bound / math.sqrt(self.dimension)
         sensitivity = Sensitivity(l2=l2, l1=self.bound, dimension=self.dimension)
         return Rule(lambda norms: shorten(norms.total(), l2).unsqueeze(1), sensitivity)

@@ -1,4 +1,6 @@
-"""Global clipping that drops nobody (Esipova et al. 2023): one factor up to a threshold Z, clipping to C above it.
+"""Global clipping that drops nobody (Esipova et al. 2023, arXiv:2206.07737).
+
+Gradients up to a threshold Z are scaled by one factor, longer ones are clipped to C:
 
     φ(r) = C / max(r, Z)
 
@@ -52,7 +54,7 @@ class GlobalAdapt(Stateless):
             raise ValueError(f"bound={self.bound}, threshold={self.threshold}: both finite, or both infinite")
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because bound and threshold are constant."""
 
         def weights(norms: Norms) -> Tensor:
             r = norms.total()

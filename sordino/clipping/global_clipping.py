@@ -1,4 +1,6 @@
-"""Global clipping (Bu, Wang & Long 2021): one factor for all gradients up to a public threshold Z, nothing above it.
+"""Global clipping (Bu, Wang & Long 2021, arXiv:2106.07830): one factor for all gradients.
+
+Gradients up to a public threshold Z are scaled by one factor, longer ones are dropped:
 
     φ(r) = C / Z  for r ≤ Z,  0 otherwise
 
@@ -51,7 +53,7 @@ class Global(Stateless):
             raise ValueError(f"bound={self.bound}, threshold={self.threshold}: both finite, or both infinite")
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because bound and threshold are constant."""
         factor = 1.0 if math.isinf(self.bound) else self.bound / self.threshold
 
         def weights(norms: Norms) -> Tensor:

@@ -1,15 +1,17 @@
-"""Global clipping group by group (Bu, Wang & Long 2021): one factor for all gradients of a group up to a public threshold.
+"""Global clipping group by group (Bu, Wang & Long 2021, arXiv:2106.07830).
+
+All gradients of a group up to a public threshold are scaled by one factor:
 
     φ_k(r_k) = C_k / Z_k  for r_k ≤ Z_k,  0 otherwise,  for the norm r_k of the sample's gradient in group k
 
 Below the thresholds every sample has the same factors, so that the kernel of training stays a kernel (`ntk.py`); local
 layerwise clipping gives every sample its own, and may converge nowhere.
 
-The thresholds are fixed; AdaptiveLayerwise(Z, …, weigher=partial(GlobalLayerwise, C)) has some that each follow a quantile
-of their group's norms, privately.
+The thresholds are fixed; AdaptiveLayerwise(Z, …, weigher=partial(GlobalLayerwise, C)) has some that each follow a
+quantile of their group's norms, privately.
 
-Privacy: φ_k(r_k)·r_k ≤ C_k for every r_k, so one record moves group k by at most C_k and the whole sum by at most √(Σ C_k²)
-in L2, as with `Layerwise`. The thresholds are public; a factor taken from the lot has no proof.
+Privacy: φ_k(r_k)·r_k ≤ C_k for every r_k, so one record moves group k by at most C_k and the whole sum by at most √(Σ
+C_k²) in L2, as with `Layerwise`. The thresholds are public; a factor taken from the lot has no proof.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class GlobalLayerwise(Stateless):
                 raise ValueError(f"bound={bound}, threshold={threshold}: both finite, or both infinite")
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because bounds and thresholds are constant."""
         pairs = zip(self.layers.values, self.thresholds.values, strict=True)
         factors = [1.0 if math.isinf(bound) else bound / threshold for bound, threshold in pairs]
 

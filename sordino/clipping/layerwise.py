@@ -1,10 +1,10 @@
-"""Layerwise clipping (McMahan et al. 2018): every group of tensors has its own bound.
+"""Layerwise clipping (McMahan et al. 2018, arXiv:1710.06963): a bound for every group of tensors.
 
     φ_k(r_k) = min(1, C_k / r_k)  for the norm r_k of the sample's gradient in group k
 
-Privacy: one record moves group k by at most C_k, hence the whole sum by at most √(Σ C_k²) in L2; noise of that scale goes
-on every coordinate, or is divided among the groups (see `shares`). Noising each group at its own σ·C_k and reporting σ
-would be wrong by √(number of groups).
+Privacy: one record moves group k by at most C_k, hence the whole sum by at most √(Σ C_k²) in L2; noise of that scale
+goes on every coordinate, or is divided among the groups (`noise_shares.py`). Noising each group at its own σ·C_k and
+reporting σ would be wrong by √(number of groups).
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Layerwise(Stateless):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """What the groups are called: the beginnings of names, or the tensors' places."""
+        """The names of the groups: the beginnings of parameter names, or the tensors' places."""
         return tuple(bound[0] if isinstance(bound, tuple) else str(k) for k, bound in enumerate(self.bounds))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because the bounds are constant."""
         values = self.values
 
         def weights(norms: Norms) -> Tensor:
@@ -86,21 +86,24 @@ class Layerwise(Stateless):
             return shorten(squared.sqrt(), limit)[:, index]  # (B, P)
 
         def divided(sizes: Mapping[str, int]) -> dict[str, float]:
+            """Returns the factor of each tensor by which the noise is divided among the groups."""
             groups = self._groups(tuple(sizes))
             whole = [sum(n for n, g in zip(sizes.values(), groups, strict=True) if g == k) for k in range(len(values))]
             unit = units(self.share, values, whole)
             return {name: unit[g] for name, g in zip(sizes, groups, strict=True)}
 
+        # One record moves group k by at most C_k, so the whole sum by at most √(Σ C_k²).
         length = math.sqrt(sum(c * c for c in values))
         return Rule(weights, Sensitivity(l2=length, units=None if isinstance(self.share, Isotropic) else divided))
 
     def grouped(self, norms: Norms) -> tuple[Tensor, Tensor]:
-        """The group of each tensor, (P,), and the squared norms of the groups, (B, K)."""
+        """Returns the group of each tensor, (P,), and the squared norms of the groups, (B, K)."""
         index = torch.tensor(self._groups(norms.names), dtype=torch.long, device=norms.squared.device)
         squared = norms.squared.new_zeros(len(norms.squared), len(self.bounds))
         return index, squared.index_add_(1, index, norms.squared)
 
     def _groups(self, names: tuple[str, ...]) -> list[int]:
+        """Returns the group of each parameter name; raises ValueError for one that belongs to none or to several."""
         prefixes = [bound[0] for bound in self.bounds if isinstance(bound, tuple)]
         if not prefixes:
             if len(names) not in (0, len(self.bounds)):
@@ -119,12 +122,12 @@ class Layerwise(Stateless):
 
 
 def equal_bounds(run: RunNumbers) -> list[float]:
-    """The same bound for every tensor; together they make the bound of the run."""
+    """Returns one equal bound for every tensor; together they make the bound of the run."""
     return [run.bound / math.sqrt(run.tensors)] * run.tensors
 
 
 def by_layer(run: RunNumbers, whole: float) -> dict[str, float]:
-    """The same bound for every layer, which is all tensors of one module; together they make the whole."""
+    """Returns one equal bound for every layer, which is all tensors of one module; together they make `whole`."""
     layers = dict.fromkeys(f"{layer}." if (layer := name.rpartition(".")[0]) else name for name in run.names)
     return {layer: whole / math.sqrt(len(layers)) for layer in layers}
 

@@ -1,4 +1,6 @@
-"""How layerwise clipping divides its noise among the groups: the noise s_k on group k, given its bound C_k and size d_k.
+"""Noise shares: how layerwise clipping divides its noise among the groups.
+
+The noise s_k on group k follows from its bound C_k and its size d_k.
 
 A sum whose group k one record moves by at most C_k, under noise of standard deviation s_k on that group, is a Gaussian
 release of multiplier σ with 1/σ² = Σ C_k²/s_k². So for a given σ
@@ -9,8 +11,8 @@ release of multiplier σ with 1/σ² = Σ C_k²/s_k². So for a given σ
     Multipliers   s_k ∝ σ_k C_k                            given, layer by layer
 
 Privacy: nothing is assumed about σ. Group k is multiplied by a public a_k, the noise of the whole release is put on the
-product, and a_k divided out again after the door. The a_k are scaled so that Σ (a_k C_k)² = Σ C_k²: the sensitivity the
-door is told is that of what passes it, whichever division was chosen.
+product, and a_k divided out again after the release. The a_k are scaled so that Σ (a_k C_k)² = Σ C_k²: the sensitivity
+given to the release is that of what is released, whichever division was chosen.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Share(Protocol):
     """A division of the noise."""
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
-        """The noise of each group, up to a common factor."""
+        """Returns the noise of each group, up to a common factor."""
         ...
 
 
@@ -47,7 +49,7 @@ class Isotropic:
     """
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
-        """One."""
+        """Returns 1 for every group."""
         return [1.0] * len(bounds)
 
 
@@ -66,7 +68,7 @@ class EqualShare:
     """
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
-        """C_k."""
+        """Returns C_k for every group."""
         return list(bounds)
 
 
@@ -85,7 +87,7 @@ class LeastNoise:
     """
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
-        """√(C_k/√d_k), from Lagrange's condition d_k s_k ∝ C_k²/s_k³."""
+        """Returns √(C_k/√d_k) for every group, from Lagrange's condition d_k s_k ∝ C_k²/s_k³."""
         return [math.sqrt(c / math.sqrt(max(d, 1))) for c, d in zip(bounds, sizes, strict=True)]
 
 
@@ -117,12 +119,14 @@ class Multipliers:
         return 1 / math.sqrt(math.fsum(1 / value**2 for value in self.values))
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
-        """σ_k C_k."""
+        """Returns σ_k C_k for every group."""
         return [value * c for value, c in zip(self.values, bounds, strict=True)]
 
 
 def units(share: Share, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
-    """a_k ∝ 1/s_k with Σ (a_k C_k)² = Σ C_k²; 1 where no bound holds and so no noise is allowed."""
+    """Returns a_k ∝ 1/s_k with Σ (a_k C_k)² = Σ C_k²; 1 for every group if a bound is infinite, so that no noise is
+    allowed.
+    """
     if not all(map(math.isfinite, bounds)):
         return [1.0] * len(bounds)
     inverse = [1 / noise for noise in share.relative(bounds, sizes)]

@@ -2,8 +2,9 @@
 
     φ(r) = C / max(r, r₀)
 
-Privacy: φ(r)·r ≤ C for every r, so one record moves the sum by at most C in L2. The floor r₀ is there for floating point:
-squares of very small numbers are rounded to zero, a norm then reads too short, and C / r would lift the gradient over C.
+Privacy: φ(r)·r ≤ C for every r, so one record moves the sum by at most C in L2. The floor r₀ is there for floating
+point: squares of very small numbers are rounded to zero, a norm then reads too short, and C / r would lift the gradient
+over C.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Normalised(Stateless):
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because the bound is constant."""
 
         def weights(norms: Norms) -> Tensor:
             return torch.div(self.bound, norms.total().clamp(min=FLOOR)).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Decides whether a function is the library's own code, all the way down.
+"""Decides whether a function, with everything that it holds, is code of this library.
 
 A clipping rule of this library is proved row by row in its own file, so it is not tested again at every batch. Which
 functions are the library's own must not be decided by an attribute that can be copied: `functools.wraps` gives a
@@ -42,6 +42,7 @@ def _is_own(thing: Any, seen: set[int]) -> bool:
     """Returns whether `thing` is a plain value or the library's own; `seen` holds what is being looked at already."""
     if isinstance(thing, _VALUES) or type(thing) in (Tensor, np.ndarray) or id(thing) in seen:
         return True
+    # Each kind of object is followed to everything that its code could reach.
     seen.add(id(thing))
     if isinstance(thing, FunctionType):
         held = [

@@ -1,6 +1,8 @@
-"""Per-sample adaptive clipping (Xia et al. 2023): normalised, but short gradients are not blown up.
+"""Per-sample adaptive clipping, PSAC (Xia et al. 2023, arXiv:2212.00328).
 
-    φ(r) = C / (r + γ/(r + γ))
+    φ(r) = C / (r + γ/(r + γ))        r: length of a record's gradient
+
+Gradients are normalised, but very short ones are not blown up to length C.
 
 Privacy: φ(r)·r = C·r/(r + γ/(r+γ)) < C for every r and every γ > 0, so one record moves the sum by less than C in L2.
 """
@@ -47,7 +49,7 @@ class PSAC(Stateless):
         object.__setattr__(self, "gamma", validate.positive("gamma", self.gamma))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The same at every step."""
+        """Returns the rule for this step. It is the same at every step, because the bound is constant."""
 
         def weights(norms: Norms) -> Tensor:
             r = norms.total()

@@ -1,4 +1,6 @@
-"""Is a function that was promised row by row one? It is tried on the same rows in another order, and on half of them.
+"""Checks that a function promised to work row by row does: each row's result depends on it alone.
+
+The function is tried on the same rows in another order, and on half of them.
 
 A weight, a tally, a rate or a vector per record may look at that record alone: a statistic over the rows makes every
 record depend on every other, and nothing bounds what one of them moves. Such a function gives something else on a
@@ -25,15 +27,15 @@ Given = Tensor | NDArray[np.float64]
 Rows = TypeVar("Rows", Tensor, Norms, "NDArray[np.float64]", "NDArray[np.float32]")
 
 TOLERANCE = 1e-4
-"""Relative, of the largest value of a row: what products in another order may differ by."""
+"""Relative to the largest value of a row: what products in another order may differ by."""
 MOST = 512
-"""Rows that are tried; of more, so many are chosen at random."""
+"""The number of rows that are tried; of more, so many are chosen at random."""
 
 
 def row_by_row(
     function: Callable[[Rows], Given], rows: Rows, rng: Rng, whole: Given | None = None, most: int = MOST
 ) -> bool:
-    """Whether `function` gives each row the same on a permutation of the rows, and on half of them alone.
+    """Returns whether `function` gives each row the same on a permutation of the rows, and on half of them alone.
 
     `whole` is what it gave for all rows, if that is known already.
 
@@ -48,6 +50,7 @@ def row_by_row(
     some = (
         np.arange(n) if n <= most else np.unique(rng.integers(most, n))
     )  # none twice: the halves have no row in common
+    # A permutation shows what depends on places, and the two halves show what depends on other rows.
     order = some[rng.permutation(len(some))]
     half = np.sort(order[: len(order) // 2])
     other = np.sort(order[len(order) // 2 :])
@@ -55,11 +58,13 @@ def row_by_row(
 
 
 FEW = 64
-"""Rows that are tried wherever such a function is used: the price is that of 128 rows more."""
+"""The number of rows that are tried wherever such a function is used: it costs as much as 128 rows more."""
 
 
 def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, whole: Given, rng: Rng, name: str) -> None:
-    """Raise for a function that is not row by row, with its name and the cure; `whole` is what it gave for all rows."""
+    """Raises Refusal for a function that is not row by row, with its name and the cure; `whole` is its result on all
+    rows.
+    """
     if not row_by_row(function, rows, rng, whole, FEW):
         raise Refusal(
             f"{name}: what it gives a record changes with the other records; need a function of each row on its own; take "
@@ -83,6 +88,7 @@ class Watched:
         self._rng = Rng.from_entropy()
 
         def watched(norms: Norms) -> Tensor:
+            """Returns the function's result, after trying the function on other rows; a failure is remembered."""
             found = function(norms)
             if not self.broken and len(norms.squared):
                 whole = found.clone()
@@ -96,16 +102,17 @@ class Watched:
         return watched
 
     def found(self, ranked: RankedLot | None) -> bool:
-        """Is it broken, here or on any other rank?"""
+        """Returns whether a function is broken, here or on any other rank."""
         return self.broken if ranked is None or not self.watching else ranked.any(self.broken)
 
     def _other(self, norms: Norms) -> Norms:
-        """Rows of any length: each is multiplied by 10⁻³ to 10³."""
+        """Returns rows of any length: each norm is multiplied by 10⁻³ to 10³."""
         exponents = torch.from_numpy(self._rng.uniform(len(norms.squared)) * 12 - 6).to(norms.squared)
         return Norms(norms.squared * (10.0**exponents).unsqueeze(1), norms.names, norms.estimate)
 
 
 def _taken(rows: Rows, where: NDArray[np.int64]) -> Rows:
+    """Returns the rows at these places."""
     if isinstance(rows, Norms):
         chosen: Any = Norms(rows.squared[torch.from_numpy(where).to(rows.squared.device)], rows.names, rows.estimate)
     else:
@@ -119,11 +126,13 @@ def _array(found: Given) -> NDArray[np.float64]:
 
 
 def _alike(whole: NDArray[np.float64], where: NDArray[np.int64], some: NDArray[np.float64]) -> bool:
+    """Returns whether `some` agrees, up to rounding, with the rows `where` of `whole`."""
     if whole.ndim == 0 or some.ndim == 0:  # one number for all rows: the same whatever the rows are
         return whole.shape == some.shape and bool(np.array_equal(whole, some, equal_nan=True))
     wanted = whole[where] if len(whole) > 1 or len(where) <= 1 else whole
     if wanted.shape != some.shape:
         return False
+    # Two values agree if they are near, equal (infinities), or both not a number.
     each = wanted.reshape(len(wanted), -1), some.reshape(len(some), -1)
     size = np.nan_to_num(np.abs(each[0]), posinf=0.0).max(axis=1, initial=0.0, keepdims=True)
     with np.errstate(invalid="ignore"):

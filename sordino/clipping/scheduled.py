@@ -1,10 +1,10 @@
-"""A bound that follows a public schedule.
+"""Clipping with a bound that follows a public schedule.
 
-    C_t = schedule(t),  then any weigher with that bound
+    C_t = schedule(t),  then any clipping rule with that bound
 
-Privacy: the schedule does not look at the data, so at every step the inner weigher's proof holds with bound C_t. Clip and
-noise both read the one rule of the step, so they cannot fall out of step. The multiplier, and with it the accounting,
-does not change.
+Privacy: the schedule does not look at the data, so at every step the inner rule's proof holds with bound C_t. Clip
+and noise both read the one rule of the step, so they cannot fall out of step. The multiplier, and with it the
+accounting, does not change.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from sordino.schedules import Cosine, Logarithmic, Schedule
 
 @dataclass(frozen=True)
 class Scheduled:
-    """`weigher(schedule(step))` at every step; `weigher` makes a stateless weigher from a bound.
+    """Clips by `weigher(schedule(step))` at every step; `weigher` makes a stateless clipping rule from a bound.
 
     Args:
         schedule: from the step to a bound; one of `sd.schedules`, or any function of a whole number.
-        weigher: makes a weigher from that bound.
+        weigher: makes a clipping rule from that bound.
 
     Privacy:
         The noise follows the bound of the step, so every step costs what a constant bound would cost.
@@ -54,22 +54,22 @@ class Scheduled:
         self.bound(0)
 
     def bound(self, step: int) -> float:
-        """The bound at a step, counted from 0."""
+        """Returns the bound at a step, counted from 0."""
         return validate.positive(f"schedule({step})", self.schedule(step), infinite=True)
 
     def init(self) -> State:
-        """The step."""
+        """Returns step 0."""
         return 0
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """The inner weigher's rule with today's bound."""
+        """Returns the inner clipping rule with the bound of this step."""
         inner = self.weigher(self.bound(state))
         return inner.rule(inner.init(), lot)
 
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """One step on."""
+        """Returns no event and the next step."""
         return (), state + 1
 
 

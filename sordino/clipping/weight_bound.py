@@ -1,11 +1,12 @@
-"""What a rule's weights may do at most: w_i · ‖g_i‖ ≤ C for every row, whatever the weigher says.
+"""Bounds a rule's weights so that w_i · ‖g_i‖ ≤ C for every row, whatever the rule says.
 
-A rule promises a reach C. Here the promise is kept: the reach of each row is computed from the norms the rule was given and
-the weights it gave back, and a row beyond C is scaled down until it meets it. A weight that is not a finite number ≥ 0
-becomes 0. With `units` the reach is that of the products, as the door counts it. An L1 bound holds if √dimension · L2 does.
+A rule promises a reach C. Here the promise is kept: the reach of each row is computed from the norms the rule was given
+and the weights it gave back, and a row beyond C is scaled down until it meets it. A weight that is not a finite number
+≥ 0 becomes 0. With `units` the reach is that of the products, as the release counts it. An L1 bound holds if √dimension ·
+L2 does.
 
-Privacy: this makes the weigher's formula a matter of usefulness alone. What is left to its word is that a row's weight
-looks at that row only, and `row_by_row` tries that.
+Privacy: this makes the formula of a clipping rule a matter of usefulness alone. What is left to its word is that a row's
+weight looks at that row only, and `row_by_row` tries that.
 """
 
 from __future__ import annotations
@@ -24,28 +25,30 @@ FLOOR = 1e-18
 """Added to every norm here: a gradient whose squares vanish in float32 is not longer, so no weight lifts it over C."""
 
 _ROUNDED = 1e-6
-"""Relative: a weight C / r times r is C up to a few roundings, and such rows are left as they are."""
+"""The relative error of a few roundings: a weight C / r times r may exceed C by it, and such a row is left as it is."""
 
 _FEW = 1 << 14
-"""Samples up to which one call is better than five of torch's."""
+"""Number of records up to which one compiled call is faster than five of torch's."""
 
 Sizes = Callable[[], Mapping[str, int]]
 
 
 def bounded_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
-    """The weights, (B, 1) or (B, P), with the rows that reach further than promised scaled down.
+    """Returns the weights, (B, 1) or (B, P), with the rows that reach further than promised scaled down.
 
     `sizes` gives the number of elements of each tensor; it is asked only where the sensitivity has units.
     """
     if not weights.numel():
         return weights
     most = limit(sensitivity)
+    # The common case first: nearly always every row keeps the bound, and one call shows it.
     if _within(weights, norms, sensitivity, most * (1 + _ROUNDED)):
         return weights
     if weights.is_cpu:  # what follows leaves such weights as they are; a device is not waited for to see that
         low, high = torch.aminmax(reaches(weights, norms, sensitivity, sizes))  # of what is not a number both are not
         if low.item() >= 0 and high.item() <= most * (1 + _ROUNDED):
             return weights
+    # Otherwise mend row by row: an improper weight becomes 0, and a reach beyond the bound is scaled down to it.
     proper = ((weights >= 0) & torch.isfinite(weights)).all(dim=1, keepdim=True)
     kept = torch.where(proper, weights, 0)
     reach = reaches(kept, norms, sensitivity, sizes).double()
@@ -54,7 +57,7 @@ def bounded_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, siz
 
 
 def _within(weights: Tensor, norms: Norms, sensitivity: Sensitivity, most: float) -> bool:
-    """Whether one call can tell that all rows are within the bound; False settles nothing."""
+    """Returns whether one compiled call shows that all rows are within the bound; False settles nothing."""
     compiled = functions()
     if compiled is None or weights.shape[1] != 1 or sensitivity.units is not None:
         return False
@@ -63,14 +66,14 @@ def _within(weights: Tensor, norms: Norms, sensitivity: Sensitivity, most: float
 
 
 def limit(sensitivity: Sensitivity) -> float:
-    """The largest L2 reach that keeps every bound of the promise."""
+    """Returns the largest L2 reach that keeps every bound of the promise."""
     if sensitivity.l1 is None or sensitivity.dimension is None:
         return sensitivity.l2
     return min(sensitivity.l2, sensitivity.l1 / math.sqrt(sensitivity.dimension))
 
 
 def reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
-    """√(Σ_p (a_p w_ip r_ip)²), shape (B,): negative or not a number where a weight is."""
+    """Returns √(Σ_p (a_p w_ip r_ip)²), shape (B,): negative or not a number where a weight is."""
     if weights.shape[1] == 1 and sensitivity.units is None:
         return weights[:, 0] * norms.total().add_(FLOOR)
     by_tensor = weights * norms.squared.sqrt().add_(FLOOR)  # (B, P)

@@ -1,7 +1,7 @@
-"""A lot's records in physical chunks, and which rank computes which of them.
+"""Cuts a lot into batches, and decides which rank computes which of them.
 
-The chunks follow from public numbers, never from the number of ranks: their sums are rounded one by one, and must be the
-same whoever makes them.
+The chunks follow from public numbers, never from the number of ranks: their sums are rounded one by one, and must be
+the same whoever makes them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Cutting(Protocol):
 
     @property
     def rank(self) -> int:
-        """That of this process."""
+        """The rank of this process."""
         ...
 
     def chunks(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
-        """A lot's chunks."""
+        """Returns the batches of a lot, as indices of its records."""
         ...
 
     def shares(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
-        """Of each rank, the numbers of the chunks that are its own."""
+        """Returns, for each rank, the numbers of the batches that it computes."""
         ...
 
 
@@ -41,24 +41,24 @@ class InTurn:
     size: int
 
     def chunks(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
-        """By the records' numbers."""
+        """Returns the batches of a lot, cut by the records' numbers."""
         return chunks(indices, physical_batch, records)
 
     def shares(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
-        """The first ranks may have one more."""
+        """Returns the numbers of the batches of each rank, in turn; the first ranks may have one more."""
         return [range(rank, len(chunks), self.size) for rank in range(self.size)]
 
 
 WHOLE = InTurn(0, 1)
-"""One process has them all."""
+"""The cutting of one process, which computes every batch."""
 
 
 def chunks(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
-    """A lot's indices in physical chunks; none for an empty lot.
+    """Returns a lot's indices in batches of at most `physical_batch` records; none for an empty lot.
 
     Given the number of records there are, ascending indices are cut by their value, in halves of halves of the dataset
-    until a chunk fits: one record more or fewer changes its own chunk and no other, and so the rounding of one sum only.
-    Others go in as few chunks as possible, of equal size or nearly.
+    until a batch fits: one record more or fewer changes its own batch and no other, and so the rounding of one sum
+    only. Others go in as few batches as possible, of equal size or nearly.
     """
     if len(indices) <= physical_batch:
         return [indices] if len(indices) else []
@@ -68,7 +68,7 @@ def chunks(indices: Indices, physical_batch: int, records: int | None = None) ->
 
 
 def _halved(indices: Indices, first: int, last: int, physical_batch: int) -> Iterator[Indices]:
-    """The indices of [first, last), ascending, in pieces that fit."""
+    """Yields the ascending indices of [first, last) in pieces that fit into a batch."""
     if len(indices) <= physical_batch:
         if len(indices):
             yield indices

@@ -1,7 +1,9 @@
-"""From records to a batch where no collate was given: torch's own, with words for what it cannot join.
+"""Joins records to a batch where the user gave no collate function.
 
-Records that are dicts are joined key by key: numbers, tensors and arrays as torch does it, lists of numbers as rows, None
-where all have None. That is how tokenised text comes from Hugging Face's libraries.
+It is torch's default_collate, with messages for what that cannot join.
+
+Records that are dicts are joined key by key: numbers, tensors and arrays as torch does it, lists of numbers as rows,
+None where all have None. That is how tokenised text comes from Hugging Face's libraries.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from sordino.refusal import Refusal
 
 
 def joined(records: list[Any]) -> Any:
-    """The batch of these records."""
+    """Returns the batch of these records; raises Refusal where they cannot be joined."""
     if records and all(isinstance(record, Mapping) for record in records):
         keys = list(records[0])
         if any(record.keys() != records[0].keys() for record in records):
@@ -34,7 +36,7 @@ def joined(records: list[Any]) -> Any:
 
 
 def _column(key: Any, values: list[Any]) -> Any:
-    """One key of all records."""
+    """Returns the batch of one key of all records."""
     if all(value is None for value in values):
         return None
     rows = [_row(value) for value in values]
@@ -54,6 +56,7 @@ def _column(key: Any, values: list[Any]) -> Any:
 
 
 def _row(value: Any) -> Any:
+    """Returns a value as a tensor if it is a number, an array or a list of numbers; otherwise as it is."""
     if isinstance(value, list | tuple) and not any(isinstance(one, Tensor | str | bytes | Mapping) for one in value):
         try:
             return torch.as_tensor(value)

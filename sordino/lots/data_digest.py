@@ -1,4 +1,4 @@
-"""Keyed digests of a dataset's records, by which ranks find out that they were given the same data.
+"""Keyed digests of a dataset's records, by which ranks compare whether they have the same data.
 
 Rows of tensors are digested as a whole up to 64 MiB; of more, 4,096 records that the key chooses. Other datasets run
 code of their own for every record, so some records that the key chooses are read: 16 at first, then as many as the

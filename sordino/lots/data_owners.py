@@ -1,16 +1,15 @@
-"""Records that stay where they are: sites, fixed for the run, each held by some rank.
+"""Data owners: records that stay where they are, at sites that are each held by some rank.
 
     data = sd.Sites([40_000, 35_000, 50_000], {1: second})     # on the rank that holds the second of three
 
-A draw is a list of numbers, which every rank makes without seeing a record. A lot is cut at the borders of the sites, and
-the rank that holds a site computes its chunks. So the same sites give the same bits however many ranks hold them, and no
-record moves; what does move is sums.
+A draw is a list of numbers, which every rank makes without seeing a record. A lot is cut at the borders of the sites,
+and the rank that holds a site computes its chunks. So the same sites give the same bits however many ranks hold them,
+and no record moves; what does move is sums.
 
-Privacy: the draw is that of one process over all records, by one stream, and so is what it is worth. Sites have no streams
-of their own: a coin belongs to a record, whoever holds it. The numbers of records are public, as that of a dataset is.
-Sums that leave a site are not noised yet (`distributed/process_group.py`): this is about where data lie, not about ranks
-that mistrust
-each other.
+Privacy: the draw is that of one process over all records, by one stream, and so is what it is worth. Sites have no
+streams of their own: a coin belongs to a record, whoever holds it. The numbers of records are public, as that of a
+dataset is. Sums that leave a site are not noised yet (`distributed/process_group.py`): this is about where data lie,
+not about ranks that mistrust each other.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ class Sites(Dataset[Any]):
         return self.of(site, self.held)[index - self.begin(site)]
 
     def of(self, site: int, by_site: Mapping[int, Any]) -> Any:
-        """What there is of a site, if it is held here."""
+        """Returns the entry of a site in `by_site`; raises Refusal if this rank does not hold the site."""
         if site not in by_site:
             raise Refusal(f"a record of site {site} was asked for on a rank that holds {list(self.held)}")
         return by_site[site]
 
     def begin(self, site: int) -> int:
-        """The number of its first record."""
+        """Returns the number of a site's first record among all records."""
         return int(self.ends[site]) - self.lengths[site]
 
     @property
@@ -73,7 +72,7 @@ class Sites(Dataset[Any]):
         return ConcatDataset(list(self.held.values()))
 
     def places(self, indices: Indices) -> Indices:
-        """Where those of these records stand that are held here, among all that are."""
+        """Returns the places, among the records held here, of those of `indices` that are held here."""
         found, before = [indices[:0]], 0
         for site in self.held:
             begin = self.begin(site)
@@ -83,7 +82,7 @@ class Sites(Dataset[Any]):
         return np.concatenate(found)
 
     def numbers(self, places: Indices) -> Indices:
-        """The numbers among all records of those that stand here at these places."""
+        """Returns the numbers among all records of those that stand here at these places."""
         ends = np.cumsum([self.lengths[site] for site in self.held])  # here
         further = np.array([self.ends[site] for site in self.held]) - ends
         return np.asarray(places + further[np.searchsorted(ends, places, side="right")], dtype=np.int64)
@@ -99,7 +98,7 @@ class BySite:
     size: int
 
     def chunks(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
-        """By site, and in a site by the records' numbers."""
+        """Returns the batches of a lot, cut by site, and within a site by the records' numbers."""
         of = np.searchsorted(self.ends, indices, side="right")
         found: list[Indices] = []
         for site, end in enumerate(self.ends):
@@ -109,7 +108,7 @@ class BySite:
         return found
 
     def shares(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
-        """As the sites are held."""
+        """Returns the numbers of the batches of each rank: those of the sites that it computes."""
         found: list[list[int]] = [[] for _ in range(self.size)]
         for number, part in enumerate(chunks):
             site = int(np.searchsorted(self.ends, part[0], side="right"))
@@ -118,7 +117,7 @@ class BySite:
 
 
 def owners(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
-    """Which rank computes each site, of those that hold it: one that computes the fewest so far.
+    """Returns which rank computes each site, of those that hold it: one that computes the fewest so far.
 
     >>> owners([[0, 1], [1, 2]], 3)
     (0, 1, 1)
@@ -139,7 +138,7 @@ class OwnRecords:
         self._load, self._sites = load, sites
 
     def unread(self) -> OwnRecords:
-        """The same as if nothing had been read."""
+        """Returns a reader as if nothing had been read."""
         return OwnRecords(self._load.unread(), self._sites)
 
     def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
@@ -153,5 +152,5 @@ class OwnRecords:
     def __call__(
         self, indices: Indices, before: Callable[[int], None] | None = None, alter: Alter | None = None
     ) -> Any:
-        """The batch."""
+        """Returns the batch of these records."""
         return self._load(self._sites.numbers(indices), before, alter)

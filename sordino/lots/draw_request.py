@@ -1,4 +1,4 @@
-"""What a call of `draws` asks for, checked before anything is drawn."""
+"""The request of a call of `draws`, checked before anything is drawn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """`steps` lots of a dataset by a sampler."""
+    """What a call of `draws` asks for: `steps` lots of a dataset by a sampler."""
 
     dataset: MapStyle
     sampler: Sampler
@@ -53,15 +53,18 @@ class Request:
         collate: Collate | None,
         given: AnyUnit | None = None,
     ) -> Request:
-        """The request, if it can be met."""
+        """Returns the request, or raises Refusal, TypeError or ValueError if it cannot be met."""
+        # Data owners hold some records each, so nothing may be asked about all records at once.
         n = length(dataset)
         if isinstance(dataset, Sites) and (given is not None or isinstance(sampler, Informed)):
             what = "units are" if given is not None else f"{type(sampler).__name__} is"
             raise Refusal(f"{what} about all records, and sites hold some of them each: draw records, with Poisson say")
+        # Find the privacy units, and how often one record is in the dataset.
         unit = None if given is None else unit_of(given)
         members = None if unit is None else unit.members(dataset)
         copies = 1 if isinstance(unit, Unit) else most_copies(*_here(dataset, n))
         n = n if members is None else members.n
+        # Check the numbers of the call.
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler={sampler!r}: must be a sampler, such as Poisson(rate=0.01)")
         steps = validate.count("steps", steps)
@@ -76,6 +79,7 @@ class Request:
             )
         if workers and unit is not None:
             raise Refusal(f"workers={workers}: units are read by the process that trains; use workers=0")
+        # The loader remembers the dataset as it is before the first record is read.
         load = Loader(dataset, collate, repeats_are_charged=copies > 1 or unit is not None)
         load.begin()
         if unit is None or members is None:
@@ -85,11 +89,11 @@ class Request:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What the records' contents show that a claim does not cover."""
+        """Names of what the records' contents show that a claim does not cover."""
         return (SOME_EQUAL,) if self.unit == RECORD and EqualRows.of(self.here[0]).some else ()
 
     def first(self, few: int) -> Any:
-        """A batch of the first few records that are here, for the checks before the first draw."""
+        """Returns a batch of the first `few` records that are held here, for the checks before the first draw."""
         return self.own(np.arange(few) % self.here[1])
 
     @property
@@ -99,25 +103,29 @@ class Request:
 
     @property
     def own(self) -> Reads:
-        """What reads them, numbered from 0."""
+        """The reader of the records that are held here, numbered from 0."""
         return OwnRecords(self.load, self.dataset) if isinstance(self.dataset, Sites) else self.load
 
     def draws(
         self, phase: Phase, records: Records, root: Rng, chunk: int
     ) -> Iterator[tuple[Draw, Batches, NDArray[np.int64]]]:
-        """The draws of a phase from where it stands, with their batches and which of the records here are in them."""
+        """Yields the draws of a phase from its position, with their batches and which of the records held here are in
+        them.
+        """
         stream, start = root.child("draws", phase.number), phase.position
         memory = None if phase.memory is None else phase.memory()
 
         def made() -> Iterator[Draw]:
             return islice(drawn(self.sampler, records, stream, start, memory), self.steps)
 
+        # Workers make the same draws ahead of the loop, from the same stream.
         prefetch = None
         if self.workers:
             seed = root.child("workers", phase.number, start).seed()
             prefetch = Prefetch(self.dataset, made, chunk, self.workers, self.collate, seed, self.cutting)
         for k, draw in enumerate(made()):
             ahead = None if prefetch is None else prefetch.of(k)
+            # A record that is in the dataset several times is charged as a group.
             whole = grouped(draw, self.copies, self.sampler)
             load = self.load
             if isinstance(load, UnitLoader):
@@ -131,7 +139,7 @@ def _here(dataset: Any, n: int) -> tuple[Any, int]:
 
 
 def summable(records: int | None) -> int | None:
-    """The physical batch, if one was given; more than can be added up in float32 are refused."""
+    """Returns the physical batch, if one was given; refuses more records than can be added up in float32."""
     if records is not None:
         slack(validate.count("physical_batch", records))
     return records

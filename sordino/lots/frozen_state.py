@@ -1,8 +1,9 @@
-"""Puts the state of a user's code back, so that what it learns from one record cannot reach the next.
+"""Restores the state of a user's code, so that what it learns from one record misses the next.
 
 A model, a loss, a collate function and a dataset may keep something of a record: in an attribute, in a list of a
 closure, in a global variable, in a default argument, in a random generator. Before a pass everything that can be
-reached from them is listed once, with what it holds. After every record each of these things is given back what it held.
+reached from them is listed once, with what it holds. After every record each of these things is given back what it
+held.
 
 What is followed: closures, default arguments and attributes of functions; global variables that a function names;
 attributes and slots of objects, and of the classes that the user wrote; lists, dicts, sets and deques; tensors and
@@ -71,9 +72,10 @@ _FRAMEWORKS = ("sordino.", "lightning.", "pytorch_lightning.", "lightning_fabric
 _SMALL = 1 << 20
 """Tensors and arrays of up to so many bytes are written back after every record; larger ones must not be written to."""
 _FEWEST, _LONG = 8, 1000
-"""With fewer records than the first, a container of as many entries is there by accident; longer ones are not compared."""
+"""Below the first number of records, a container of that length is an accident; from the second on, containers of the
+dataset with one entry per record are not followed."""
 _MOST = 200_000
-"""Things that are followed at most."""
+"""The largest number of objects that are followed."""
 
 
 class FrozenState:
@@ -82,8 +84,7 @@ class FrozenState:
     Args:
         model: its parameters and buffers may have any shape.
         code: the loss and the collate function. Neither they nor the model may hold anything with one entry per record:
-        they
-            could read other records there.
+            they could read other records there.
         dataset: its containers with one entry per record are not followed if they are long; `one_record` hides them.
         records: the number of records.
 
@@ -144,6 +145,7 @@ class FrozenState:
             return self._note_tensor(thing)
         if isinstance(thing, np.ndarray):
             return self._note_array(thing)
+        # Random generators go back to where they stood.
         if isinstance(thing, torch.Generator):
             stood = thing.get_state()
             self._restore.append(lambda: _discard(thing.set_state(stood)))
@@ -157,6 +159,7 @@ class FrozenState:
         if isinstance(thing, random.Random):
             self._restore.append(partial(thing.setstate, thing.getstate()))
             return ()
+        # Containers are refilled; functions, methods and classes are followed to what they hold.
         if isinstance(thing, dict | list | set | deque | bytearray):
             return self._note_container(thing)
         if isinstance(thing, tuple | frozenset):
@@ -175,6 +178,7 @@ class FrozenState:
             return self._note_cell(thing)
         if isinstance(thing, type):
             return self._note_class(thing)
+        # An iterator has moved on and cannot be put back.
         if isinstance(thing, _ITERATORS) or (hasattr(type(thing), "__next__") and _is_stateful_builtin(thing)):
             raise Refusal(
                 f"isolate=True: the model, the loss, collate or the dataset holds a {type(thing).__name__}, which moves on "
@@ -185,6 +189,7 @@ class FrozenState:
     def _note_tensor(self, tensor: Tensor) -> Iterable[Any]:
         """Notes a tensor: a small one is written back after every record, a large one must not be written to."""
         held = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
+        # Copying a large tensor after every record would be slow; its version shows whether it was written to.
         if isinstance(tensor, nn.Parameter) or tensor.numel() * tensor.element_size() > _SMALL or tensor.requires_grad:
             known = tensor._version
 
@@ -199,6 +204,7 @@ class FrozenState:
             kept = tensor.detach().clone()
 
             def write_back() -> None:
+                """Writes the kept numbers back where they were changed."""
                 now = tensor.detach()
                 if now.shape != kept.shape:
                     raise Refusal("isolate=True: a pass over a record gave a tensor another shape; need one that stays")
@@ -209,6 +215,7 @@ class FrozenState:
         return held
 
     def _note_array(self, array: np.ndarray[Any, Any]) -> Iterable[Any]:
+        """Notes an array: a small one is written back after every record, one of objects is followed."""
         if array.dtype == object:
             kept = array.copy()
             self._restore.append(lambda: np.copyto(array, kept) if array.flags.writeable else None)
@@ -248,6 +255,7 @@ class FrozenState:
             held.append(function.__dict__)
         if not _is_users(function.__module__):
             return held
+        # Global variables that the code names are set back, and those that it creates are removed.
         space = function.__globals__
         for name in _names(function.__code__):
             if name in space:
@@ -259,6 +267,7 @@ class FrozenState:
         return held
 
     def _note_cell(self, cell: types.CellType) -> Iterable[Any]:
+        """Notes what a closure's cell holds."""
         try:
             value = cell.cell_contents
         except ValueError:
@@ -273,6 +282,7 @@ class FrozenState:
         members = {n: v for n, v in vars(kind).items() if n not in ("__dict__", "__weakref__", "__doc__", "__module__")}
 
         def restore() -> None:
+            """Sets changed attributes back and deletes new ones."""
             for name, value in members.items():
                 if vars(kind).get(name) is not value:
                     setattr(kind, name, value)

@@ -1,4 +1,4 @@
-"""Per-sample gradients of records that cannot see one another: each is loaded, collated and run by itself.
+"""Isolated records: each is loaded, collated and run by itself, so that none can see another.
 
     for each record of the lot:
         seed all generators by the record's own number
@@ -137,7 +137,7 @@ class Isolated:
     """The backend of `Private(isolate=True)`."""
 
     seed: int | None = field(default=None, repr=False)
-    """Of one pass over a lot; with the number of a record it gives the record's own seed."""
+    """The seed of one pass over a lot; with the number of a record it gives the record's own seed."""
 
     def for_pass(self, inventory: Inventory) -> Isolated:
         """Returns a backend for one pass, with a seed that all parts of the lot share."""
@@ -154,11 +154,13 @@ class Isolated:
         seed = int(torch.randint(2**62, ())) if self.seed is None else self.seed
         device = next(iter(parameters.values())).device
         loader, vectors = batch.loader, vectors_of(model.modules())
+        # Everything that the user's code can reach is noted before the first record.
         state = FrozenState(model, (loss_fn, loader.join), loader.dataset, len(loader.dataset))
         rows = {name: _empty(p, len(batch.indices)) for name, p in parameters.items()}
         losses: list[Tensor] = []
         with left_as_they_were(), left_unmoved(vectors):
             for place, index in enumerate(batch.indices.tolist()):
+                # The record's random numbers depend on its own number, not on who else is in the lot.
                 seed_all(_seed_of(seed, index))
                 try:
                     with torch.enable_grad():
@@ -178,6 +180,7 @@ class Isolated:
                         "a dataset, a collate and a loss that take one record, or leave isolate out"
                     ) from error
                 finally:
+                    # Also after an error: nothing of this record may reach the next.
                     state.put_back()
         return Materialised(rows, torch.stack(losses))
 

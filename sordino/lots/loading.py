@@ -1,7 +1,8 @@
-"""From indices to batches: tensor datasets by indexing, others through collate, in this process or in workers.
+"""Loads batches by index: tensor datasets by rows, others through collate.
 
-A lot is cut into physical chunks. With workers, the chunks of coming lots are prefetched; a lot that is abandoned half-way
-leaves chunks behind, which are skipped. A lot that is gone through a second time is loaded again in this process.
+A lot is cut into physical chunks. With workers, the chunks of coming lots are prefetched; a lot that is abandoned
+half-way leaves chunks behind, which are skipped. A lot that is gone through a second time is loaded again in this
+process.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from sordino.sampling.sampler import Draw
 
 Load = Callable[[Indices], Any]
 Alter = Callable[[list[Any]], list[Any]]
-"""From the records that were read to those that collate is given instead."""
+"""A function from the records that were read to those that collate is given instead."""
 
 
 @runtime_checkable
 class MapStyle(Protocol):
-    """Records by index; torch's own datasets, those of other libraries, and plain lists."""
+    """A dataset with a length and records by index: torch's own, those of other libraries, and plain lists."""
 
     def __len__(self) -> int: ...
 
@@ -39,7 +40,7 @@ class MapStyle(Protocol):
 
 
 def length(dataset: Any) -> int:
-    """The number of records of a map-style dataset."""
+    """Returns the number of records of a map-style dataset; raises Refusal for anything else."""
     if isinstance(dataset, DataLoader):
         raise Refusal("a DataLoader was given: need the dataset itself; the sampler and draws() make the batches")
     by_index = isinstance(dataset, MapStyle) and not isinstance(dataset, Tensor | tuple | Mapping | str)
@@ -55,10 +56,10 @@ def length(dataset: Any) -> int:
 
 
 class Reads(Protocol):
-    """From indices to a batch, of records or of units."""
+    """A reader: turns indices into a batch of records or of units."""
 
     def unread(self) -> Reads:
-        """The same as if nothing had been read."""
+        """Returns a reader as if nothing had been read."""
         ...
 
     def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
@@ -72,17 +73,17 @@ class Reads(Protocol):
     def __call__(
         self, indices: Indices, before: Callable[[int], None] | None = None, alter: Alter | None = None
     ) -> Any:
-        """The batch; `alter` changes the records that were read before they are joined."""
+        """Returns the batch; `alter` changes the records that were read before they are joined."""
         ...
 
 
 class Loader:
-    """From indices to a batch: tensor datasets by indexing, others record by record and through collate."""
+    """Turns indices into a batch: of a tensor dataset by indexing, of others record by record and through collate."""
 
     def __init__(
         self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, repeats_are_charged: bool = False
     ) -> None:
-        """Args: `repeats_are_charged` says that records which are there several times are charged as a group."""
+        """Prepares to read; `repeats_are_charged`: records that are there several times are charged as a group."""
         self.repeats_are_charged = repeats_are_charged
         self._dataset = dataset
         self._collate = collate
@@ -98,7 +99,7 @@ class Loader:
 
     @property
     def collate(self) -> Callable[[list[Any]], Any] | None:
-        """What makes a batch of records, if the user gave it."""
+        """The user's function that makes a batch of records, if there is one."""
         return self._collate
 
     def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
@@ -107,16 +108,16 @@ class Loader:
 
     @property
     def by_indexing(self) -> bool:
-        """Are batches rows of tensors, untouched by anyone's code?"""
+        """Whether batches are rows of tensors, untouched by anyone's code."""
         return self._tensors is not None
 
     def begin(self) -> None:
-        """Remember dataset and collate as they are before the first record is read."""
+        """Remembers dataset and collate as they are before the first record is read."""
         if self._tensors is None:
             self._begun = Loader(_copied(self._dataset), _copied(self._collate))
 
     def unread(self) -> Loader:
-        """The same dataset and collate as if nothing had been read; themselves where they cannot be copied."""
+        """Returns a loader of dataset and collate as if nothing had been read; itself where they cannot be copied."""
         if self._begun is None:
             return self
         return Loader(_copied(self._begun._dataset), _copied(self._begun._collate))
@@ -132,17 +133,19 @@ class Loader:
     def __call__(
         self, indices: Indices, before: Callable[[int], None] | None = None, alter: Alter | None = None
     ) -> Any:
-        """The batch of these records.
+        """Returns the batch of these records.
 
         `before(k)` is called before the record at place k is read, and `before(-1)` before collate: to seed generators.
         `alter` is given the records that were read, and returns those that are joined: for tests with records that the
         dataset does not hold.
         """
+        # Rows of tensors are indexed, and no code of the user runs.
         if self._tensors is not None:
             batch = self._tensors(indices)
             if alter is None:
                 return batch
             return tuple(joined(alter([tuple(column[k] for column in batch) for k in range(len(indices))])))
+        # Other datasets are read all at once where they can be, or record by record.
         rows = indices.tolist()
         if self._many is not None:
             records = self._many(rows)
@@ -159,7 +162,7 @@ class Loader:
 
 
 def _copied(thing: Any) -> Any:
-    """A copy with its own attributes and its own plain containers; the data in them are shared.
+    """Returns a copy with its own attributes and its own plain containers; the data in them are shared.
 
     What a dataset learns while it is read (a mean, a table of labels) is then learnt by the copy alone.
     """
@@ -178,6 +181,7 @@ def _copied(thing: Any) -> Any:
 
 
 def _tensors(dataset: Any) -> Load | None:
+    """Returns a function that loads batches by indexing, if the dataset consists of tensors; otherwise None."""
     if type(dataset) is TensorDataset:
         columns = dataset.tensors
         return lambda indices: _rows(columns, torch.from_numpy(indices))
@@ -194,7 +198,7 @@ def _tensors(dataset: Any) -> Load | None:
 
 
 def _of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> Any:
-    """Rows of tensors that are held by site; a chunk of a lot is of one."""
+    """Returns rows of tensors that are held by site; a batch of a lot is of one site."""
     of = np.searchsorted(sites.ends, indices, side="right")
     order = np.argsort(of, kind="stable")
     parts = []
@@ -208,14 +212,14 @@ def _of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> An
 
 
 def _rows(columns: tuple[Tensor, ...], indices: Tensor) -> tuple[Tensor, ...]:
-    """Copies of these rows; index_select copies whole rows, at a fifth of the price of indexing."""
+    """Returns copies of these rows; index_select copies whole rows, at a fifth of the price of indexing."""
     return tuple([c.index_select(0, indices if c.is_cpu else indices.to(c.device)) for c in columns])
 
 
 class Batches:
-    """The chunks of one lot, or a rank's share of them.
+    """The batches of one lot, or a rank's share of them.
 
-    Each call goes through them from the first; only the first can use what was prefetched.
+    Each call goes through them from the first batch; only the first call can use what was prefetched.
     """
 
     def __init__(
@@ -227,7 +231,7 @@ class Batches:
         prefetched: Callable[[int], Any] | None = None,
         cutting: Cutting = WHOLE,
     ) -> None:
-        """`cutting`: into which chunks, and which of them are loaded here."""
+        """Cuts the lot by `cutting` and keeps the batches that are loaded by this rank."""
         parts = cutting.chunks(indices, physical_batch, records)
         shares = cutting.shares(parts)
         self.chunks, self.numbers = len(parts), shares[cutting.rank]
@@ -237,7 +241,7 @@ class Batches:
         self._prefetched = prefetched
 
     def __call__(self) -> Iterator[Any]:
-        """The batches."""
+        """Yields the batches."""
         prefetched, self._prefetched = self._prefetched, None
         for number, part in zip(self.numbers, self._parts, strict=True):
             yield self._load(part) if prefetched is None else prefetched(number)
@@ -275,11 +279,11 @@ class Prefetch:
         self._batches: Iterator[Any] | None = None
 
     def of(self, lot: int) -> Callable[[int], Any]:
-        """The batches of one lot by number."""
+        """Returns a function from the number of a batch to the batch, for one lot."""
         return partial(self.take, lot)
 
     def take(self, lot: int, chunk: int) -> Any:
-        """The batch of this chunk of this lot; those before it, left by abandoned lots, are thrown away."""
+        """Returns one batch of one lot; batches before it, left by abandoned lots, are thrown away."""
         if self._batches is None:
             self._batches = iter(self._loader)
         while True:
@@ -289,7 +293,7 @@ class Prefetch:
 
 
 class _Once:
-    """Lists of indices as DataLoader wants them."""
+    """Wraps lists of indices as DataLoader wants them."""
 
     def __init__(self, batches: Iterator[list[int]]) -> None:
         self._batches = batches

@@ -1,7 +1,7 @@
-"""One draw of records, as the training loop sees it: a handle, never the records or their number.
+"""A lot, as the training loop sees it: a handle of one draw, without the records or their number.
 
-Frameworks take batches apart: they ask for a length, move them to a device, look for tensors in them. A lot lets itself be
-handed around and says what to do where it is asked for what is private.
+Frameworks take batches apart: they ask for a length, move them to a device, look for tensors in them. A lot lets itself
+be handed around and says what to do where it is asked for what is private.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Lot:
     __slots__ = ("__weakref__", "expected_batch", "loads", "most", "size", "step")
 
     step: int
-    """Counted from 0 over the life of the `Private`; public."""
+    """The number of the lot, counted from 0 over the life of the `Private`; public."""
     size: Sealed[int]
-    """Private under Poisson sampling."""
+    """The number of its records, which is private under Poisson sampling."""
     expected_batch: float
     """The public divisor."""
     loads: Callable[[], Iterable[Any]]
-    """Its batches; for the library alone."""
+    """Loads its batches; for the library alone."""
     most: int | None
-    """No batch has more records; public."""
+    """The largest number of records in one batch; public."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Lot:
             object.__setattr__(self, name, value)
 
     def batches(self) -> Iterable[Any]:
-        """The records themselves. Whoever reads them in the loop can do anything with them, so the claim is void."""
+        """Returns the records themselves, which voids the claim: the loop could do anything with them."""
         self.size.void(
             "the records of a lot were read in the training loop; what the loop does with them is not bounded"
         )
         return self.loads()
 
     def to(self, *_: Any, **__: Any) -> Lot:
-        """Itself: its records are loaded and moved to the model's device batch by batch, by `private.backward`."""
+        """Returns itself: its records are loaded and moved to the model's device batch by batch, by `private.backward`."""
         return self
 
     def __repr__(self) -> str:

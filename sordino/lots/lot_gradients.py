@@ -1,10 +1,11 @@
-"""A pass over a lot: its batches, one after the other, as per-sample gradients at the model of the moment.
+"""Computes the per-sample gradients of a lot, batch by batch, at the current model.
 
-The engine is asked for each batch, a penalty joins the gradients, and the model can be moved for a pass and is put back.
+The engine is asked for each batch, a penalty joins the gradients, and the model can be moved for a pass and is put
+back.
 
-Privacy: nothing leaves here but gradients and losses of single records, to callers that weigh and seal them. What is drawn
-at random for all records of a pass is drawn once for it, not once for a batch: one record more moves others into another
-batch, and must not change anything for them.
+Privacy: nothing leaves here but gradients and losses of single records, to callers that clip and seal them. What is
+drawn at random for all records of a pass is drawn once for it, not once for a batch: one record more moves others into
+another batch, and must not change anything for them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _AGREE = 1e-3  # relative, of squared norms: a layer may round otherwise
 
 
 class Watcher(Protocol):
-    """Sees the training pass over the first batch of a lot."""
+    """Observes the training pass over the first batch of a lot."""
 
     def watch(self, batch: Any, make: Callable[[], tuple[PerSample, Tensor]]) -> tuple[PerSample, Tensor]:
         """Makes the pass by calling `make`, and returns what it returned."""
@@ -54,7 +55,7 @@ class Watcher(Protocol):
 
 
 class LotGradients:
-    """Passes over lots with one model, loss, engine and penalty."""
+    """Makes passes over lots with one model, loss, backend and penalty."""
 
     def __init__(
         self,
@@ -79,7 +80,10 @@ class LotGradients:
         self.look()
 
     def look(self, now: Inventory | None = None) -> None:
-        """Look at the model once for a lot: parameters may be thawed, frozen or moved between lots, not within one."""
+        """Refreshes what is known of the model, once per lot.
+
+        Parameters may be thawed, frozen or moved between lots, not within one.
+        """
         self.rest()
         inventory = Inventory(self.model) if now is None else now
         if self._sharded is None or not self._sharded.inside:
@@ -90,7 +94,7 @@ class LotGradients:
         self._look_inside(inventory)
 
     def _look_inside(self, inventory: Inventory) -> None:
-        """At the model as the passes see it."""
+        """Refreshes what is known of the model as the passes see it, with gathered parameters."""
         self._inventory = inventory
         held = held_by(self._inventory.modules)
         self._vectors = vectors_of(self._inventory.modules)
@@ -100,13 +104,13 @@ class LotGradients:
             self.buffers = [(name, tensor) for name, tensor in named if not isinstance(tensor, nn.Parameter)]
 
     def rest(self) -> None:
-        """No pass is made now: of parameters that are divided among ranks the model holds this rank's rows."""
+        """Releases gathered parameters, so that of a sharded model this rank holds its own rows only."""
         if self._sharded is not None:
             self._sharded.rest()
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Inside, passes can be made: parameters that are divided among ranks are gathered."""
+        """Allows passes inside: parameters that are divided among ranks are gathered."""
         if self._sharded is None:
             yield
             return
@@ -116,7 +120,7 @@ class LotGradients:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """Inside, the passes over a lot can be made: with parameters layer by layer, if that is asked for."""
+        """Allows the passes over a lot inside, with parameters gathered layer by layer if that is asked for."""
         if self._sharded is None or not self._layer_by_layer:
             with self.whole():
                 yield
@@ -135,11 +139,11 @@ class LotGradients:
         return self._at_rest.named
 
     def loss_for(self, batch: Any) -> LossFn:
-        """The loss, or its mean over the records of a unit where the batch is of units."""
+        """Returns the loss, or its mean over the records of a unit where the batch is of units."""
         return self._unit_loss if type(batch) is UnitBatch else self.loss_fn
 
     def tried(self, first: Callable[[int], Any]) -> Any:
-        """The first few records where the model is now, after a probe of the loss on them."""
+        """Returns the first records, moved to the model's device, after a probe of the loss on them."""
         self.look()
         few = batches.to(first(loss_probe.PROBE), self.device)
         with self.whole(), no_messages():
@@ -149,7 +153,10 @@ class LotGradients:
         return few
 
     def _try_layers(self, few: Any) -> None:
-        """Compare norms with those of the whole model: what reads a parameter outside its module's forward reads nan."""
+        """Compares norms with those of the gathered model, and refuses a difference.
+
+        What reads a parameter outside its module's forward reads nan where parameters are gathered layer by layer.
+        """
         with Seeded(0, self.device), self.whole():
             whole = self.gradients(few).norms()
         with Seeded(0, self.device), self._inside():
@@ -162,11 +169,11 @@ class LotGradients:
             )
 
     def sizes(self) -> dict[str, int]:
-        """The elements of each trainable parameter."""
+        """Returns the number of elements of each trainable parameter."""
         return {name: p.numel() for name, p in self._names.trained.items()}
 
     def passing(self, stream: Rng) -> AbstractContextManager[None]:
-        """Inside, the passes over a lot are made, with random numbers of the run.
+        """Allows the passes over a lot inside, with random numbers of the run.
 
         Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn.
         """
@@ -179,11 +186,11 @@ class LotGradients:
             yield
 
     def gradients(self, batch: Any) -> PerSample:
-        """Of one batch that is a whole pass."""
+        """Returns the per-sample gradients of one batch that is a whole pass."""
         return self._part(_for_pass(self.backend, Inventory(self.model)), batch, self._names.trained)[0]
 
     def gradients_of(self, model: nn.Module, batch: Any) -> PerSample:
-        """The same of another model, such as a copy in double precision; without the penalty."""
+        """Returns the per-sample gradients of another model, such as a copy in double precision, without the penalty."""
         inventory = Inventory(model)
         with left_unmoved(vectors_of(inventory.modules)):
             return _for_pass(self.backend, inventory).per_sample(
@@ -191,13 +198,13 @@ class LotGradients:
             )
 
     def over(self) -> None:
-        """The passes of a lot are over: what moves on with every lot does."""
+        """Ends the passes of a lot: vectors of spectral normalisations, which move once per lot, move on."""
         if self._vectors:
             with self.whole():
                 move_on(self._inventory.modules)
 
     def physical_batch(self, few: Any, expected: float, *, by_shapes: bool = False) -> int:
-        """How many records of lots of the expected size are processed at once, from what a few of them take.
+        """Returns how many records are processed at once, from the memory that a few of them take.
 
         By shapes alone it is the same on every rank, and for any number of ranks.
         """
@@ -210,7 +217,7 @@ class LotGradients:
             return physical_batch(each, self.device, expected, activations, parameters, partial(self._held_bytes, few))
 
     def _held_bytes(self, few: Any) -> int:
-        """What norms and sums want of a record; 0 for engines that do not say."""
+        """Returns the bytes that norms and sums need per record; 0 for backends that do not say."""
         return self.backend.held_bytes(self.model, self.loss_for(few), few) if isinstance(self.backend, Captured) else 0
 
     def of(
@@ -221,7 +228,7 @@ class LotGradients:
         records: NDArray[np.int64] | None,
         ranked: RankedLot | None = None,
     ) -> Chunked:
-        """The lot as a query is given it: at the model, and at a model moved, which is put back."""
+        """Returns the lot as a query is given it: at the current model, and at a model moved, which is put back."""
         return Chunked(
             lambda: self.parts(lot, losses, ranked, watched=True),
             partial(self.parts_at, lot, losses, put_back, ranked),
@@ -235,7 +242,7 @@ class LotGradients:
     def parts(
         self, lot: Lot, losses: list[Tensor], ranked: RankedLot | None = None, *, watched: bool = False
     ) -> Iterator[PerSample]:
-        """The lot's per-sample gradients, batch by batch; one empty part for an empty lot. Fills `losses` on the way.
+        """Yields the lot's per-sample gradients batch by batch, one empty part for an empty lot, and fills `losses`.
 
         `watched`: a watcher that waits sees the first of these passes.
         """
@@ -245,6 +252,7 @@ class LotGradients:
             watcher, self.watcher = self.watcher, None
         if ranked is not None:  # what is drawn for all chunks of a pass is the same on all ranks
             reseed(ranked.begin_pass(), self.device)
+        # What is random for all records of a pass is drawn once, in `_for_pass`, and not once per batch.
         parameters = self._names.trained
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
@@ -258,13 +266,14 @@ class LotGradients:
             losses.append(loss)
             yield part
             del part  # or it would live on beside the next one
+        # An empty lot still has one part, so that noise is added to a sum of zeros.
         if not losses:
             part = nothing(parameters, estimate_of(backend))
             losses.append(part.losses)
             yield part
 
     def _loaded(self, lot: Lot, ranked: RankedLot) -> Iterator[Any]:
-        """The batches of this rank; what is drawn to load and to compute a chunk is the chunk's, whoever does it."""
+        """Yields the batches of this rank; each is loaded and computed under a seed of its own, whichever rank does it."""
         loads = iter(lot.loads())
         for place in range(len(ranked.numbers)):
             reseed(ranked.begin_chunk(place), self.device)
@@ -278,7 +287,9 @@ class LotGradients:
         ranked: RankedLot | None,
         by: Mapping[str, Tensor],
     ) -> Iterator[PerSample]:
-        """The same with the parameters moved; they are put back after the last part, or when the query is left.
+        """Yields the lot's per-sample gradients with the parameters moved by `by`.
+
+        The parameters are put back after the last part, or when the query is left.
 
         The losses handed to the user are those of the first pass, wherever it was made.
         """
@@ -292,11 +303,12 @@ class LotGradients:
         return made
 
     def _part(self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
-        """A batch's per-sample gradients, the penalty in them, and its losses."""
+        """Returns a batch's per-sample gradients, the penalty in them, and its losses."""
         before = list(map(_version, self._tensors))
         loss_fn, batch = self.loss_for(batch), batches.to(batch, self.device)
         with left_unmoved(self._vectors) if self._vectors else _AS_THEY_ARE:
             part = backend.per_sample(self.model, loss_fn, batch)
+        # A forward pass that wrote to a parameter or buffer may have kept something of the records; it is reported.
         after = list(map(_version, self._tensors))
         if before != after:
             named = zip(names_of(self._inventory.modules), before, after, strict=True)
@@ -306,7 +318,7 @@ class LotGradients:
 
 
 def _layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySharded | None) -> bool:
-    """Are parameters to be gathered layer by layer?"""
+    """Returns whether parameters are gathered layer by layer; raises Refusal where that cannot be."""
     asked = isinstance(backend, Captured) and backend.options.layer_by_layer
     if asked and sharded is None:
         raise Refusal("layer_by_layer=True: the model is not divided; apply fully_shard to it, or leave that out")
@@ -316,6 +328,9 @@ def _layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySharded 
 
 
 def _for_pass(backend: Backend, inventory: Inventory) -> Backend:
-    """What a `PerPass` backend is for one pass; another is itself. `isinstance` is slow where it is asked every step."""
+    """Returns what a `PerPass` backend is for one pass; another backend is returned as it is.
+
+    `isinstance` with a protocol would be slow here, because this is called at every step.
+    """
     for_pass: Callable[[Inventory], Backend] | None = getattr(backend, "for_pass", None)
     return backend if for_pass is None else for_pass(inventory)

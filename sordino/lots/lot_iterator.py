@@ -1,4 +1,4 @@
-"""The lots of one call of `draws`: an iterator with a length, as frameworks ask of a data loader."""
+"""The iterator over the lots of one call of `draws`, with a length as frameworks ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset that holds one record and no other, made of a dataset that holds many.
+"""Makes a dataset that holds one record and no other, from a dataset that holds many.
 
 `dataset[i]` may read other rows than row i: a partner for mixup, the mean of a column, the neighbours in a graph. A
 dataset with a single record cannot: whatever it computes over its rows is computed of that record.
@@ -9,7 +9,8 @@ dataset with a single record cannot: whatever it computes over its rows is compu
     any other object            a shallow copy in which every attribute with one entry per record has the one of this record
 
 Privacy: rows that a dataset does not hold in its attributes (files that it reads by number, global variables) cannot be
-taken away from it. `one_record` returns None if it finds no rows, or finds rows in a closure or a global variable as well.
+taken away from it. `one_record` returns None if it finds no rows, or finds rows in a closure or a global variable as
+well.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def one_record(dataset: Any, index: int) -> Any | None:
         return None if inner is None else ConcatDataset([inner])
     if type(dataset).__module__.split(".")[0] == "datasets" and hasattr(dataset, "select"):
         return dataset.select([index], keep_in_memory=True)
+    # An object of the user's own is copied with one row, if all its rows are in attributes.
     length = len(dataset)
     if length < 2 or _reads_rows_elsewhere(type(dataset), length):
         return None
@@ -69,6 +71,7 @@ def _row_of(value: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
     if isinstance(value, Tensor | np.ndarray):
         held = value.ndim > 0 and value.shape[0] == length
         return (value[index : index + 1], True) if held else (value, False)
+    # Tables and sequences with one entry per record are cut to one row; short containers are searched.
     if hasattr(value, "iloc") and len(value) == length:
         return value.iloc[index : index + 1], True
     if type(value) in (list, tuple, deque):

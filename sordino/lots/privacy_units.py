@@ -1,15 +1,15 @@
-"""Units: records that come and go together, such as all that one person wrote, or the views of one picture.
+"""Privacy units: records that come and go together, such as those of one person.
 
     private.draws(data, Poisson(0.1), steps=500, unit=Unit("speaker", records=32))   neighbours differ by one speaker
     private.draws(data, Poisson(0.1), steps=500, unit=Views(4))                      by one record, seen four times
 
-The sampler draws units. Of a unit in a lot up to K records are read, others each time where it has more; the mean of their
-gradients is the unit's gradient, which is weighed like a record's (McMahan et al. 2018 for persons, De et al. 2022 for
-views: augmentation multiplicity).
+The sampler draws units. Of a unit in a lot up to K records are read, others each time where it has more; the mean of
+their gradients is the unit's gradient, which is clipped like a record's (McMahan et al. 2018,
+arXiv:1710.06963, for persons; De et al. 2022, arXiv:2204.13650, for views: augmentation multiplicity).
 
-Privacy: with ‖clip(g_u)‖ ≤ C one unit more or fewer moves the sum by at most C, whatever is in it and however many records
-it has: the mean comes before the clip. K is public and every unit is filled up to K rows, so that one unit changes nothing
-in how another is computed. Which records a unit has in a lot is drawn from a stream of its own.
+Privacy: with ‖clip(g_u)‖ ≤ C one unit more or fewer moves the sum by at most C, whatever is in it and however many
+records it has: the mean comes before the clip. K is public and every unit is filled up to K rows, so that one unit
+changes nothing in how another is computed. Which records a unit has in a lot is drawn from a stream of its own.
 """
 
 from __future__ import annotations
@@ -65,15 +65,16 @@ class Unit:
 
     @property
     def declared(self) -> str:
-        """What the claim rests on."""
+        """The declaration that the claim rests on."""
         return f"which records are of one {self.name}, by declaration"
 
     def members(self, dataset: Any) -> Members:
-        """The units of a dataset, in the order in which they are met."""
+        """Returns the units of a dataset, in the order in which they are met."""
         ids = _column(dataset, self.of) if isinstance(self.of, str) else self.of
         listed = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         if len(listed) != len(dataset):
             raise Refusal(f"unit={self.name!r}: need one id for every record of the dataset, in its order")
+        # Number the units by first appearance, and list the records unit by unit.
         numbers: dict[Hashable, int] = {}
         try:
             of = np.array([numbers.setdefault(each, len(numbers)) for each in listed], dtype=np.int64)
@@ -109,7 +110,7 @@ class Views:
         validate.count("count", self.count)
 
     def members(self, dataset: Any) -> Members:
-        """Each record is a unit of views of itself."""
+        """Returns units of one record each, with `count` views of it."""
         n = len(dataset)
         views = np.repeat(np.arange(n, dtype=np.int64), self.count)
         return Members(views, np.arange(n + 1, dtype=np.int64) * self.count, self.count)
@@ -125,11 +126,14 @@ class Members:
 
     @property
     def n(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return len(self.starts) - 1
 
     def chosen(self, units: Rows, stream: Rng | None) -> tuple[Rows, NDArray[np.bool_]]:
-        """Up to K records of each unit, (U, K), and which rows are not there to fill up; without a stream the first K."""
+        """Returns up to K records of each unit, (U, K), and which rows are real and not there to fill up.
+
+        Without a stream the first K records are chosen.
+        """
         rows = np.empty((len(units), self.records), dtype=np.int64)
         taken = np.zeros(rows.shape, dtype=np.bool_)
         for place, unit in enumerate(units.tolist()):
@@ -144,18 +148,18 @@ class Members:
 
 @dataclass(frozen=True, eq=False)
 class UnitLoader:
-    """From units to the batch of their records; `stream` chooses among those of large ones."""
+    """Turns units into the batch of their records; `stream` chooses among the records of large units."""
 
     load: Loader
     members: Members
     stream: Rng | None = None
 
     def at(self, stream: Rng) -> UnitLoader:
-        """The same for one draw."""
+        """Returns the loader for one draw, which chooses records by `stream`."""
         return replace(self, stream=stream)
 
     def unread(self) -> UnitLoader:
-        """The same as if no record had been read."""
+        """Returns the loader as if no record had been read."""
         return replace(self, load=self.load.unread())
 
     def by_record(self, indices: Rows) -> tuple[Loader, Rows]:
@@ -170,7 +174,9 @@ class UnitLoader:
     def __call__(
         self, indices: Rows, before: Callable[[int], None] | None = None, alter: Alter | None = None
     ) -> UnitBatch:
-        """The batch of these units; `before(k)` is called before the first record of the unit at place k is read."""
+        """Returns the batch of these units; `before(k)` is called before the first record of the unit at place k is
+        read.
+        """
         rows, taken = self.members.chosen(indices, self.stream)
         k = self.members.records
 
@@ -194,14 +200,14 @@ AnyUnit: TypeAlias = Unit | Views | str
 
 
 def unit_of(given: AnyUnit) -> Unit | Views:
-    """What was given as `unit`: a column's name alone is that of a `Unit`."""
+    """Returns the unit that was given; a column's name alone stands for a `Unit` by that column."""
     if not isinstance(given, Unit | Views | str):
         raise TypeError(f"unit={type(given).__name__}: must be a column's name, Unit(ids, name='speaker') or Views(4)")
     return Unit(given) if isinstance(given, str) else given
 
 
 def _column(dataset: Any, name: str) -> Any:
-    """A column of a dataset by its name: of a table of columns, of records that are dicts, or an attribute."""
+    """Returns a column of a dataset by its name: of a table of columns, of records that are dicts, or an attribute."""
     if name in (getattr(dataset, "column_names", None) or ()):
         return list(dataset[name])
     first = dataset[0]

@@ -1,4 +1,4 @@
-"""What informed samplers and diagnostics ask of records: gradient lengths at the model of the moment, and labels.
+"""Gradient lengths and labels of records, for samplers and diagnostics that ask for them.
 
 Privacy: bare values of private records. They stay inside `Records`, which keeps count of who looked, or are sealed.
 """
@@ -32,7 +32,7 @@ def records_for_samplers(
     gradients: Callable[[Any], PerSample],
     whole: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Records:
-    """The records of a dataset, as a sampler may ask them; `gradients` makes those of a batch, at the current model.
+    """Returns the records of a dataset as a sampler may ask them; `gradients` computes those of a batch.
 
     Passes are made inside `whole()`.
     """
@@ -49,7 +49,7 @@ def records_for_samplers(
 
 
 def lengths_of(parts: Iterable[PerSample]) -> Tensor:
-    """The norm of every sample's gradient; one part in memory at a time, and of it nothing but the norms is computed."""
+    """Returns the norm of every record's gradient, with one part in memory at a time and nothing but norms computed."""
     found = []
     for part in parts:
         norms = part.norms()
@@ -62,7 +62,7 @@ def lengths_of(parts: Iterable[PerSample]) -> Tensor:
 
 
 def labels_of(batch: Any, label: Label | None) -> Tensor:
-    """The class of every record of a batch: what `label` makes of its columns, or the last column."""
+    """Returns the class of every record of a batch: what `label` makes of its columns, or the last column."""
     columns = columns_of(batch)
     found = columns[-1] if label is None else label(*columns)
     if not isinstance(found, Tensor) or found.dim() != 1 or found.dtype not in _KIND or len(found) != size(batch):

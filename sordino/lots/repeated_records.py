@@ -1,17 +1,18 @@
-"""How often one record is in a dataset: by repeated indices, by a dataset that is joined to itself, by rows of one memory.
+"""Finds how often one record is in a dataset: by its structure, its memory and its contents.
 
-A guarantee is about one record of the dataset object. A record that is in it m times can move a sum m times as far, so what
-is done to such a dataset is charged as seen by m records that come and go together.
+A guarantee is about one record of the dataset object. A record that is in it m times can move a sum m times as far, so
+what is done to such a dataset is charged as seen by m records that come and go together.
 
-What is seen by structure: `Subset` and `ConcatDataset` in any nesting, tables of `datasets` with repeated or joined rows,
-tensors that share rows of one storage, one object several times in a list, wrappers of the same length around such things,
-and two wrappers around the same data that are joined, as in `ConcatDataset([plain, augmented])`.
+What is seen by structure: `Subset` and `ConcatDataset` in any nesting, tables of `datasets` with repeated or joined
+rows, tensors that share rows of one storage, one object several times in a list, wrappers of the same length around
+such things, and two wrappers around the same data that are joined, as in `ConcatDataset([plain, augmented])`.
 
-What is seen by content: rows of tensors that are equal, where rows are so rich that equality is no accident. If a tenth of
-the rows have a twin, somebody copied them, and they are charged as a group; if fewer have one, the claim names it.
+What is seen by content: rows of tensors that are equal, where rows are so rich that equality is no accident. If a tenth
+of the rows have a twin, somebody copied them, and they are charged as a group; if fewer have one, the claim names it.
 
-Privacy: group privacy, event by event: the coins of the m copies are independent, so m records under Poisson sampling are
-what `Group` is about. In a pass of disjoint batches the copies meet several of them, and there is no theorem here: refused.
+Privacy: group privacy, event by event: the coins of the m copies are independent, so m records under Poisson sampling
+are what `Group` is about. In a pass of disjoint batches the copies meet several of them, and there is no theorem here:
+refused.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ Rows = NDArray[np.int64]
 SOME_EQUAL = (
     "records that are in the dataset more than once: some are equal in every number, and count as different ones"
 )
-"""What a claim does not cover where a few records are equal."""
+"""The name of what a claim does not cover where a few records are equal."""
 
 _MOST_ROWS, _COMPARED, _DISTINCT = 500_000, 2_000, 32
 """Rows of tensors are looked at up to so many, compared in full up to so many, and must have so many different ones."""
 _MOST_BYTES = 2**28
-"""Arrays of numpy are compared up to this size."""
+"""The size in bytes up to which arrays of numpy are compared."""
 _POOR, _LARGE_SCALE = 0.01, 0.1
 """The share of different rows that may agree in half of their columns; the share of twins that no data have by nature."""
 
@@ -50,7 +51,7 @@ _VALUES = (int, float, complex, str, bytes, bool, type(None), torch.dtype)
 
 
 def most_copies(dataset: Any, n: int) -> int:
-    """How often the record is in the dataset that is in it most often.
+    """Returns how often the most frequent record is in the dataset.
 
     >>> most_copies(Subset(TensorDataset(torch.rand(5, 2)), [0, 1, 1, 4]), 4)
     2
@@ -59,6 +60,7 @@ def most_copies(dataset: Any, n: int) -> int:
         return EqualRows.of(dataset).copies
     roots: dict[Hashable, int] = {}
     root, row = _origins(dataset, np.arange(n, dtype=np.int64), roots)
+    # Records with the same origin are neighbours in this order; the longest run is the number of copies.
     order = np.lexsort((row, root))
     new = np.flatnonzero((np.diff(root[order]) != 0) | (np.diff(row[order]) != 0)) + 1
     return max(int(np.diff(np.concatenate([[0], new, [n]])).max()), EqualRows.of(dataset).copies)
@@ -89,6 +91,7 @@ class EqualRows:
         )  # rows that agree side by side, the most frequent first
         compared = alike[order][:_COMPARED]
         _, same = np.unique(_digests(tensors, rows[compared], keys, columns=None), return_counts=True)
+        # Estimate the share of rows with a twin. Where rows are poor, equality may be an accident and shows nothing.
         twins = float(same[same > 1].sum()) * len(alike) / len(compared)
         distinct = rows[first[:_COMPARED]]
         if twins == 0 or len(distinct) < _DISTINCT or not _are_rich(tensors, distinct, keys):
@@ -141,7 +144,7 @@ def _digests(
 
 
 def grouped(draw: Draw, copies: int, sampler: Sampler) -> Draw:
-    """The draw, charged as what that many records together see of it."""
+    """Returns the draw, charged as what `copies` records together see of it."""
     if copies == 1:
         return draw
     if draw.cover is not None or sampler.size_is_public:
@@ -157,7 +160,7 @@ def grouped(draw: Draw, copies: int, sampler: Sampler) -> Draw:
 
 
 def _joined(dataset: Any) -> bool:
-    """Could a record be in it twice, as far as can be seen?"""
+    """Returns whether a record could be in the dataset twice, as far as its structure shows."""
     if type(dataset) is TensorDataset:
         return all(tensor.stride(0) == 0 for tensor in dataset.tensors)
     if isinstance(dataset, Subset | ConcatDataset | list) or _is_table(dataset):
@@ -167,7 +170,7 @@ def _joined(dataset: Any) -> bool:
 
 
 def _origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
-    """Where records come from: the number of a root, and a place in it."""
+    """Returns where records come from: the number of a root for each, and a place in it."""
     if isinstance(dataset, Subset):
         chosen = np.asarray(dataset.indices, dtype=np.int64)
         return _origins(dataset.dataset, chosen[rows], roots)
@@ -180,6 +183,7 @@ def _origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows
             of = part == i
             root[of], row[of] = _origins(inner, rows[of] - (ends[i - 1] if i else 0), roots)
         return root, row
+    # Records in memory are known by their addresses, objects in a list by their identity.
     if isinstance(dataset, TensorDataset):
         return _in_memory(dataset.tensors, np.where(rows < 0, rows + len(dataset), rows), roots)
     if _is_table(dataset):
@@ -190,6 +194,7 @@ def _origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows
             return _all_of(("objects",), rows, roots), np.array([id(thing) for thing in things], dtype=np.int64)
     if (rows < 0).any():
         rows = np.where(rows < 0, rows + len(dataset), rows)
+    # A wrapper of the same length around other data has the origins of those.
     inner = _inner(dataset)
     if inner is not None:
         return _origins(inner, rows, roots)
@@ -218,7 +223,7 @@ def _all_of(name: Hashable, rows: Rows, roots: dict[Hashable, int]) -> Rows:
 
 
 def _inner(dataset: Any) -> Any:
-    """The dataset inside a wrapper, such as one that transforms each record: the only one, of the same length."""
+    """Returns the dataset inside a wrapper, such as one that transforms each record: the only one, of the same length."""
     if isinstance(dataset, TensorDataset | Subset | ConcatDataset) or not isinstance(dataset, Dataset):
         return None
     found = [value for value in vars(dataset).values() if isinstance(value, Dataset) or _is_table(value)]

@@ -1,4 +1,4 @@
-"""Who is in a lot, and what that is worth. One sampler per file.
+"""Samplers, which decide who is in a lot and say what the draw is worth; one sampler per file.
 
 The classes come from the files that declare them (`sordino/registry.py`); type checkers read `__init__.pyi`, which
 `make names` writes from the same declarations.

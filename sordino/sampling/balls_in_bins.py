@@ -1,11 +1,11 @@
-"""Balls in bins: in every pass each record goes to one of t lots, by its own uniform choice.
+"""Balls-in-bins sampling: in every pass each record goes to one of t lots, chosen uniformly.
 
-Every record is used exactly once a pass, as when shuffling, but records choose independently, so the sizes of lots vary.
-This is what to use instead of `Shuffle`: fixed passes over the data at about the price of Poisson sampling.
+Every record is used exactly once a pass, as when shuffling, but records choose independently, so the sizes of lots
+vary. This is what to use instead of `Shuffle`: fixed passes over the data at about the price of Poisson sampling.
 
-Privacy: a record's lot in a pass is a secret uniform choice (random allocation, Chua et al. 2025, Feldman & Shenfeld 2025);
-about one record added or removed. A pass cut short, or with different releases on its lots, is charged as a whole one
-with all of them on every lot.
+Privacy: a record's lot in a pass is a secret uniform choice (random allocation, Chua et al. 2025, Feldman & Shenfeld
+2025); about one record added or removed. A pass cut short, or with different releases on its lots, is charged as a
+whole one with all of them on every lot.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class BallsInBins:
         return False
 
     def expected(self, n: int) -> float:
-        """n / bins."""
+        """Returns n / bins, the expected size of a lot."""
         return n / self.bins
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Lot k % bins of pass k // bins."""
+        """Yields lot k % bins of pass k // bins, for k = start, start + 1, …"""
         epoch, first = divmod(start, self.bins)
         while True:
             choice = rng.child(epoch).integers(n, self.bins)

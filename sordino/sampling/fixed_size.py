@@ -48,13 +48,13 @@ class FixedSize:
         return True
 
     def expected(self, n: int) -> float:
-        """The batch size; refused if the dataset has fewer records."""
+        """Returns the batch size; raises ValueError if the dataset has fewer records."""
         if self.batch_size > n:
             raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")
         return float(self.batch_size)
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Independent subsets, ascending."""
+        """Yields independent uniform subsets, each in ascending order."""
         k = start
         while True:
             yield Draw(
@@ -64,7 +64,7 @@ class FixedSize:
 
 
 def subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
-    """A uniform b-subset of n, ascending: the first b distinct of a stream of uniform numbers."""
+    """Returns a uniform b-subset of n, ascending: the first b distinct of a stream of uniform numbers."""
     if 2 * b > n:
         return np.sort(rng.permutation(n)[:b])
     seen = np.empty(0, dtype=np.int64)

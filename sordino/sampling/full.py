@@ -1,4 +1,4 @@
-"""Full batch: every record in every lot, as in DP gradient descent.
+"""Full-batch sampling: every record is in every lot, as in DP gradient descent.
 
 Privacy: no amplification; one record added or removed.
 """
@@ -36,11 +36,11 @@ class Full:
         return False
 
     def expected(self, n: int) -> float:
-        """N."""
+        """Returns n."""
         return float(n)
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """The same draw again and again."""
+        """Yields a draw of all records, again and again."""
         every = Draw(np.arange(n, dtype=np.int64), unamplified)
         while True:
             yield every

@@ -1,14 +1,16 @@
-"""Sorting that has a guarantee: every record takes part with a probability that depends on its own gradient length.
+"""Length-based sampling: a record's probability depends on its own gradient length.
+
+It is the form of sorting that has a guarantee:
 
     record x is in the lot with probability p(‖g(x)‖) ≤ most, by its own coin
 
 Lengths are taken every `refresh` lots, at the model of that moment, and stay as they were in between. What is known in
 advance, or was released, may enter p: a threshold, a schedule. What is divided by is a fixed public number.
 
-Privacy: p depends on the record and on public numbers alone, so the draw is dominated by Poisson sampling at rate `most`
-(see `records`), and is charged as that: rare records pay for the rate of the frequent ones. Stale lengths cost nothing
-more, since the model they were taken at was public. Norms are rounded, and the last bit may differ with the other records
-of a chunk: a record whose length falls on a threshold to that bit is decided by the rounding.
+Privacy: p depends on the record and on public numbers alone, so the draw is dominated by Poisson sampling at rate
+`most` (`record_access.py`), and is charged as that: rare records pay for the rate of the frequent ones. Stale lengths cost
+nothing more, since the model they were taken at was public. Norms are rounded, and the last bit may differ with the
+other records of a chunk: a record whose length falls on a threshold to that bit is decided by the rounding.
 """
 
 from __future__ import annotations
@@ -67,15 +69,15 @@ class ByLength:
         return False
 
     def expected(self, n: int) -> float:
-        """The most it can be, most × n; a better public guess is given as `expected_batch`."""
+        """Returns the most it can be, most × n; a better public guess is given as `expected_batch`."""
         return self.most * n
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Of records that are all alike."""
+        """Yields draws of records that are all alike, for a dry run."""
         return self.draws_from(alike(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Independent coins for every lot."""
+        """Yields draws with independent coins for every lot."""
         return _flipped(records, rng, start, memory, self.refresh, self.most, lambda _: self.rate, 0.0)
 
 
@@ -102,7 +104,7 @@ class Band:
     outside: float = 0.0
 
     def __call__(self, lengths: Lengths) -> NDArray[np.float64]:
-        """Probabilities."""
+        """Returns the probability of each length."""
         return np.where((lengths >= self.bottom) & (lengths < self.top), self.inside, self.outside)
 
 
@@ -136,6 +138,7 @@ class Threshold:
     refresh: int = 1
 
     def __post_init__(self) -> None:
+        """Raises an error for numbers that are out of range, or where nobody would ever be drawn."""
         if not callable(self.threshold):
             object.__setattr__(self, "threshold", validate.non_negative("threshold", self.threshold))
         for name in ("low", "high"):
@@ -155,15 +158,15 @@ class Threshold:
         return False
 
     def expected(self, n: int) -> float:
-        """The most it can be; a better public guess is given as `expected_batch`."""
+        """Returns the most it can be; a better public guess is given as `expected_batch`."""
         return self._most * n
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Of records that are all alike."""
+        """Yields draws of records that are all alike, for a dry run."""
         return self.draws_from(alike(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Independent coins for every lot."""
+        """Yields draws with independent coins for every lot."""
         return _flipped(records, rng, start, memory, self.refresh, self._most, self._at, self.threshold)
 
     def _at(self, threshold: float) -> Rate:
@@ -180,8 +183,12 @@ def _flipped(
     rate: Callable[[float], Rate],
     public: float | Mechanism,
 ) -> Iterator[Draw]:
-    """Measure every `refresh` draws, release a number then if `public` is a mechanism, and flip everyone's coin."""
+    """Yields draws in which every record flips its own coin.
+
+    Lengths are measured every `refresh` draws; if `public` is a mechanism, it then releases a number.
+    """
     known = 0.0 if callable(public) else public
+    # A resumed run goes on with the lengths and the number that its checkpoint kept.
     if memory is not None:
         records.recall(memory["lengths"])
         known = memory["known"]

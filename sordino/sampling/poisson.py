@@ -3,8 +3,8 @@
 The gaps between the records that take part are geometric, so a draw costs O(rate · n) and not O(n):
     gap = 1 + ⌊ln u / ln(1 − q)⌋.
 
-Privacy: amplification by Poisson sampling (Li et al. 2012; for the Gaussian Abadi et al. 2016), about one record added or
-removed. The realised size of a lot is private.
+Privacy: amplification by Poisson sampling (Li et al. 2012; for the Gaussian Abadi et al. 2016), about one record added
+or removed. The realised size of a lot is private.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Poisson:
         return False
 
     def expected(self, n: int) -> float:
-        """Rate × n."""
+        """Returns rate × n, the expected size of a lot."""
         return self.rate * n
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Independent draws; records in ascending order."""
+        """Yields independent draws, each with its records in ascending order."""
         amplify = partial(events.Poisson, self.rate)
         k = start
         while True:
@@ -65,7 +65,7 @@ class Poisson:
 
 
 def take(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
-    """The records whose coins come up heads, ascending."""
+    """Returns the records whose coins come up heads, ascending."""
     if rate == 1.0:
         return np.arange(n, dtype=np.int64)
     mean = n * rate
@@ -73,6 +73,7 @@ def take(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
     found: list[NDArray[np.float64]] = []
     last = -1.0
     while last < n:
+        # gap = 1 + ⌊ln u / ln(1 − q)⌋
         gaps = np.floor(np.log(rng.uniform(block)) / math.log1p(-rate)) + 1
         positions = last + np.cumsum(gaps)
         found.append(positions[positions < n])

@@ -1,15 +1,16 @@
-"""The records behind the draws, for samplers that ask them something: what an answer costs depends on the question.
+"""Access to the records for samplers that ask them something, and what each question costs.
 
     lengths(rows), labels(rows)     a look: the sampler sees values of many records, and its draws have no guarantee
     measure(), then flip(rate)      every record flips its own coin, whose bias is a function of its own length
     measure(), then release(m)      a private mechanism answers, and brings its event, which the next draw is charged with
 
-Lengths are the norms of the records' gradients at the model of the moment. `measure` keeps them, sealed in here, until it
-is called again: a coin may use lengths that are stale.
+Lengths are the norms of the records' gradients at the model of the moment. `measure` keeps them, sealed in here, until
+it is called again: a coin may use lengths that are stale.
 
 Privacy of `flip`: for neighbours D and D + x the coins of the records of D are the same, so with p = p(x) the output on
-D + x is (1 − p)·Out(D) + p·(Out(D) with x taking part). That is dominated by Poisson sampling at any rate ≥ p. The rate is
-cut at `most`, so the sampler may say Poisson(most) whatever `rate` computes, as long as it treats each row on its own.
+D + x is (1 − p)·Out(D) + p·(Out(D) with x taking part). That is dominated by Poisson sampling at any rate ≥ p. The rate
+is cut at `most`, so the sampler may say Poisson(most) whatever `rate` computes, as long as it treats each row on its
+own.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ T = TypeVar("T", bound=np.generic)
 Rows: TypeAlias = NDArray[np.int64]
 Lengths: TypeAlias = NDArray[np.float32]
 Label: TypeAlias = Callable[..., Tensor]
-"""From the columns of a batch, the arguments of the loss after the model, to one whole number per record."""
+"""A function from the columns of a batch, the arguments of the loss after the model, to one whole number per record."""
 Rate: TypeAlias = Callable[[Lengths], NDArray[np.float64]]
-"""From lengths to probabilities, each row on its own."""
+"""A function from lengths to probabilities, each row on its own."""
 Mechanism: TypeAlias = Callable[[Sealed[Tensor], Rng], tuple[float, Event]]
-"""From the lengths of all records to a public number and what it cost."""
+"""A function from the lengths of all records to a public number and what it cost."""
 
 
 class Records:
@@ -55,45 +56,47 @@ class Records:
         return self._n
 
     def lengths(self, rows: Rows) -> Lengths:
-        """The lengths of these records now. A look."""
+        """Returns the current gradient lengths of these records; this is a look, after which draws have no guarantee."""
         self.looked = True
         return self._now(rows)
 
     def labels(self, rows: Rows, label: Label | None) -> Rows:
-        """The classes of these records; by default the last column of a batch. A look."""
+        """Returns the classes of these records, by default the last column; this is a look, after which draws have no
+        guarantee.
+        """
         self.looked = True
         if self._known is None:  # labels do not change: ask once for all
             self._known = self._labels(np.arange(self._n, dtype=np.int64), label)
         return self._known[rows]
 
     def measure(self) -> None:
-        """Keep the lengths of all records as they are now."""
+        """Keeps the lengths of all records as they are now."""
         self._kept = self._now(np.arange(self._n, dtype=np.int64))
 
     def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
-        """The records whose coins come up heads, ascending; no coin does so with a probability above `most`."""
+        """Returns the records whose coins come up heads, ascending; no coin does so with a probability above `most`."""
         given = rate(self._measured())
         refuse_statistics(rate, self._measured(), given, rng.child("rows"), f"rate={rate!r}")
         chance = np.clip(np.nan_to_num(given), 0.0, most)
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 
     def release(self, mechanism: Mechanism, rng: Rng) -> float:
-        """What a private mechanism says about the lengths last measured; its cost is noted here."""
+        """Returns what a private mechanism says about the lengths last measured, and notes its cost."""
         value, event = mechanism(Sealed(torch.from_numpy(self._measured().copy())), rng)
         self._spent.append(event)
         return value
 
     def spent(self) -> tuple[Event, ...]:
-        """What was released since this was last asked."""
+        """Returns the events of what was released since the last call."""
         spent, self._spent = tuple(self._spent), []
         return spent
 
     def save(self) -> str:
-        """The lengths last measured, for a checkpoint, which is as secret as the data."""
+        """Returns the lengths last measured, for a checkpoint, which is as secret as the data."""
         return packed(self._measured())
 
     def recall(self, saved: str) -> None:
-        """The lengths a checkpoint kept."""
+        """Restores the lengths that a checkpoint kept."""
         self._kept = unpacked(saved, np.float32)
 
     def _now(self, rows: Rows) -> Lengths:
@@ -107,15 +110,15 @@ class Records:
 
 
 def packed(array: NDArray[Any]) -> str:
-    """An array as text, for a checkpoint in JSON."""
+    """Returns an array as text, for a checkpoint in JSON."""
     return base64.b64encode(array.tobytes()).decode()
 
 
 def unpacked(text: str, dtype: type[T]) -> NDArray[T]:
-    """The array."""
+    """Returns the array that `packed` turned into text."""
     return np.frombuffer(base64.b64decode(text), dtype=dtype).copy()
 
 
 def alike(n: int) -> Records:
-    """N records that cannot be told apart: what a dry run asks."""
+    """Returns n records that cannot be told apart, which is what a dry run asks."""
     return Records(n, lambda rows: np.zeros(len(rows), dtype=np.float32), lambda rows, _: np.zeros_like(rows))

@@ -1,8 +1,10 @@
-"""Who is in a lot, and what the draw is worth. A sampler states its own amplification; nothing guesses it from a rate.
+"""The sampler protocol: who is in a lot, and what the draw is worth.
 
-Draw k of a sampler is a pure function of the random stream and k, so a run resumes at a number. An `Informed` sampler also
-asks the records (see `records`): its draws are made one at a time, at the model of the moment, and carry what it must
-remember to go on from there.
+A sampler states its own amplification; nothing guesses it from a rate.
+
+Draw k of a sampler is a pure function of the random stream and k, so a run resumes at a number. An `Informed` sampler
+also asks the records (`record_access.py`): its draws are made one at a time, at the model of the moment, and carry what it
+must remember to go on from there.
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ class Draw:
 
 
 def unamplified(event: Event) -> Event:
-    """What a draw is worth that hides nobody."""
+    """Returns the event as it is: a draw that hides nobody amplifies nothing."""
     return event
 
 
 def unproven(event: Event) -> Event:
-    """What a draw is worth that was made after a look at the records."""
+    """Returns the event without a guarantee, because the draw was made after a look at the records."""
     return compose([NonPrivate(LOOKED), event])
 
 
@@ -72,11 +74,11 @@ class Sampler(Protocol):
         ...
 
     def expected(self, n: int) -> float:
-        """The expected size of a lot from n records."""
+        """Returns the expected size of a lot from n records."""
         ...
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Draws number start, start + 1, … of n records, without end."""
+        """Yields draws number start, start + 1, … of n records, without end."""
         ...
 
 
@@ -85,7 +87,7 @@ class Informed(Sampler, Protocol):
     """A sampler that asks the records. Without any, as in a dry run, `draws` takes them all to be alike."""
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Draws number start, start + 1, …, without end, each made when it is asked for.
+        """Yields draws number start, start + 1, …, without end, each made when it is asked for.
 
         `memory` is what the draw before `start` left, None for the first.
         """
@@ -93,7 +95,7 @@ class Informed(Sampler, Protocol):
 
 
 def drawn(sampler: Sampler, records: Records, rng: Rng, start: int, memory: Any = None) -> Iterator[Draw]:
-    """The draws of any sampler, each with what it cost: a sampler that asks the records has no say in that.
+    """Yields the draws of any sampler, each with what it cost: a sampler that asks the records has no say in that.
 
     A draw made after a look has no guarantee; what was released in order to make it is charged with it.
     """

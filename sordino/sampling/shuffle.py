@@ -1,9 +1,9 @@
-"""Shuffling: one random pass after another, each in disjoint batches, as plain training loops do.
+"""Shuffling: one random pass after another in disjoint batches, as plain training loops do.
 
 Privacy: the known amplification by shuffling is far weaker than Poisson's and must not be confused with it (Chua et al.
-2024: at the setting where Poisson gives ε = 1.61, shuffled batches have ε ≥ 7.83). What is claimed here uses only that a
-record is in at most one batch of a pass, and so meets one release per pass; about one record's contribution replaced by
-nothing, since removing it would move the others between batches.
+2024: at the setting where Poisson gives ε = 1.61, shuffled batches have ε ≥ 7.83). What is claimed here uses only that
+a record is in at most one batch of a pass, and so meets one release per pass; about one record's contribution replaced
+by nothing, since removing it would move the others between batches.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Shuffle:
         return True
 
     def expected(self, n: int) -> float:
-        """The batch size, also for the last batch of a pass."""
+        """Returns the batch size, also for the last batch of a pass."""
         return float(min(self.batch_size, n))
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Batch k % m of pass k // m, for m batches a pass."""
+        """Yields batch k % m of pass k // m, for m batches a pass and k = start, start + 1, …"""
         batches = -(-n // self.batch_size)
         epoch, first = divmod(start, batches)
         while True:

@@ -1,5 +1,6 @@
-"""Numbers that tell how many records there are, or may: the divisor of a run that was given none, a rate or a divisor
-that the user computed from N.
+"""Finds public numbers of a run that tell, or may tell, how many records there are.
+
+Such are the divisor of a run that was given none, and a rate or a divisor that the user computed from N.
 
 The rate is printed with the claim and `expected_batch` shows in every step, so a number made of N tells N. What can be seen
 is that it fits: 256 / N times N is a whole number to the last digit, and a rate chosen without N almost never is. It is
@@ -16,13 +17,13 @@ from sordino.ledger import claims
 from sordino.sampling.sampler import Sampler
 
 _EXACT = 1e-11
-"""Relative: a quotient and a product of doubles round to 2e-16 each."""
+"""The relative error up to which a number counts as whole: a quotient and a product of doubles round to 2e-16 each."""
 _CHOSEN_RATE, _CHOSEN_BATCH = 4, 2
 """Digits up to which a number is taken to be chosen and not computed."""
 
 
 def told_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
-    """What the claim must name, of `claims`.
+    """Returns what the claim must name because the rate or the divisor may tell the number of records.
 
     >>> from sordino.sampling.poisson import Poisson
     >>> told_size(Poisson(256 / 50_021), 50_021, None), told_size(Poisson(0.01), 50_021, None)
@@ -42,13 +43,13 @@ def told_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[st
 
 
 def size_not_covered(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
-    """All that the claim must name of the dataset's size: a step divided by rate × N shows N too."""
+    """Returns all that the claim must name of the dataset's size: a step divided by rate × N shows N too."""
     divided = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
     return [*divided, *told_size(sampler, n, expected_batch)]
 
 
 def _computed(rate: float, n: int) -> bool:
-    """Is the rate k / N or k / √N for a whole k?"""
+    """Returns whether the rate is k / N or k / √N for a whole k."""
     return not _short(rate, _CHOSEN_RATE) and (_whole(rate * n) or _whole(rate * math.sqrt(n)))
 
 

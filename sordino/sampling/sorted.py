@@ -1,7 +1,10 @@
-"""SortedDPSGD as published (Pflaeging 2023, *Varianten von DPSGD*, ch. 4): lots filled by the rank of gradient lengths.
+"""SortedDPSGD as published: lots filled by the rank of gradient lengths, without a guarantee.
 
-Before every lot the lengths of all records not yet used in this pass are taken at the current model; the lot is filled by
-their order, and its records are used up until the pass is over. The ways to fill a lot of L from N records that are left:
+Pflaeging 2023, *Varianten von DPSGD*, ch. 4.
+
+Before every lot the lengths of all records not yet used in this pass are taken at the current model; the lot is filled
+by their order, and its records are used up until the pass is over. The ways to fill a lot of L from N records that are
+left:
 
     top_k            the L longest
     quantile         T = the α-quantile of the lengths, Q = {length ≥ T}. If |Q| > L, each of Q with probability L/|Q|;
@@ -13,9 +16,9 @@ their order, and its records are used up until the pass is over. The ways to fil
 Cheaper: `refresh=k` ranks anew only every k lots and uses the same lengths in between; `pool=m` ranks m lots' worth of
 records, drawn at random from those that are left, instead of all.
 
-Privacy: none. Whether a record is in a lot depends on the lengths of all others: one record more pushes another out of the
-lot, and out of every later one. No noise on the gradients covers that, and the draws are `NonPrivate` whatever is added.
-`Threshold` is the form that has a guarantee.
+Privacy: none. Whether a record is in a lot depends on the lengths of all others: one record more pushes another out of
+the lot, and out of every later one. No noise on the gradients covers that, and the draws are `NonPrivate` whatever is
+added. `Threshold` is the form that has a guarantee.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class Fill(Protocol):
     """A way to fill a lot."""
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
-        """Which of the candidates, by position, make up a lot of about `size`."""
+        """Returns which of the candidates, by position, make up a lot of about `size`."""
         ...
 
 
@@ -52,7 +55,7 @@ class Longest:
     """The `size` longest; a partial selection, not a sort."""
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
-        """Positions, in no particular order; of equally long ones any."""
+        """Returns positions in no particular order; of equally long records any may be taken."""
         if size >= len(lengths):
             return np.arange(len(lengths))
         return np.argpartition(lengths, len(lengths) - size)[len(lengths) - size :]
@@ -65,7 +68,7 @@ class UpperQuantile:
     quantile: float
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
-        """Positions, ascending; their number is random, about `size`."""
+        """Returns positions, ascending; their number is random, about `size`."""
         n = len(lengths)
         upper = lengths >= np.quantile(lengths, self.quantile)
         q = int(upper.sum())
@@ -84,7 +87,7 @@ class LongestOfEachClass:
     label: Label | None = field(repr=False)  # a function prints its address, and a resumed run is told by the text
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
-        """Positions, by place in their class and then by length."""
+        """Returns positions, by place in their class and then by length."""
         classes = labels()
         order = np.lexsort((-lengths, classes))  # class by class, each from its longest
         first = np.searchsorted(classes[order], classes[order])  # where the record's class begins
@@ -98,7 +101,7 @@ class Neighbours:
     """A run of `size` in the sorted order, at a random place."""
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
-        """Positions, by length."""
+        """Returns positions, by length."""
         places = max(0, len(lengths) - size) + 1
         start = int(rng.integers(1, places)[0])
         return np.argsort(lengths, kind="stable")[start : start + size]
@@ -139,24 +142,27 @@ class Sorted:
 
     @staticmethod
     def top_k(batch_size: int, *, refresh: int = 1, pool: int | None = None) -> Sorted:
-        """The longest gradients first."""
+        """Returns a sampler that draws the longest gradients first."""
         return Sorted(batch_size, Longest(), refresh, pool)
 
     @staticmethod
     def quantile(batch_size: int, quantile: float = 0.75, *, refresh: int = 1, pool: int | None = None) -> Sorted:
-        """A random sample of the gradients above a quantile: Quantilesort."""
+        """Returns a sampler that draws at random among the gradients above a quantile: Quantilesort."""
         return Sorted(batch_size, UpperQuantile(validate.fraction("quantile", quantile)), refresh, pool)
 
     @staticmethod
     def class_diverse(
         batch_size: int, label: Label | None = None, *, refresh: int = 1, pool: int | None = None
     ) -> Sorted:
-        """The longest of each class in turn; `label` makes the class from a batch's columns (None: it is the last)."""
+        """Returns a sampler that draws the longest of each class in turn.
+
+        `label` makes the class from a batch's columns; None means that it is the last column.
+        """
         return Sorted(batch_size, LongestOfEachClass(label), refresh, pool)
 
     @staticmethod
     def similar_length(batch_size: int, *, refresh: int = 1, pool: int | None = None) -> Sorted:
-        """Gradients of about the same length, not the longest."""
+        """Returns a sampler that draws gradients of about the same length, not the longest."""
         return Sorted(batch_size, Neighbours(), refresh, pool)
 
     @property
@@ -165,15 +171,15 @@ class Sorted:
         return True
 
     def expected(self, n: int) -> float:
-        """The batch size."""
+        """Returns the batch size."""
         return float(min(self.batch_size, n))
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Of records that are all alike."""
+        """Yields draws of records that are all alike, for a dry run."""
         return self.draws_from(alike(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Disjoint lots until every record was used, then again."""
+        """Yields disjoint lots until every record was used, then begins again."""
         k, n = start, len(records)
         if start and memory is None:
             raise Refusal(f"lot {start} depends on the lots before it, which are not known: resume from a checkpoint")
@@ -182,6 +188,7 @@ class Sorted:
         while True:
             if not left.any():
                 left, ranked = _fresh(n)
+            # Rank anew once the candidates were used for `refresh` lots. Looking at lengths forgoes the guarantee.
             if not ranked.lots or not len(ranked.rows):
                 rows = self._candidates(left, rng.child(k, "pool"))
                 ranked = _Ranked(rows, records.lengths(rows), self.refresh)
@@ -201,25 +208,26 @@ class Sorted:
 
 @dataclass(frozen=True)
 class _Ranked:
-    """Candidates and their lengths, good for so many lots more."""
+    """Candidates and their lengths, which are used for so many more lots."""
 
     rows: Rows
     lengths: Lengths
     lots: int
 
     def split(self, at: NDArray[np.int64]) -> tuple[Rows, _Ranked]:
-        """The lot at these positions, and what is left of the candidates."""
+        """Returns the lot at these positions, and the candidates that remain."""
         kept = np.ones(len(self.rows), dtype=bool)
         kept[at] = False
         return self.rows[at], _Ranked(self.rows[kept], self.lengths[kept], self.lots - 1)
 
 
 def _fresh(n: int) -> tuple[Mask, _Ranked]:
-    """The beginning of a pass."""
+    """Returns the state at the beginning of a pass: all records are left, and none is ranked."""
     return np.ones(n, dtype=bool), _Ranked(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32), 0)
 
 
 def _memory(left: Mask, ranked: _Ranked) -> dict[str, Any]:
+    """Returns what the next draw must know, as JSON; candidates are kept only while they are still used."""
     stale = ranked.lots > 0  # otherwise the next lot asks anew
     return {
         "left": packed(np.packbits(left)),
@@ -230,12 +238,15 @@ def _memory(left: Mask, ranked: _Ranked) -> dict[str, Any]:
 
 
 def _recalled(memory: Mapping[str, Any], n: int) -> tuple[Mask, _Ranked]:
+    """Returns the records that are left and the ranked candidates, from what `_memory` returned."""
     left = np.unpackbits(unpacked(memory["left"], np.uint8), count=n).astype(bool)
     ranked = _Ranked(unpacked(memory["rows"], np.int64), unpacked(memory["lengths"], np.float32), memory["lots"])
     return left, ranked
 
 
 def _method(name: str, about: str, fill: Callable[..., Sorted], example: str) -> Method:
+    """Returns the declaration of one of the four ways to fill a lot."""
+
     def sampler(run: RunNumbers, own: Parameters) -> Sorted:
         return fill(run.lot_size, refresh=int(own["refresh"]), pool=int(own["pool"]) or None)
 
