@@ -1,7 +1,7 @@
 """Canaries: records that are in the training set by a fair coin each, made to be noticed.
 
     gradient      its gradient is one coordinate of its own, far longer than any bound: the worst record there is. Its loss
-                  is `LENGTH` times a number of its own beside the model, so it goes the whole way from backend to release
+                  is `LENGTH` times a number of its own beside the model, so it goes all the way from backend to release
     noise         an input of nothing but noise, with a random class
     mislabelled   a public test record, with a wrong class
 

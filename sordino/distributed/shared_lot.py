@@ -9,7 +9,7 @@ one all-reduce of four numbers, before the sum itself is sent:
 query's state, the ledger's length, the parameters, the grid of the sum. If all have D the digests add up to W·D mod 2⁶⁴.
 `covered` has one number for each chunk that was computed; they add up to those of all chunks if each was computed once.
 
-Privacy: a disagreement stops before the release: nothing of the lot is released, and the draw stays charged. What one rank
+Privacy: a disagreement stops the lot before its release, and the draw stays charged. What one rank
 notices about its own records (a failure, a broken promise) is told to all, so that none waits for another for ever and all
 make the same claim.
 """

@@ -1,4 +1,7 @@
-"""Other libraries' loops: Hugging Face, Lightning, skorch, scikit-learn. Each imports its library when used."""
+"""Integrations with Hugging Face, Lightning, skorch and scikit-learn.
+
+Each imports its library when it is used.
+"""
 
 from sordino.integrations.privacy import Privacy
 

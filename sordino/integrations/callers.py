@@ -1,4 +1,6 @@
-"""Who called `fit` of a scikit-learn estimator: much of scikit-learn fits more often, or on other records, than it seems.
+"""Callers of `fit`: refuses cross-validation, searches and ensembles of scikit-learn.
+
+Much of scikit-learn fits more often, or on other records, than it seems.
 
 Privacy: cross-validation scores private records without noise. Ensembles draw records with repetition, so one record
 counts several times in a fit whose claim bounds it once. A transformer of a pipeline learnt from the records without noise.
@@ -17,8 +19,9 @@ _HARMLESS = ("sklearn.pipeline", "sklearn.base", "sklearn.utils")
 
 
 def around_fit() -> str | None:
-    """Why this fit has no guarantee, if it has none; a refusal where it should not be made at all."""
+    """Returns why this fit has no guarantee, or None; refuses a fit that should not be made at all."""
     frame, void = sys._getframe(1), None
+    # Every caller up the stack counts, because a pipeline may stand between a search and this fit.
     while frame is not None:
         module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
         if module.startswith("sklearn.model_selection"):
@@ -38,7 +41,7 @@ def around_fit() -> str | None:
 
 
 def _learnt(pipeline: Any) -> str | None:
-    """What a pipeline says of its steps before the last."""
+    """Returns why a pipeline's steps before the last leave no guarantee, or None if they learn nothing."""
     for _, step in getattr(pipeline, "steps", ())[:-1]:
         if _learns(step):
             return (

@@ -1,4 +1,4 @@
-"""The lots of a run as a data loader that is asked for an epoch at a time."""
+"""Epoch loader: the lots of a run as a data loader that is asked for an epoch at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EpochLoader:
 
 
 def lots_in_an_epoch(records: int, expected_batch: float) -> int:
-    """Lots until about as many records were drawn as there are.
+    """Returns the number of lots until about as many records were drawn as there are.
 
     >>> lots_in_an_epoch(1000, 300)
     4

@@ -1,4 +1,6 @@
-"""Whether a table of numbers, or of tokenised texts, has rows of another: by salted digests, as copies have other memory.
+"""Equal rows: whether a table has rows of another, by salted digests.
+
+Tables hold numbers or tokenised texts. Copies lie in other memory, so they are compared by content.
 
 Copies are known again when they were changed a little: numbers that were rounded agree on a grid of a fraction of a
 column's deviation, texts agree without their padding. A part of the rows is enough, if it is more than chance explains.
@@ -86,7 +88,9 @@ class RowDigests:
         return cls(tuple(forms))
 
     def hold(self, table: Any, *, one: bool = False) -> bool:
-        """Are more of its rows here than chance explains? Of a view of the same memory, which may hold others, `one`.
+        """Returns whether it has more of a table's rows than chance explains.
+
+        For a view of the same memory, which may hold other rows too, `one` makes a single row enough.
 
         >>> x = np.random.default_rng(0).random((300, 4))
         >>> trained = Rows.of(x[:200])
@@ -117,6 +121,7 @@ def digests(table: Any, unit: NDArray[np.float64] | None = None) -> NDArray[np.u
     if _are_digests(table):
         found: NDArray[np.uint64] = table
         return found
+    # What is no table of numbers has no digests.
     try:
         array = _plain(table)
         if array.ndim < 2 or array.dtype.kind not in "biuf":
@@ -126,8 +131,10 @@ def digests(table: Any, unit: NDArray[np.float64] | None = None) -> NDArray[np.u
     wide = array.reshape(len(array), -1)
     if unit is not None and len(unit) != wide.shape[1]:
         return None
+    # A digest is a random linear function of the row's bits, whose weights are a secret of the process.
     weights = np.random.default_rng(_salt).integers(0, 2**64, size=wide.shape[1], dtype=np.uint64)
     found = np.empty(len(wide), dtype=np.uint64)
+    # Block by block, so that a large table is never copied as a whole.
     for start in range(0, len(wide), _BLOCK):
         block = wide[start : start + _BLOCK]
         if unit is not None:
@@ -152,6 +159,7 @@ def _texts(dataset: Any) -> NDArray[np.uint64] | None:
 
 
 def _forms_of(record: Mapping[str, Any]) -> list[int]:
+    """Returns the three digests of one text: as it is, and without equal tokens at its end or beginning."""
     tokens = np.asarray(record["input_ids"], dtype=np.int64).reshape(-1)
     mask = record.get("attention_mask")
     if mask is not None and len(mask) == len(tokens):
@@ -163,7 +171,10 @@ def _forms_of(record: Mapping[str, Any]) -> list[int]:
 
 
 def table_of(dataset: Any) -> Any:
-    """A dataset's rows of numbers: its first tensor, skorch's X, the table itself, or digests of its texts; else None."""
+    """Returns a dataset's rows of numbers, or digests of its texts; None if it has neither.
+
+    The rows are its first tensor, skorch's X, or the table itself.
+    """
     if isinstance(dataset, Subset):
         whole = table_of(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices, dtype=np.int64)]

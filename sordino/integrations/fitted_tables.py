@@ -1,4 +1,6 @@
-"""Whether a table shows that something was fitted on it: a scaler, a projection, an imputer, synthetic rows.
+"""Fitted tables: whether a table shows that something was fitted on its records.
+
+It may have been a scaler, a projection, an imputer, or a maker of synthetic rows.
 
 A transformer that was fitted on the records read them without noise, and one record moves what it makes of all the others.
 It may have been fitted anywhere: in a pipeline, before it, in a function. What it leaves in the table is the same: columns
@@ -40,12 +42,14 @@ _CURE = (
 def find_sign_of_fitting(table: Any) -> str | None:
     """Returns why a table has no guarantee, if it shows that something was fitted on it; else None."""
     x = np.asarray(table)
+    # Small tables and whole numbers show such signs by accident.
     if x.ndim != 2 or x.dtype.kind != "f" or len(x) < _FEWEST_ROWS:
         return None
     exact = x.dtype == np.float64
     columns = _measured_columns(x[:, :_MOST_COLUMNS].astype(np.float64))
     whole = columns if len(columns) else None
     if whole is not None and len(x) <= 10 * _MOST_ROWS:
+        # Each sign is one that public constants do not leave.
         for look, what in (
             (_is_standardised, "the columns have mean 0 and deviation 1 to the last digit"),
             (_is_stretched, "the columns begin and end exactly at the same two numbers"),
@@ -149,6 +153,7 @@ def _has_synthetic_rows(x: Table, *, exact: bool) -> bool:
 
 
 def _lies_between_two(x: Table, row: int, tolerance: float) -> bool:
+    """Returns whether a row lies on the line between two of the rows nearest to it."""
     away = x - x[row]
     far = np.linalg.norm(away, axis=1)
     near = np.argsort(far)[: _NEAREST + 1]

@@ -1,4 +1,6 @@
-"""Lightning, with automatic optimisation: a module whose training step is `Private.backward`.
+"""Lightning integration: a module whose training step is `Private.backward`.
+
+It works with automatic optimisation:
 
     class Classifier(PrivateModule):
         def record_losses(self, x, y): …                  # one loss per record, in place of training_step
@@ -74,18 +76,18 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         self._held: dict[str, Any] = {}  # what is not a module: Lightning must not move, copy or save it
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Hooks that a subclass writes come after those here, whether or not it calls `super`."""
+        """Puts the hooks that a subclass writes behind those here, whether or not it calls `super`."""
         super().__init_subclass__(**more)
         for name in _HOOKS:
             if name in vars(cls):
                 setattr(cls, name, _after(getattr(PrivateModule, name), vars(cls)[name]))
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has the weights alone: its noise must not be in two places."""
+        """Returns the weights alone, because the noise must not be in two places."""
         return {**super().__getstate__(), "_held": {}}
 
     def record_losses(self, *batch: Any) -> Tensor:
-        """One loss per record of a batch, shape (B,)."""
+        """Returns one loss per record of a batch, shape (B,)."""
         raise NotImplementedError(f"{type(self).__name__}: write record_losses(self, *batch), one loss per record")
 
     def make_private(
@@ -99,7 +101,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         backend: Backend | None = None,
         **more: Any,
     ) -> Draws:
-        """The lots to fit on: `trainer.fit(module, lots)`.
+        """Returns the lots to fit on: `trainer.fit(module, lots)`.
 
         Args:
             dataset: has a length and records by number.
@@ -114,14 +116,17 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             The lots, to be given to `trainer.fit` as its data loader.
 
         """
+        # Only losses by record can be bounded, so whatever replaces them is refused.
         for name in ("training_step", "backward"):
             if getattr(type(self), name) is not getattr(PrivateModule, name):
                 raise Refusal(f"{name} is overridden: what it computes is not bounded by record; write record_losses")
         if not self.automatic_optimization:
             raise Refusal("automatic_optimization=False: each lot is one step of one optimizer; leave it as it is")
+        # The noise is calibrated before the first draw; the ledger is that of the parameters, if they have one.
         query = privacy.query_for(sampler, length(dataset), steps, expected_batch)
         ledger = ledger_for(self, None)
         private = Private(self, _losses, query, backend=backend, ledger=ledger, isolate=privacy.isolate)
+        # A checkpoint that was loaded before brings its ledger and position.
         if _STATE in self._held:
             private.load_state_dict(self._held.pop(_STATE))
         self._held.update(
@@ -142,11 +147,11 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         return found
 
     def claim(self) -> Claim:
-        """What can truly be said of the training so far."""
+        """Returns what can truly be said of the training so far."""
         return self.private.claim(self._held["privacy"].delta)
 
     def on_train_start(self) -> None:
-        """Refuse what a loop of lots cannot do."""
+        """Refuses what a loop of lots cannot do."""
         trainer = self.trainer
         if trainer.accumulate_grad_batches != 1:
             raise Refusal(
@@ -159,19 +164,19 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             raise Refusal("several processes: each would draw for itself; use devices=1")
 
     def on_validation_start(self) -> None:
-        """Records that were trained on must not be evaluated."""
+        """Voids the claim if records that were trained on are to be validated."""
         self._look_at(self.trainer.val_dataloaders)
 
     def on_test_start(self) -> None:
-        """Nor tested."""
+        """Voids the claim if records that were trained on are to be tested."""
         self._look_at(self.trainer.test_dataloaders)
 
     def on_predict_start(self) -> None:
-        """Nor predicted for."""
+        """Voids the claim if records that were trained on are to be predicted for."""
         self._look_at(self.trainer.predict_dataloaders)
 
     def log(self, name: str, value: Any, *positional: Any, **more: Any) -> None:
-        """Theirs; the losses of records are not for the log."""
+        """Logs a value as Lightning does; refuses what `record_losses` would log, which has no noise."""
         if self._held.get("asked"):
             raise Refusal(
                 f"self.log({name!r}) in record_losses: what is computed there is of private records and has no noise; "
@@ -196,7 +201,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         return torch.zeros((), device=self.device, requires_grad=True)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """The lot's noisy gradient into `.grad`, and what was released into the log."""
+        """Writes the lot's noisy gradient into `.grad`, and what was released into the log."""
         lot: Lot = self._held.pop("lot")
         private = self.private
         private.backward(lot)
@@ -215,7 +220,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             checkpoint[_STATE] = self.private.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """It comes with them."""
+        """Takes the ledger and the position from the checkpoint; refuses one that has none."""
         state = checkpoint.get(_STATE)
         if state is None:
             raise Refusal("this checkpoint has no ledger: what its training cost is not known; begin from its weights")
@@ -228,6 +233,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
 
 
 def _losses(module: Any, *batch: Any) -> Tensor:
+    """Returns the losses of `record_losses`, and refuses logging while it runs."""
     module._held["asked"] = True
     try:
         found: Tensor = module.record_losses(*batch)
@@ -237,7 +243,7 @@ def _losses(module: Any, *batch: Any) -> Tensor:
 
 
 def _after(first: Any, own: Any) -> Any:
-    """A hook of a subclass, behind that of `PrivateModule`."""
+    """Returns a hook that runs that of `PrivateModule` first and then that of the subclass."""
 
     @wraps(own)
     def hook(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -248,7 +254,7 @@ def _after(first: Any, own: Any) -> Any:
 
 
 def _flat(loaders: Any) -> list[Any]:
-    """Data loaders as Lightning takes them: one, or lists and dicts of them, or its `CombinedLoader`."""
+    """Returns a list of data loaders from what Lightning takes: one, lists and dicts, or its `CombinedLoader`."""
     inner = getattr(loaders, "flattened", loaders)
     if isinstance(inner, dict):
         inner = list(inner.values())

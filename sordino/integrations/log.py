@@ -1,4 +1,4 @@
-"""Logging what may be logged, in one call a step: ε so far, the learning rate, the length of the released gradient.
+"""Logging of what may be logged: ε so far, the learning rate, the released gradient's length.
 
     log = Log.tensorboard("runs/log")          # or Log.wandb(project="…"), Log.mlflow(), Log(print)
     for lot in private.draws(…):
@@ -9,7 +9,7 @@
 
     privacy/epsilon  privacy/delta  train/learning_rate  train/gradient_norm  train/loss (where `WithLoss` released one)
 
-Privacy: every value is public or was released. A gradient that did not come from the door, and an ε of a run that has no
+Privacy: every value is public or was released. A gradient that was not released, and an ε of a run that has no
 guarantee, are left out.
 """
 
@@ -73,7 +73,7 @@ class Log:
 
     @classmethod
     def tensorboard(cls, folder: str, every: int = 10) -> Log:
-        """Into a folder that TensorBoard reads."""
+        """Returns a log that writes into a folder that TensorBoard reads."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -89,7 +89,7 @@ class Log:
 
     @classmethod
     def wandb(cls, every: int = 10, **settings: Any) -> Log:
-        """Into the run of W&B that is going on, or into a new one with these settings."""
+        """Returns a log that writes into the current run of W&B, or into a new one with these settings."""
         try:
             import wandb
         except ImportError as error:
@@ -99,7 +99,7 @@ class Log:
 
     @classmethod
     def mlflow(cls, every: int = 10) -> Log:
-        """Into the run of MLflow that is going on, which it begins where there is none."""
+        """Returns a log that writes into the current run of MLflow, which it begins where there is none."""
         try:
             import mlflow
         except ImportError as error:
@@ -107,7 +107,7 @@ class Log:
         return cls(lambda values, step: mlflow.log_metrics(dict(values), step=step), every)
 
     def step(self, private: Private, optimizer: Optimizer, *, delta: float) -> None:
-        """After `private.backward`, before or after the optimizer's step."""
+        """Logs one step; call it after `private.backward`, before or after the optimizer's step."""
         number = private.steps
         values = {"train/learning_rate": float(optimizer.param_groups[0]["lr"])}
         norm = _released_norm(optimizer)
@@ -121,7 +121,7 @@ class Log:
         self.write(values, number)
 
     def end(self, private: Private, *, delta: float) -> None:
-        """After the loop: ε of the whole run, whatever step it ended at. Nothing, if the run has no guarantee."""
+        """Logs ε of the complete run, whatever step it ended at; nothing, if the run has no guarantee."""
         said = private.claim(delta)
         if isinstance(said, Guarantee):
             self.write(_spent(said.epsilon, delta), private.steps)
@@ -132,7 +132,7 @@ def _spent(epsilon: float | None, delta: float) -> dict[str, float]:
 
 
 def _released_norm(optimizer: Optimizer) -> float | None:
-    """The length of the gradient that was released; None where one of its tensors was not."""
+    """Returns the length of the gradient that was released; None where one of its tensors was not."""
     held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not held or changed(held) is not None:
         return None

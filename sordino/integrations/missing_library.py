@@ -1,10 +1,10 @@
-"""The error for a library that is not installed: it names the extra."""
+"""Missing library: the error for an optional dependency that is not installed."""
 
 from __future__ import annotations
 
 
 class NotInstalled(ImportError):
-    """A road needs a library that is not there."""
+    """An integration needs a library that is not there; the message names the extra to install."""
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""What every road is told about privacy: a query and a δ, or an ε that the noise is calibrated to.
+"""Privacy settings of an integration: a query and a δ, or an ε to calibrate the noise to.
 
     Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0)           plain DP-SGD, its noise found before the first step
     Privacy(query=sd.NoisySum(…), delta=1e-5)                    any query
@@ -26,7 +26,7 @@ class Privacy:
     """A query and the δ of its claim; or an ε and the bound of a plain DP-SGD whose noise is to be found.
 
     `loss_bound` releases a noisy mean of the losses too, each clipped to ±loss_bound, at twenty times the gradients' noise
-    multiplier: without it a road has no training loss to log.
+    multiplier: without it an integration has no training loss to log.
 
     Args:
         delta: of the claim.
@@ -56,6 +56,7 @@ class Privacy:
     isolate: bool = False
 
     def __post_init__(self) -> None:
+        """Refuses settings that contradict each other or are missing."""
         validate.fraction("delta", self.delta)
         if (self.query is None) == (self.epsilon is None):
             raise ValueError("give either query=, as in NoisySum(Flat(1.0), Gaussian(1.1)), or epsilon= and bound=")
@@ -75,7 +76,7 @@ class Privacy:
     def target(
         cls, *, epsilon: float, delta: float, bound: float, loss_bound: float | None = None, isolate: bool = False
     ) -> Privacy:
-        """DP-SGD with flat clipping and as much noise as ε asks for.
+        """Returns settings for DP-SGD with flat clipping and as much noise as ε asks for.
 
         >>> Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0).epsilon
         3.0
@@ -83,7 +84,7 @@ class Privacy:
         return cls(delta, epsilon=epsilon, bound=bound, loss_bound=loss_bound, isolate=isolate)
 
     def query_for(self, sampler: Sampler, records: int, steps: int, expected_batch: float | None) -> Query:
-        """The query, its noise such that so many steps meet ε."""
+        """Returns the query, with noise such that so many steps meet ε."""
         if self.query is not None:
             return self.query
         assert self.epsilon is not None  # one of the two is there

@@ -1,4 +1,4 @@
-"""Whether records that are evaluated were trained on, as far as can be seen.
+"""Same records: whether records that are evaluated were trained on, as far as can be seen.
 
 By identity: one object, views of it, one table, one memory, the same objects in another list. And by content where
 records are rows of numbers, because a split, a pipeline or a data frame makes copies (`equal_rows`).
@@ -52,7 +52,7 @@ def stand_in_for(table: Any) -> Any:
 
 
 def shares_records(one: Any, other: Any) -> bool:
-    """Is something of one dataset in the other?
+    """Returns whether something of one dataset is in the other.
 
     >>> import torch
     >>> data = TensorDataset(torch.zeros(4, 1))
@@ -72,7 +72,7 @@ class TrainedOn:
         self._others: deque[Any] = deque(maxlen=_OTHERS)
 
     def shares(self, dataset: Any) -> bool:
-        """Is something of it in this one?"""
+        """Returns whether something of the training set is in this dataset."""
         if any(other is dataset for other in self._others):
             return False
         found = self._same(dataset) or self._alike(dataset)
@@ -81,6 +81,7 @@ class TrainedOn:
         return found
 
     def _same(self, dataset: Any) -> bool:
+        """Returns whether the datasets share memory or objects, at the same rows as far as these are known."""
         for root, rows in _rows(dataset).items():
             mine = self._made.get(root)
             if root in self._made and (rows is None or mine is None or rows & mine):
@@ -88,18 +89,21 @@ class TrainedOn:
         return False
 
     def _alike(self, dataset: Any) -> bool:
+        """Returns whether the datasets have rows of equal content."""
         if not self._looked:
             self._table, self._looked = RowDigests.of(table_of(self._dataset)), True
         return self._table is not None and self._table.hold(table_of(dataset))
 
 
 def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
-    """What a dataset is made of, and which rows of it; None for all, or where that is not known."""
+    """Returns what a dataset is made of, and which rows of it; None for all, or where that is not known."""
     chosen: list[int] | None = None
+    # Unwrap subsets first: whatever they are subsets of is what is shared.
     while isinstance(dataset, Subset):  # a part of a part: by its places in the whole
         places = [int(i) for i in dataset.indices]
         chosen = places if chosen is None else [places[i] for i in chosen]
         dataset = dataset.dataset
+    # Records in lists are known by their own identity.
     if isinstance(dataset, list | tuple) and dataset and not isinstance(dataset[0], int | float | str):
         kept = dataset if chosen is None else [dataset[i] for i in chosen]
         return {id(record): None for record in kept}
@@ -107,6 +111,7 @@ def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
         if isinstance(dataset, TensorDataset):
             return _addresses(dataset.tensors[0], chosen)
         return {root: frozenset(chosen) if rows is None else None for root, rows in _rows(dataset).items()}
+    # Tensors are known by their memory, Hugging Face's datasets by their table.
     if isinstance(dataset, ConcatDataset):
         return {root: None for inner in dataset.datasets for root in _rows(inner)}
     if isinstance(dataset, TensorDataset):
@@ -120,7 +125,7 @@ def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
 
 
 def _addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int, frozenset[int] | None]:
-    """The memory behind a tensor, and where in it its rows begin."""
+    """Returns the memory behind a tensor, and where in it its rows begin."""
     first, step = int(tensor.storage_offset()), tensor.stride(0)
     rows = range(len(tensor)) if chosen is None else chosen
     return {tensor.untyped_storage().data_ptr(): frozenset(first + i * step for i in rows)}
@@ -135,12 +140,12 @@ class Trained:
 
     @classmethod
     def on(cls, table: Any) -> Trained:
-        """Of what `fit` was given; the table itself is not kept."""
+        """Returns what is needed to know the table of `fit` again; the table itself is not kept."""
         found = table_of(table) if not isinstance(table, list | tuple) else table
         return cls(_memory(found), RowDigests.of(found))
 
     def hold(self, table: Any) -> bool:
-        """Was it trained on, or a part of it?"""
+        """Returns whether a table, or a part of it, was trained on."""
         found = table_of(table) if not isinstance(table, list | tuple) else table
         memory = _memory(found)
         same = memory and self.memory and memory[0] < self.memory[1] and self.memory[0] < memory[1]
@@ -148,7 +153,7 @@ class Trained:
 
 
 def _memory(table: Any) -> tuple[int, int] | None:
-    """Where an array lies: first and last address."""
+    """Returns the first and the last address of an array; None for what is no array."""
     bare = table.detach().numpy() if isinstance(table, Tensor) and table.is_cpu else table
     if not isinstance(bare, np.ndarray):
         return None

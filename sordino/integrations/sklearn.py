@@ -1,4 +1,4 @@
-"""scikit-learn: `DPClassifier` and `DPRegressor` for tables.
+"""scikit-learn integration: `DPClassifier` and `DPRegressor` for tables.
 
     model = DPClassifier(epsilon=1.0, delta=1e-5, low=0.0, high=1.0, classes=[0, 1])
     model.fit(X, y).predict_proba(X_new)
@@ -96,7 +96,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
         self.classes = classes
 
     def fit(self, x: Any, y: Any) -> DPClassifier:
-        """Train to the target ε."""
+        """Trains to the target ε."""
         table, labels = check_array(x), np.asarray(y)
         if labels.ndim != 1 or len(labels) != len(table):
             raise ValueError("y: need one label for each row of X")
@@ -114,23 +114,23 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
         return self
 
     def predict_proba(self, x: Any) -> Array:
-        """Probabilities of `classes_`, (rows, classes)."""
+        """Returns the probabilities of `classes_`, (rows, classes)."""
         found: Array = self._outputs(x).softmax(dim=1).numpy()
         return found
 
     def decision_function(self, x: Any) -> Array:
-        """Scores; for two classes that of the second over the first."""
+        """Returns scores; for two classes that of the second over the first."""
         scores = self._outputs(x).numpy()
         found: Array = scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
         return found
 
     def predict(self, x: Any) -> Array:
-        """The most probable class."""
+        """Returns the most probable class."""
         found: Array = self.classes_[self._outputs(x).argmax(dim=1).numpy()]
         return found
 
     def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy; of the training set itself it voids the claim."""
+        """Returns the accuracy; on the training set itself it voids the claim."""
         return float(super().score(x, y, sample_weight))
 
 
@@ -198,7 +198,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
         self.target_low, self.target_high = target_low, target_high
 
     def fit(self, x: Any, y: Any) -> DPRegressor:
-        """Train to the target ε."""
+        """Trains to the target ε."""
         table, target = check_array(x), np.asarray(y, dtype=np.float64)
         if target.ndim != 1 or len(target) != len(table):
             raise ValueError("y: need one number for each row of X")
@@ -209,13 +209,13 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
         return self
 
     def predict(self, x: Any) -> Array:
-        """Within the bounds of the target."""
+        """Returns predictions within the bounds of the target."""
         raw = self._outputs(x)[:, 0].numpy().astype(np.float64)
         found: Array = np.clip(raw * self._half() + self._middle(), self.target_low, self.target_high)
         return found
 
     def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
-        """R²; of the training set itself it voids the claim."""
+        """Returns R²; on the training set itself it voids the claim."""
         return float(super().score(x, y, sample_weight))
 
     def _middle(self) -> float:

@@ -1,4 +1,4 @@
-"""skorch: its classifier and regressor, trained privately.
+"""skorch integration: its classifier and regressor, trained privately.
 
     net = NeuralNetClassifier(Net, criterion=nn.CrossEntropyLoss, privacy=Privacy.target(…), max_epochs=10, batch_size=100)
     net.fit(X, y)
@@ -47,17 +47,18 @@ def _as_rows(table: Any) -> Any:
 
 
 class _Net:
-    """What both have in common; it comes before skorch's own class."""
+    """The private part that both networks have in common; it comes before skorch's own class."""
 
     privacy: Privacy
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
-        """Lots for training."""
+        """Returns lots for training; any other iterator voids the claim if it has records of the training set."""
         net: Any = self
         if not training:  # every way of theirs to predict, score or validate comes through here
             if hasattr(net, "trained_on_") and net.trained_on_.shares(dataset):
                 net.ledger_.void(SCORED)
             return super().get_iterator(dataset, training=training)  # type: ignore[misc]
+        # Look at what came before this fit: it may have read the records without noise.
         table = table_of(dataset)
         void = around_fit() or (None if table is None else find_sign_of_fitting(_as_rows(table)))
         if not isinstance(self.privacy, Privacy):
@@ -69,11 +70,13 @@ class _Net:
                 "train_split would score private records without noise after every epoch: use train_split=None, or "
                 "skorch.helper.predefined_split(held_out)"
             )
+        # Lots are drawn by Poisson sampling, and the noise is calibrated to all epochs.
         n = len(dataset)
         sampler = Poisson(min(1.0, net.batch_size / n))
         per_epoch = lots_in_an_epoch(n, sampler.expected(n))
         steps = per_epoch * net.max_epochs
         query = self.privacy.query_for(sampler, n, steps, None)
+        # From here on the run is charged; what is known against its claim is recorded at once.
         net.module_.train()
         net.ledger_ = ledger_for(net.module_, None)
         net.private_ = Private(net.module_, self._losses, query, ledger=net.ledger_, isolate=self.privacy.isolate)
@@ -93,7 +96,7 @@ class _Net:
         return found
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """The lot's noisy gradient; the released loss, or none."""
+        """Writes the lot's noisy gradient and returns the released loss, or NaN if none is released."""
         net: Any = self
         if not isinstance(batch, Lot):
             raise Refusal("train_step was given a batch that no sampler drew: leave get_iterator as it is")
@@ -105,7 +108,7 @@ class _Net:
         return {"loss": torch.tensor(float("nan") if loss is None else loss), "y_pred": torch.zeros(0)}
 
     def run_single_epoch(self, iterator: Any, training: bool, prefix: str, step_fn: Any, **fit_params: Any) -> None:
-        """As skorch does it, with the public size of a lot in place of the true one."""
+        """Runs an epoch as skorch does, with the public size of a lot in place of the true one."""
         net: Any = self
         if not training:
             super().run_single_epoch(iterator, training, prefix, step_fn, **fit_params)  # type: ignore[misc]
@@ -119,7 +122,7 @@ class _Net:
         net.history.record(prefix + "_batch_count", len(iterator))
 
     def validation_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """The mean over held-out records."""
+        """Returns skorch's step with the mean of the losses of held-out records."""
         step: dict[str, Any] = super().validation_step(batch, **fit_params)  # type: ignore[misc]
         return {**step, "loss": step["loss"].mean()}
 
@@ -133,7 +136,7 @@ class _Net:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the run: its noise must not be in two places, and a copy goes on under no ledger."""
+        """Returns the state without the run: its noise must not be in two places, and a copy has no ledger."""
         state: Any = super().__getstate__()
         return {name: value for name, value in state.items() if name not in ("private_", "trained_on_")}
 

@@ -1,4 +1,4 @@
-"""What `DPClassifier` and `DPRegressor` have in common: scaling, training, and a look at who called `fit`."""
+"""Tabular models: scaling and training that `DPClassifier` and `DPRegressor` have in common."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DECAY = 0.95
 
 
 class Tabular(BaseEstimator):  # type: ignore[misc]
-    """What both have in common."""
+    """The base of both estimators: their parameters, training, outputs and claim."""
 
     def __init__(
         self,
@@ -64,16 +64,19 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         return found
 
     def _fit(self, given: Any, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
-        """Train on the table x, made of what was given; `disclosed` was read off the data without noise."""
+        """Trains on the table x, made of what was given; `disclosed` was read off the data without noise."""
         features = self._scaled(x)
+        # What was done to the table before may leave no guarantee; it is recorded after training.
         void = around_fit() or find_sign_of_fitting(x) or _repeated_rows(x)
         n = len(y)
         model = _network(features.shape[1], int(self.hidden), outputs, self.seed)
+        # Lots are drawn by Poisson sampling, and the noise is calibrated to the number of steps.
         expected = min(float(self.lot), float(n))
         sampler = Poisson(min(1.0, self.lot / n))
         steps = max(1, round(self.epochs * n / expected))
         privacy = Privacy.target(epsilon=self.epsilon, delta=self.delta, bound=self.bound)
         query = privacy.query_for(sampler, n, steps, expected)
+        # Copies of a table count as one dataset, so that two fits are known to add up.
         self.ledger_ = Ledger() if self.ledger is None else self.ledger
         self.ledger_.uses(stand_in_for(x))
         for name in disclosed:
@@ -83,6 +86,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
         average = Average(model, decay=_DECAY)
         data = torch.utils.data.TensorDataset(features, y)
+        # Plain DP-SGD with Adam; the average of the last weights is post-processing.
         for drawn in self.private_.draws(data, sampler, steps, expected_batch=expected):
             self.private_.backward(drawn)
             optimizer.step()
@@ -93,10 +97,11 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
             self.ledger_.void(void)
         self.model_ = model
         self.n_features_in_ = x.shape[1]
+        # Digests of the rows, to notice when the training set is predicted for.
         self._trained = (Trained.on(given), Trained.on(x))
 
     def _scaled(self, x: Array) -> Tensor:
-        """Columns cut to their public bounds and scaled to [−1, 1]; as they are where none were given."""
+        """Returns columns cut to their public bounds and scaled to [−1, 1]; as they are where none were given."""
         if (self.low is None) != (self.high is None):
             raise ValueError(
                 "low without high, or high without low: give both, the public bounds of the columns, or none"
@@ -110,6 +115,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
 
     @torch.no_grad()
     def _outputs(self, x: Any) -> Tensor:
+        """Returns the model's outputs; for records that were trained on, it voids the claim."""
         check_is_fitted(self, "model_")
         table = check_array(x)
         if table.shape[1] != self.n_features_in_:
@@ -120,18 +126,25 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the run: its noise must not be in two places. A loaded model predicts; its claim stays with this one."""
+        """Returns the state without the run, because its noise must not be in two places.
+
+        A loaded model predicts; its claim stays with this one.
+        """
         return {name: value for name, value in vars(self).items() if name not in ("private_", "_trained")}
 
 
 def _repeated_rows(x: Array) -> str | None:
-    """Returns why there is no guarantee if rows were copied, as oversampling does; cut and scaled they may not show it."""
+    """Returns why there is no guarantee if rows were copied, as oversampling does, else None.
+
+    Rows that were cut and scaled afterwards may not show it.
+    """
     if EqualRows.of(TensorDataset(torch.from_numpy(np.array(x, dtype=np.float64)))).copies == 1:
         return None
     return "rows are in the table several times, so one record moves the sum several times; give every record once"
 
 
 def _network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Module:
+    """Returns a linear model, or a network with one hidden layer, whose last layer begins at zero."""
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.manual_seed(seed)

@@ -1,4 +1,6 @@
-"""`Trainer` of Hugging Face's transformers, private: their arguments, callbacks and checkpoints, ε as a metric, a claim.
+"""Hugging Face integration: their `Trainer`, private, with ε as a metric and a claim.
+
+Their arguments, callbacks and checkpoints work as ever:
 
     trainer = Trainer(model, args, train_dataset=tokenised, processing_class=tokenizer,
                       privacy=Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0))
@@ -125,31 +127,35 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         super().__init__(model, _checked(given), *positional, **more)
 
     def claim(self) -> Claim:
-        """What can truly be said of the training so far."""
+        """Returns what can truly be said of the training so far."""
         return self._started().claim(self._privacy.delta)
 
     def get_train_dataloader(self) -> EpochLoader:
-        """Lots instead of batches; asked for once by each call of `train`."""
+        """Returns lots instead of batches; it is asked for once by each call of `train`."""
         dataset = self.train_dataset
         if dataset is None:
             raise ValueError("Trainer: training requires a train_dataset.")
         n, args = len(dataset), self.args
+        # Rate, lots in an epoch and steps follow from public numbers; the noise is calibrated to them.
         dataset, collate = self._columns(dataset)
         sampler = Poisson(min(1.0, self._lot_size / n)) if self._sampler is None else self._sampler
         expected = sampler.expected(n) if self._expected is None else self._expected
         per_epoch = lots_in_an_epoch(n, expected)
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
         query = self._privacy.query_for(sampler, n, steps, self._expected)
+        # The loss must be one per record: that of the model's class, or the user's own.
         loss = for_model(self.model) if self._loss_fn is None else self._loss_fn
         self._ledger, self._releases_loss = ledger_for(self.model, None), isinstance(query, WithLoss)
         self.private = Private(
             self.model, loss, query, backend=self._backend, ledger=self._ledger, isolate=self._privacy.isolate
         )
+        # A checkpoint brings its ledger and position; the noise has a new key.
         if self._resume is not None:
             self.private.load_state_dict(self._resume)
             self._resume = None
         self._trained_on = TrainedOn(self.train_dataset)
         self.model.train()  # the mode in which the loss is tried before the first draw
+        # Only the steps that are left are drawn.
         left = max(1, steps - self.private.steps) if self.private.steps < steps else 1
         draws = self.private.draws(
             dataset,
@@ -163,14 +169,14 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return EpochLoader(draws, per_epoch, dataset)
 
     def num_examples(self, dataloader: Any) -> int:
-        """Of lots: as many as are expected to be drawn in an epoch, a public number."""
+        """Returns, for lots, how many records are expected to be drawn in an epoch, a public number."""
         if isinstance(dataloader, EpochLoader):
             return round(len(dataloader) * self._lot_size)
         found: int = super().num_examples(dataloader)
         return found
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """The lot's noisy gradient into `.grad`; the released mean of the losses, or 0 where none is released."""
+        """Writes the lot's noisy gradient into `.grad`; returns the released mean of the losses, or 0."""
         if model is not self.model:
             raise Refusal(f"the model was wrapped in a {type(model).__name__}: train the plain model, in one process")
         model.train()
@@ -181,7 +187,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return torch.tensor((private.loss or 0.0) if self._releases_loss else 0.0, device=self.args.device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """What was released, and ε."""
+        """Logs what was released, and ε."""
         private = self.private
         if private is not None and private.steps:
             if not self._releases_loss:
@@ -193,7 +199,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **more: Any) -> Any:
-        """Their training; the claim is in the metrics, and beside the model where one is saved."""
+        """Trains as theirs does; the claim is in the metrics, and beside the model where one is saved."""
         self._read_state(resume_from_checkpoint)
         done = super().train(resume_from_checkpoint, *positional, **more)
         said = self.claim()
@@ -209,29 +215,29 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return done
 
     def evaluate(self, eval_dataset: Any = None, *positional: Any, **more: Any) -> Any:
-        """Theirs; on records that were trained on it voids the claim."""
+        """Evaluates as theirs does; on records that were trained on it voids the claim."""
         self._look_at(self.eval_dataset if eval_dataset is None else eval_dataset)
         return super().evaluate(eval_dataset, *positional, **more)
 
     def predict(self, test_dataset: Any, *positional: Any, **more: Any) -> Any:
-        """Theirs; on records that were trained on it voids the claim."""
+        """Predicts as theirs does; for records that were trained on it voids the claim."""
         self._look_at(test_dataset)
         return super().predict(test_dataset, *positional, **more)
 
     def evaluation_loop(self, dataloader: Any, *positional: Any, **more: Any) -> Any:
-        """Theirs, under whatever name it was asked for."""
+        """Runs their evaluation loop, under whatever name it was asked for, and checks its records first."""
         self._look_at(getattr(dataloader, "dataset", None))
         return super().evaluation_loop(dataloader, *positional, **more)
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
-        """Refused: the best of several trainings costs more than one of them."""
+        """Raises a refusal: the best of several trainings costs more than one of them."""
         raise Refusal(
             "hyperparameter_search trains many times and publishes the best, and the claim would be of that run alone: "
             "use `sordino tune`, whose claim is of the search, or search on public data"
         )
 
     def create_model_card(self, *positional: Any, **more: Any) -> None:
-        """Theirs, with the claim at its end."""
+        """Writes their model card, with the claim at its end."""
         super().create_model_card(*positional, **more)
         card = Path(self.args.output_dir, "README.md")
         if self.private is not None and card.exists():
@@ -239,6 +245,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             card.write_text(f"{text}\n## Privacy\n\n```text\n{self.claim()}\n```\n", encoding="utf-8")
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Saves the ledger and the position beside their checkpoint; the noise key is not saved."""
         super()._save_checkpoint(model, trial)
         from safetensors.torch import save_file
 
@@ -249,7 +256,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         save_file(tensors, folder / f"{STATE}.safetensors")
 
     def _read_state(self, checkpoint: Any) -> None:
-        """The ledger of a checkpoint that training goes on from; without it nothing can be said of the model."""
+        """Reads the ledger of a checkpoint that training goes on from; refuses a checkpoint without one."""
         if checkpoint is True:
             checkpoint = transformers.trainer_utils.get_last_checkpoint(self.args.output_dir)
         if not checkpoint:
@@ -275,7 +282,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 self._ledger.void(EVALUATED)
 
     def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """The dataset and collate with the columns that the model takes, as they do it."""
+        """Returns the dataset and collate with the columns that the model takes, as they do it."""
         collate = self.data_collator
         if type(dataset).__module__.startswith("datasets."):
             return self._remove_unused_columns(dataset, description="training"), collate
@@ -288,7 +295,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
 
 def _checked(args: Any) -> Any:
-    """A copy of their arguments for a loop of lots, or a refusal with the cure."""
+    """Returns a copy of their arguments for a loop of lots, or refuses them with the cure."""
     for name, (usual, why) in _REFUSED.items():
         with suppress(AttributeError):  # arguments come and go with their versions
             if getattr(args, name) not in (usual, None, False if usual == "no" else usual):

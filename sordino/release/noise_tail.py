@@ -98,7 +98,7 @@ def _gaussian(s: float, delta: float, d: int) -> float:
 
 
 def _projected(s: float, r: int, delta: float, d: int) -> float:
-    """Returns the mean of the Gaussian's bound over the record's ρ = √(r/χ²_r), rounded up to the next of a few values."""
+    """Returns the mean of the Gaussian's bound over the record's ρ = √(r/χ²_r), rounded up to a few values."""
     total, beyond, share = 0.0, 1.0, 1.0
     while beyond > 0:
         left = float(gammainc(r / 2, r / (2 * share**2)))  # P(ρ > share)

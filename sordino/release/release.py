@@ -277,7 +277,7 @@ GRID = 2.0**-20
 
 
 def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, rng: Rng) -> tuple[float, Event]:
-    """Chooses a number where the function is high, ε-DP when one record moves it by at most `sensitivity` everywhere."""
+    """Chooses a number where the function is high, ε-DP when one record moves it by `sensitivity` at most."""
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     steps = unseal(utility)

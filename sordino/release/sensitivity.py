@@ -36,7 +36,8 @@ Units = Callable[[Mapping[str, int]], Mapping[str, float]]
 class Sensitivity:
     """How far one record can move a sum: in L2, and in L1 where a clipping rule bounds that too.
 
-    An L1 bound that was proved for at most so many coordinates says so in `dimension`; a longer sum is refused."""
+    An L1 bound that was proved for at most so many coordinates says so in `dimension`; a longer sum is refused.
+    """
 
     l2: float
     l1: float | None = None

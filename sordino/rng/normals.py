@@ -85,7 +85,7 @@ def blocks_at(total: int, start: int, count: int) -> Iterator[tuple[int, int, in
 
 
 def pairs_of(half: int, begin: int, end: int) -> tuple[int, int]:
-    """Returns the pairs behind values begin … end of a block, whose first `half` values are cosines, the others sines."""
+    """Returns the pairs behind values begin … end of a block of `half` cosines and as many sines."""
     if end <= half:
         return begin, end
     return (begin - half, end - half) if begin >= half else (0, half)

@@ -1,4 +1,4 @@
-"""The standing test and the checks around it: facts about strangers' code, looked at while a run goes on."""
+"""Runtime checks: the neighbour test and the checks of users' code while a run goes on."""
 
 from sordino.runtime_checks.lot_checks import LotChecks
 

@@ -1,5 +1,6 @@
-"""Makes records extreme before they are collated: longer, shorter, with another label, with other tokens, with other
-numbers.
+"""Alterations: makes records extreme, to see whether code is harmless for any neighbour.
+
+Records are altered before they are collated: longer, shorter, with another label, with other tokens or other numbers.
 
 A neighbouring dataset may hold a record that this one does not hold: the first positive, the longest text, the
 brightest picture. Code can be harmless until that record comes. The test therefore alters one record of its batch as it
@@ -86,6 +87,7 @@ class Alterations:
         return _rebuilt(record, lambda path, leaf: self._altered_leaf(path, leaf, parts, own))
 
     def _altered_leaf(self, path: tuple[Any, ...], leaf: Any, parts: Sequence[Part], own: set[int | None]) -> Any:
+        """Returns one value of a record with those parts changed that apply to it."""
         if path not in self._leaves:
             return leaf
         for part in parts:
@@ -128,6 +130,10 @@ class Alterations:
         return min(value.min() for value in values), max(value.max() for value in values)
 
     def _other_numbers(self, path: tuple[Any, ...], leaf: Any, part: Part) -> Any:
+        """Returns the numbers or pixels of a record changed as this part says.
+
+        On a GPU, numbers that may be probabilities stay between 0 and 1, because others would end the process.
+        """
         kind = self._kinds[path]
         if kind == "pixels":
             return _filled(leaf, 0 if part == "negative" else 255)
@@ -198,6 +204,7 @@ def _plain(leaf: Any) -> np.ndarray[Any, Any]:
 
 
 def _length(leaf: Any) -> int | None:
+    """Returns the length of a value along its first axis, in words for a text; None for a single value."""
     if isinstance(leaf, str):
         return len(leaf.split())
     if isinstance(leaf, list):

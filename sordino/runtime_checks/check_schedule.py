@@ -1,4 +1,6 @@
-"""When the neighbour test is made, and how much of it: a secret of the run, so that no code can behave just then.
+"""Check schedule: at which lots the neighbour test is made, and how much of it.
+
+The schedule is a secret of the run, so that no code can behave just then.
 
 Lot k of a run is tested with probability
 
@@ -89,17 +91,19 @@ class CheckSchedule:
 
         """
         early = lot < _EARLY
+        # The first test, and one after the model changed, ask every question.
         if drawn is None or tested == 0 or self.changed:
             return CheckPieces(few=True, thorough=True, company=True, exchange=True)
         exchange = _EXCHANGE_RANDOM if early and drawn is not Drawn.NOTHING else _EXCHANGE
         exchanged = last or self._coin("exchange", lot) < exchange
+        # Without randomness the cheapest question sees the most; with it, questions need passes of their own.
         if drawn is Drawn.NOTHING:
             return CheckPieces(self._coin("few", lot) < _FEW, thorough=early, company=True, exchange=exchanged)
         thorough = early and (drawn is Drawn.OTHER or self._coin("thorough", lot) < _THOROUGH)
         return CheckPieces(few=True, thorough=thorough, company=False, exchange=exchanged)
 
     def stream(self, lot: int, number: int) -> Rng:
-        """The secret choices of one test."""
+        """Returns the stream of the secret choices of one test."""
         return self._stream.child("choices", lot, number)
 
     def before_claim(self, lot: int, last_tested: int, *, over: bool) -> bool:
@@ -128,7 +132,10 @@ class CheckSchedule:
 
 
 def mark_of(inventory: Inventory) -> Hashable:
-    """What can change how a model treats its records: modules, modes, hooks, which parameters are trained."""
+    """Returns what can change how a model treats its records.
+
+    That are its modules, their modes and hooks, and which parameters are trained.
+    """
     modules = inventory.modules
     hooked = [
         (id(m), *m._forward_hooks, -1, *m._forward_pre_hooks, -1, *m._backward_hooks)

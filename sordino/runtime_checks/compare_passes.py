@@ -1,4 +1,4 @@
-"""Whether two passes over the same records agree, for all records but one.
+"""Comparison of passes: whether two passes over the same records agree, for all but one.
 
 Rows are compared by their losses, by the lengths of their gradients, and by one sum of their directions with random signs,
 which moves if any of them turns. What is far below the usual length counts by that: a gradient that is nothing but rounding
@@ -34,7 +34,10 @@ class Seen:
 
 
 def directions(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
-    """Weights (B, 1) that give every watched row about unit length, with its sign; rows that are not finite get 0."""
+    """Returns weights (B, 1) that give every watched row about unit length, with its sign.
+
+    Rows that are not finite get 0.
+    """
     fine = lengths.isfinite() & watched
     usual = float(lengths[fine].median()) if bool(fine.any()) else 1.0
     weights = signs / (lengths + _FLOOR * usual + NOTHING)
@@ -42,13 +45,17 @@ def directions(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
 
 
 def disagreement(one: Seen, other: Seen, watched: Tensor) -> float:
-    """The largest relative difference over the watched rows; infinite where one is finite and the other is not."""
+    """Returns the largest relative difference over the watched rows.
+
+    It is infinite where one value is finite and the other is not.
+    """
     worst = max(_rows(one.losses, other.losses, watched), _rows(one.lengths, other.lengths, watched))
     counted = max(1.0, math.sqrt(float((watched & one.lengths.isfinite()).sum())))
     return max(worst, distance(one.total, other.total) / counted)
 
 
 def _rows(one: Tensor, other: Tensor, watched: Tensor) -> float:
+    """Returns the largest relative difference of the watched rows of two vectors."""
     a, b = one[watched].double(), other[watched].double()
     fine, also = a.isfinite(), b.isfinite()
     if not torch.equal(fine, also):
@@ -62,12 +69,12 @@ def _rows(one: Tensor, other: Tensor, watched: Tensor) -> float:
 
 
 def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """‖one − other‖ over all tensors."""
+    """Returns ‖one − other‖ over all tensors."""
     differ = [a - b for a, b in ((one[name], other[name]) for name in one) if not torch.equal(a, b)]  # seldom any
     far = length(dict(enumerate(differ)))
     return float("inf") if far != far else far
 
 
 def length(one: Mapping[Any, Tensor]) -> float:
-    """‖one‖ over all tensors."""
+    """Returns ‖one‖ over all tensors."""
     return math.hypot(*(float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in one.values()))

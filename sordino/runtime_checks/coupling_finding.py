@@ -1,4 +1,4 @@
-"""What a standing test found: which promise is broken, in words that name the cure."""
+"""Coupling finding: which promise a neighbour test found broken, in words that name the cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A view of a dataset in which all rows are exchanged but a few, to see whether a record is read from its own row alone.
+"""Dataset view: a copy of a dataset in which all rows but a few are exchanged.
+
+It shows whether a record is read from its own row alone.
 
 `dataset[i]` may read more than row i: a partner for mixup, the mean of a column, the neighbours in a graph. Reading a
 record twice with the same seed does not show it, because the partner is the same both times. So the record is read once
@@ -154,14 +156,18 @@ class Walk:
         return made
 
     def _copied(self, thing: Any, exchange: Exchange, depth: int, *, top: bool) -> Any:
+        # A copied generator draws what the original would have drawn, which is left untouched.
+        """Returns the copy of one thing by its kind; the thing itself where it holds nothing to copy."""
         generator = _copy_generator(thing)
         if generator is not None:
             return generator
         if _is_hugging_face(thing):
             return self._hugging_face(thing, exchange, depth)
+        # What has one entry per record gets its rows exchanged.
         matching = None if top else self._matching(thing, exchange)
         if matching is not None:
             return self._rows_of(thing, matching)
+        # Any other container, function or object is walked, because it may hold such a container.
         if isinstance(thing, dict):
             return self._dict(thing, exchange, depth)
         if isinstance(thing, list | tuple):
@@ -192,6 +198,7 @@ class Walk:
             return self.alone.get(id(thing))
         if _has_rows(thing, exchange.length):
             return exchange
+        # A split keeps places in a larger container; the rows it points at are kept.
         for places in self.pointers if length is not None and _has_rows(thing, length) else ():
             if length is None or len(places) != exchange.length:
                 continue
@@ -253,6 +260,7 @@ class Walk:
         """Returns the function with what it captured, defaulted to or reads from its module's globals walked."""
         if (given.__module__ or "").split(".")[0] in _FOREIGN:
             return given
+        # What the function captured, what it defaults to, and the globals that it reads.
         cells, changed = [], False
         for cell in given.__closure__ or ():
             try:
@@ -267,6 +275,7 @@ class Walk:
         named = self._walk(given.__kwdefaults__, exchange, depth + 1)
         read = {name: given.__globals__[name] for name in _names(given.__code__) if name in given.__globals__}
         other = {name: new for name, held in read.items() if (new := self._walk(held, exchange, depth + 1)) is not held}
+        # A new function is made only where something in it was exchanged.
         if not changed and not other and defaults is given.__defaults__ and not given.__kwdefaults__:
             return given
         spaces = {**given.__globals__, **other} if other else given.__globals__
@@ -296,6 +305,7 @@ class Walk:
         """Returns a shallow copy of an object with its attributes walked; nested datasets have rows of their own."""
         if (type(thing).__module__ or "").split(".")[0] in _FOREIGN and not isinstance(thing, Dataset):
             return thing
+        # A nested dataset has rows of its own, which must be exchanged by their own numbers.
         length = exchange.length if top else _length_of(thing)
         nested = length is not None and not top and _reads_by_index(type(thing))
         if nested and length is not None:
@@ -308,6 +318,7 @@ class Walk:
             elif length != exchange.length:
                 exchange = Exchange.of_none(length)  # whose rows they are is not known: all are kept
                 self._alive.append(exchange)
+        # Attributes are walked one by one; members of the class where they hold records or read them.
         try:
             made = copy.copy(thing)
             if made is thing:
@@ -344,6 +355,7 @@ class Walk:
         return None
 
     def _nested(self, dataset: Any, rows: Sequence[int]) -> Any:
+        """Returns a nested dataset walked with an exchange of its own, which keeps the given rows."""
         length = _length_of(dataset)
         if length is None:
             return dataset
@@ -362,6 +374,7 @@ class Walk:
         """Returns what a class's members become where they hold records, or read them from globals."""
         space: dict[str, Any] = {}
         seen: set[str] = set()
+        # Members of libraries hold none of a user's data.
         for each in kind.__mro__:
             if each.__module__.split(".")[0] in _FOREIGN:
                 continue
@@ -392,6 +405,7 @@ class Walk:
         exchanging = self.exchanging and self.only in (None, id(original))
 
         def read_row(self: Any, index: Any) -> Any:
+            """Reads one row, or the record that stands in for it, and notes which row was asked for."""
             try:
                 row = operator.index(index)
             except TypeError:
@@ -410,6 +424,7 @@ class Walk:
 
 def _has_rows(thing: Any, length: int) -> bool:
     """Returns whether this is a container of data with one entry per record."""
+    # A stranger's container may raise anything when it is asked for its length.
     try:
         if isinstance(thing, Tensor):
             return thing.dim() > 0 and len(thing) == length and not thing.is_nested
@@ -460,7 +475,9 @@ class _RowsOnDemand:
         return len(self._source)
 
     def __getitem__(self, key: Any) -> Any:
+        """Returns the rows that the key selects, looked up in the original array."""
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+        # A mask or a new axis needs all rows; any other key only those that it names.
         if first is None or first is Ellipsis or getattr(first, "dtype", None) in (torch.bool, np.dtype(bool)):
             return self._whole()[key]
         rows = self._source[np.asarray(first) if isinstance(first, Tensor | list) else first]
@@ -495,6 +512,8 @@ class _RowsOnDemand:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls a function of torch with all rows in place of this object."""
+
         def plain(each: Any) -> Any:
             if isinstance(each, _RowsOnDemand):
                 return each._whole()
@@ -598,6 +617,7 @@ def same_record(one: Any, other: Any, depth: int = 0) -> bool:
     """Returns whether two readings of a record agree. What cannot be compared counts as equal."""
     if one is other or depth > 6:
         return True
+    # Numbers may differ by rounding, because another order of operations computes them.
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.shape != other.shape or one.dtype != other.dtype:
             return False
@@ -619,12 +639,14 @@ def same_record(one: Any, other: Any, depth: int = 0) -> bool:
             size = float(np.abs(np.nan_to_num(one)).max()) if one.size else 0.0
             return bool(np.allclose(one, other, rtol=1e-5, atol=1e-6 * size, equal_nan=True))
         return bool(np.array_equal(one, other))
+    # Plain values must be equal.
     if isinstance(one, bool | int | str | bytes) or one is None:
         return type(one) is type(other) and bool(one == other)
     if isinstance(one, float):
         return isinstance(other, float) and (
             abs(one - other) <= 1e-5 * max(abs(one), abs(other)) or (one != one and other != other)
         )
+    # Containers and objects: part by part.
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same_record(one[k], other[k], depth + 1) for k in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

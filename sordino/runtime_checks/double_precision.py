@@ -1,4 +1,6 @@
-"""Whether a difference is nothing but rounding: the same question on a copy of the model in float64.
+"""Double precision: whether a difference is nothing but rounding, asked again in float64.
+
+The question is the one that was asked before, on a copy of the model in float64.
 
 What a trained classifier is sure of has a gradient p − y that is little but rounding, and another padding rounds it
 otherwise. A coupling is as large in float64; rounding is not.
@@ -37,6 +39,7 @@ class Rounding:
         """Returns whether the watched rows of both batches have the same gradients in float64."""
 
         def ask(twin: nn.Module) -> bool:
+            """Compares the sum of the watched rows' directions in both batches."""
             batch = load()
             with drawing():
                 one = self._gradients(twin, _wide(batch))
@@ -58,6 +61,7 @@ class Rounding:
         """Returns whether the record at this place has the same gradient by itself in float64."""
 
         def ask(twin: nn.Module) -> bool:
+            """Compares the record's gradient in its batch with that of the record by itself."""
             batch = load()
             with drawing():
                 part = self._gradients(twin, _wide(batch))
@@ -76,6 +80,7 @@ class Rounding:
         """Returns whether rows of one batch have the same gradients in float64 as rows of another batch."""
 
         def ask(twin: nn.Module) -> bool:
+            """Compares the sum of the directions of rows of one batch with that of rows of the other."""
             one = self._gradients(twin, _wide(batch))
             lengths = one.norms().total()
             usual = float(lengths[lengths.isfinite()].median())

@@ -1,4 +1,4 @@
-"""Finds values of records that a module keeps in its attributes, beside parameters and buffers.
+"""Kept records: finds values of records that a module keeps beside parameters and buffers.
 
 A forward pass may store what it sees: `self.last_input = x`, `self.history.append(loss.item())`. A state dict does not
 hold these attributes, but `torch.save(model)` does, and so do pickles and copies. The claim is about what was released,
@@ -69,6 +69,7 @@ class KeptRecords:
         The pass begins with what the grown attributes were when the run began, where they were anything: a running mean
         that has become nan would be nan after any batch.
         """
+        # Everything is put back afterwards, in whatever way the pass ends.
         before = [(module, {name: _copied(value) for name, value in _own(module)}) for module in self._model.modules()]
         modules = dict(self._model.named_modules())
         try:

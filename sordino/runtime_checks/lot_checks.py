@@ -1,9 +1,11 @@
-"""What is checked at every lot, and what at secret moments: one object that a run asks before it draws, sums and claims.
+"""Lot checks: what a run has checked before it draws, sums and claims.
+
+Some things are checked at every lot, others at secret moments:
 
 - parameters and buffers changed by nothing but steps on released gradients (the tripwire);
 - no module takes statistics of a batch, in the mode it is in now;
 - the forward pass wrote to nothing;
-- the standing test, at its moments;
+- the neighbour test, at the lots of its schedule;
 - and how many lots fed no optimizer step, which the claim says.
 """
 
@@ -53,18 +55,24 @@ class LotChecks:
         ledger.watchers.add(self.before_claim)
 
     def counts(self) -> LotCounts:
-        """What became of the lots; the last is unused too if no step used it and the loop is over."""
+        """Returns what became of the lots; the last is unused too if no step used it and the loop is over."""
         last = int(not self.tripwire.used and not self.tripwire.looping)
         unused, untested = self._unused + last, 0 if self.isolated else self._guard.untested
         return LotCounts(self._drawn, self._guard.tested, unused, untested, self._drawn_isolated)
 
     def state_dict(self) -> dict[str, Any]:
-        """As JSON; a lot that waits for its step is lost with its gradient, which is not saved."""
+        """Returns the counts as JSON.
+
+        A lot that waits for its step is lost with its gradient, which is not saved.
+        """
         unused = self._unused + int(not self.tripwire.used)
         return {"lots": [self._drawn, unused], **self._guard.state_dict()}
 
     def resumed(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
-        """A state was loaded: what it counted is in it, and from the first draw on the parameters are right as they are."""
+        """Goes on from a loaded state, which has its counts.
+
+        From the first draw on the parameters are right as they are.
+        """
         begun = state["page"] is not None  # else it goes on as another run, with lots of its own
         self._drawn, self._unused = state.get("lots", (0, 0)) if begun else (0, 0)
         self._guard.resumed(state if begun else {}, stream, replayed=replayed)
@@ -75,7 +83,7 @@ class LotChecks:
             self.tripwire.trust()
 
     def drawn(self, page: str, lot: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int) -> None:
-        """A lot was drawn, and charged; training runs `chunk` records of it at once."""
+        """Records that a lot was drawn and charged; training runs `chunk` records of it at once."""
         self._unused += int(not self.tripwire.used)
         self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
         self._drawn_isolated += int(self.isolated)
@@ -87,7 +95,7 @@ class LotChecks:
         self._count()
 
     def before_backward(self, *, drawn: bool) -> None:
-        """Look at the model as it is now; `drawn`: the lot was, and may be tested."""
+        """Checks the model as it is now; `drawn` says that the lot was drawn, and may be tested."""
         self._gradients.rest()
         self.tripwire.look()
         inventory = Inventory(self._model)
@@ -100,7 +108,7 @@ class LotChecks:
             self._count()
 
     def after_query(self) -> None:
-        """The lot's passes are over."""
+        """Finishes the lot's passes: makes the rest of a test, and voids the claim if a pass wrote to a buffer."""
         self.tripwire.put_back()  # a query may have moved the model and put it back
         self._guard.after_pass()
         if self._gradients.written is not None:
@@ -109,7 +117,7 @@ class LotChecks:
         self._watch()
 
     def before_claim(self) -> None:
-        """Look once more, and test the end."""
+        """Checks the parameters once more, and tests the end of the run."""
         self._gradients.look()
         self._watch()
         self.tripwire.look()
@@ -139,6 +147,7 @@ class LotChecks:
             return batches.losses(self._gradients.loss_for(batch), self._model, batch)
 
         kept: list[tuple[str, str]] = []
+        # Two small passes over other records show which attributes depend on them.
         with self._gradients.whole(), left_as_they_were():  # ranks with no record of the lot take part in this too
             if len(few) >= 2:
                 kept = list(self._kept.found(losses, lambda: batches.to(load(few), self._gradients.device)))

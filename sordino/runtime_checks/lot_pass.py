@@ -1,4 +1,4 @@
-"""Neighbour tests against the pass that training makes anyway.
+"""Lot pass: neighbour tests that compare with the pass that training makes anyway.
 
 A test needs two passes whose other records must agree. At a lot that is tested the first of them is the training pass over
 the lot's first batch: its losses and gradient lengths are remembered, and only the second pass is paid for. Two questions
@@ -153,11 +153,13 @@ class OwnPassTest:
             asked, and `company_applies` says so from here on.
 
         """
+        # The training pass ran the lot's first chunk; if that is cut otherwise, nothing can be compared.
         first = chunks(drawn, chunk, n)[0] if len(drawn) else drawn
         if len(first) != len(own.losses):
             self.company_applies = False  # the lot is cut in another way
             return None
         places = stream.permutation(len(first))[: min(COMPANY, max(1, len(first) // 2))]
+        # Training must not notice the test: its generators are put back.
         with left_as_they_were([index for index, _ in own.began.devices]), torch.enable_grad():
             seen, batch = self._other_company(load, first[places], n, stream)
             far = _apart(own, seen, torch.from_numpy(places), len(places))
@@ -254,10 +256,12 @@ class OwnPassTest:
         kept = torch.nonzero(own.watched).flatten()
         if not len(kept):
             return None
+        # All exchanged rows become one and the same row, so that every ranking and statistic moves.
         source = int(kept[int(stream.integers(1, len(kept))[0])])
         exchanged = _with_copies(own.batch, places, source)
         variants = [_made_extreme(exchanged, places[::2], stream), exchanged]
         with left_as_they_were([index for index, _ in own.began.devices]), torch.enable_grad():
+            # Rows that are made extreme as well come first; the user's code may refuse those.
             for batch in variants:
                 if batch is None:
                     continue
@@ -377,6 +381,7 @@ def _made_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
         return None
 
     def change(leaf: Tensor) -> Tensor:
+        """Returns the tensor with the numbers or pixels of the chosen rows made extreme."""
         if leaf.dtype == torch.uint8:
             result = leaf.clone()
             result[rows] = 0 if choice % 2 else 255

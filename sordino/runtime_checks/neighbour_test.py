@@ -1,5 +1,6 @@
-"""The neighbour test of one run: asks during training, on drawn records, whether each record's loss depends on itself
-alone.
+"""Neighbour test: asks during training whether each record's loss depends on itself alone.
+
+Three questions are asked, on drawn records:
 
     exchanged  with one record replaced, by another or by an altered one, nobody else's loss or gradient moves
     again      the batch once more, after other batches, gives the same losses and gradients
@@ -59,7 +60,7 @@ _OTHER = 2e-3
 _LOW = 0.2
 """The same where layers compute in half precision and the model cannot be copied to float64."""
 _SHORT = 1e-3
-"""By how much a length may fall short of what enters the sum; the door's slack is for float32's own rounding."""
+"""By how much a length may fall short of what enters the sum; the slack of a release is for float32's own rounding."""
 _MORE = 3
 """Further exchanges with other random numbers, where the model, the loss or collate draws some: each may be a rare case."""
 _OF = 4
@@ -232,11 +233,13 @@ class _OneTest:
             self._places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _OF)]
         else:
             self._places = self._stream.permutation(b)[:1]
+        # All passes of this test begin with the same random numbers.
         self._seed = self._stream.seed()
         seed_all(self._seed)
         self._untouched = next_draws()  # what is drawn next where a pass drew nothing
         self._watched = torch.ones(b, dtype=torch.bool)
         self._watched[torch.from_numpy(self._places)] = False
+        # Random signs make one sum of all watched directions, which moves if any of them turns.
         self._signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
         self._weights: Tensor | None = None
         self._part: PerSample | None = None
@@ -282,6 +285,7 @@ class _OneTest:
         if not len(places):
             return
         i = int(places[int(self._stream.integers(1, len(places))[0])])
+        # What the record adds to a sum must not be longer than its measured length.
         chosen = torch.zeros(len(self._watched), 1)
         chosen[i] = 1
         with self._drawing():
@@ -291,6 +295,7 @@ class _OneTest:
         if exact and size > (1 + _SHORT) * measured + torch.finfo(torch.float32).tiny:
             self.finding = CouplingFinding(Broken.NORM)
             return
+        # With random draws that depend on shapes, the record alone would meet other numbers.
         if (self.random and self._steady is None) or self.unknown:
             return
         single = self._load([i], unread=True)
@@ -300,6 +305,7 @@ class _OneTest:
         if self.unknown or (single.drew and self._steady is None):
             return
         usual = float(self._first.lengths[self._first.lengths.isfinite()].median())
+        # A difference above rounding is asked again in float64.
         far = distance(within, apart) / max(size, length(apart), 0.05 * usual, NOTHING)
         if far > _OTHER:
             explained = self._test._rounding.explains_alone(
@@ -349,6 +355,7 @@ class _OneTest:
         """
 
         def alter(records: list[Any]) -> list[Any]:
+            """Alters the exchanged records in those ways that apply; raises if none does."""
             collated = bool(self.together.load.code())
             alterations = Alterations(records, safe=self._device.type != "cpu", collated=collated)
             used = [part for part in parts if part in alterations.applicable]
@@ -390,6 +397,7 @@ class _OneTest:
         if rows != len(self._watched):
             self.finding = CouplingFinding(Broken.ROWS)
             return
+        # The pass over the batch with exchanged records; a refused record is no finding.
         try:
             seen = self._pass(loaded.batch)
         except Exception:
@@ -401,6 +409,7 @@ class _OneTest:
             return  # the two drew different amounts: this is asked with steady draws
         if self.unknown:
             return
+        # Equal shapes are computed by the same operations, so less rounding is allowed.
         far = disagreement(self._first, seen, self._watched)
         same = seen.shapes == self._first.shapes
         if far > (_SAME if same else _OTHER):
@@ -481,7 +490,7 @@ class _OneTest:
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        """Inside, a pass draws the random numbers of this test."""
+        """Lets a pass draw the random numbers of this test."""
         seed_all(self._seed)
         if self._steady is None:
             yield
@@ -527,12 +536,15 @@ def _copied(total: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _now_and_then(stream: Rng) -> int:
-    """One altered record, or none."""
+    """Returns 1 or 0 at random: how many altered records are tried."""
     return int(stream.integers(1, 2)[0])
 
 
 def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng, whole: int | None) -> NDArray[np.int64]:
-    """Some of the drawn records, each once; filled up with others where there are too few to be coupled."""
+    """Returns some of the drawn records, each once.
+
+    Where there are too few to be coupled, others of the dataset are added.
+    """
     unique = np.unique(drawn)
     few = whole or max(LEAST, min(MOST, len(unique) // 8))
     if few < len(unique) // 4:  # the first different ones of many tosses, which cost less than an order of all

@@ -1,4 +1,4 @@
-"""Whether the dataset reads each record from its own row alone, tested on a few records of a run.
+"""Reading check: whether the dataset reads each record from its own row alone.
 
 A chosen record is read as training reads it, from a copy of the dataset; and once more, with the same random numbers,
 from a view in which all other rows are exchanged (`dataset_view`). If the two readings differ, other records are in
@@ -172,6 +172,7 @@ class _Test:
         self._pointers = one.indices
         plain: dict[int, Any] = {}
         own: dict[int, set[int]] = {}
+        # A record that reads differently with the same random numbers cannot be compared.
         for i in self._records:
             for noted in two.reads.values():
                 noted.clear()
@@ -179,6 +180,7 @@ class _Test:
             if not same_record(record, self._read(*second, i)):
                 continue
             plain[i] = record
+            # Rows of nested datasets that were read for this record are its own, as far as they can be told apart.
             for key, noted in two.reads.items():
                 if key == id(self._dataset) or key not in two.lengths:
                     continue
@@ -225,6 +227,7 @@ class _Test:
         return all(self._has_own_row(record, key, choose) for record in few[:_OTHER_RECORDS])
 
     def _has_own_row(self, record: int, key: int, choose: np.random.Generator) -> bool:
+        """Returns whether a record changes more with a row of its own than with single other rows."""
         own = [record, *(int(places[record]) for places in self._pointers if record < len(places))]
         own = [row for row in own if row < self._n]
         others = [int(r) for r in choose.permutation(self._n) if r not in own][:_OTHER_ROWS]
@@ -232,6 +235,7 @@ class _Test:
         plain = self._read(*self._copies(self._walk(exchanging=False), whole), record)
 
         def moved(row: int) -> float:
+            """Returns how far the record moves if this row alone is exchanged."""
             walk = self._walk(only=key, instead={key: Exchange.of_one(self._n, row, choose)})
             try:
                 return distance(plain, self._read(*self._copies(walk, whole), record))
@@ -341,11 +345,11 @@ class ReadingCheck:
         self._tested, self._before_claims = 0, 0
 
     def replace_stream(self, stream: Rng) -> None:
-        """A state was loaded: which lots are tested follows from the loaded run's key."""
+        """Uses the stream of a loaded state: which lots are tested follows from the loaded run's key."""
         self._stream = stream
 
     def note_lot(self, number: int, load: Reads, indices: NDArray[np.int64]) -> None:
-        """A lot was drawn; it is tested before its gradients are computed, if its turn has come."""
+        """Notes a lot that was drawn; it is tested before its gradients are computed, if its turn has come."""
         self._lot = _PendingLot(number, *load.by_record(indices))
 
     def before_backward(self, *, step_was_taken: bool) -> None:
@@ -372,6 +376,7 @@ class ReadingCheck:
         """Tests `count` records of the lot; a failure is refused before the first step, and voids the claim after it."""
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
+        # Which records are tested is a secret of the run.
         stream = self._stream.child("records", lot.number, self._tested)
         n = len(lot.load.dataset)
         self._tested += 1
@@ -379,6 +384,7 @@ class ReadingCheck:
             return
 
         def work() -> CouplingFinding | None:
+            """Tests some records of the lot, and at the first lot looks for repeated rows too."""
             if len(lot.indices):
                 drawn = lot.indices[stream.permutation(len(lot.indices))]
             else:
@@ -390,6 +396,7 @@ class ReadingCheck:
                 self._declare(NOT_TESTED)
             return CouplingFinding(Broken.READ) if outcome is ReadingOutcome.COUPLED else None
 
+        # Ranks must agree on the outcome, so that all of them stop or go on.
         finding = work() if ranks is None else first_of(ranks, work, "how records are read", lot.number)
         if finding is not None:
             if not step_was_taken:

@@ -1,4 +1,4 @@
-"""Batches for the neighbour test: drawn records, the same with one exchanged or altered, one of them alone.
+"""Test batches: drawn records, with one of them exchanged or altered, or one of them alone.
 
 They are loaded and collated as training does it, so that the padding, scaling or sorting on the way is in them.
 A record that is read with random changes is read with its own random numbers each time, wherever it stands.
@@ -57,6 +57,7 @@ class RecordsTogether:
             unread: whether to read from the dataset as it was before any record had been read.
 
         """
+        # Which records stand at which places, with the exchanged ones in.
         kept = list(range(len(self.indices))) if places is None else list(places)
         indices = self.indices[kept].copy()
         for place, by in (exchanged or {}).items():
@@ -65,6 +66,7 @@ class RecordsTogether:
         after_reading: Draws | None = None
 
         def before(k: int) -> None:
+            """Seeds the generators before record k is read, and before collate, which is called with −1."""
             nonlocal one_by_one, collated, after_reading
             if k >= 0:
                 one_by_one = True
@@ -72,6 +74,7 @@ class RecordsTogether:
                 return
             # Records that are read all at once share their random numbers, so it matters how many were drawn.
             collated, after_reading = True, None if one_by_one else next_draws()
+            # Every record is read with random numbers of its own, wherever it stands in the batch.
             seed_all(self.seed)
 
         seed_all(self.seed)

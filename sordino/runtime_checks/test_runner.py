@@ -1,4 +1,4 @@
-"""The neighbour test in the life of one run: when it is made, on which lot, and what comes of a failure.
+"""Test runner: when a neighbour test is made, on which lot, and what comes of a failure.
 
 Most of a test is made right after the lot's own training pass, which it shares, and before anything of the lot is
 written to `.grad`. Before an optimizer has stepped on a released gradient a failure is refused: nothing is lost. Later the
@@ -73,7 +73,7 @@ class _Armed:
 
 
 class Guard:
-    """Makes the tests of one run."""
+    """Makes the neighbour tests of one run."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Guard:
     def drawn(
         self, number: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int, *, last: bool = False
     ) -> None:
-        """A lot was drawn, of a dataset of n records; it is processed `chunk` records at a time."""
+        """Notes that a lot was drawn, of a dataset of n records; it is processed `chunk` records at a time."""
         self._newest = number
         self._lot = _Lot(number, load, indices, n, chunk, last)
 
@@ -127,11 +127,13 @@ class Guard:
         lot = self._lot
         if lot is None:
             return
+        # The schedule decides; the last lot of a call of `draws` is tested too.
         due = self._moments.due(lot.number, mark_of(inventory), self._drawn)
         last = lot.last and self._moments.at_the_end(lot.number, self._last, self._ends)
         if not (due or last):
             return
         self._ends += int(lot.last)
+        # Ranks share no pass with training, so that all of them make the same passes.
         if self._ranks is not None:
             early = lot.number < _EARLY
             whole = _WHOLE_EARLY if early else _WHOLE
@@ -143,6 +145,7 @@ class Guard:
         # The questions on a few records come before the training pass, as that is where a wrong model is refused first.
         if pieces.few:
             self._conclude(self._ask_few(lot, stream, thorough=pieces.thorough), released=released)
+        # The other questions wait for the training pass, which the watcher remembers.
         own = OwnPass(stream, exchange=pieces.exchange, device=self._gradients.device)
         state = None
         if pieces.company or pieces.exchange:
@@ -190,12 +193,14 @@ class Guard:
         shows.
         """
         lot, own = armed.lot, armed.own.remembered
+        # Without a pass to compare with, the questions are asked on a few records.
         if own is None:  # the lot was empty, or its gradients cannot be compared from pass to pass
             if self._drawn is None and armed.own.batch is not None:
                 self._drawn = self._find_draws(armed.own.batch)
             return None if armed.pieces.few else self._ask_few(lot, armed.stream, thorough=armed.pieces.thorough)
         before = self._drawn
         self._drawn = self._learn(own, changed=armed.changed)
+        # The cheapest question first: the same records in other company.
         finding = None
         answered = armed.pieces.few
         if armed.pieces.company and not own.random and self._own_test.company_applies:
@@ -208,9 +213,11 @@ class Guard:
             # Other company cannot be tried, so once a whole batch goes through dataset and collate in passes of its own.
             ask_whole = partial(self._test, lot.load, lot.indices, lot.n, armed.stream)
             finding = ask_whole(extremes=1, thorough=False, whole=lot.chunk)
+        # Rows of the training batch exchanged, at the size that training has.
         if finding is None and armed.pieces.exchange:
             before_pass.put_back()
             finding = self._own_test.with_rows_exchanged(own, armed.stream)
+        # What could not be answered is asked in passes of its own.
         if finding is None and (not answered or before is Drawn.NOTHING is not self._drawn):
             finding = self._ask_few(lot, armed.stream, thorough=lot.number < _EARLY)
         return finding
@@ -270,6 +277,7 @@ class Guard:
                 found = ask_whole(extremes=_SOME if thorough else 1, thorough=False, whole=lot.chunk)
             return found
 
+        # A sharded model is gathered for the test; all ranks agree on its outcome.
         with self._gradients.whole():
             finding = test() if ranks is None else first_of(ranks, test, "a standing test", lot.number)
         self.tested, self._last = self.tested + 1, lot.number
