@@ -1,1 +1,1 @@
-"""The fast exact engine."""
+"""Computes exact per-sample gradients from one forward and one pruned backward pass."""

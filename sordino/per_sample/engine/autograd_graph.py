@@ -1,8 +1,8 @@
-"""What a loss depends on: a walk over autograd's graph.
+"""Walks autograd's graph to find what the losses depend on.
 
-Layers run on detached parameters, so a trainable parameter that is still in the graph was used in a way nobody
-recorded (`F.linear(x, model.fc.weight)`, a penalty on the parameters inside the loss). Such a use must never be
-dropped silently.
+Layers run on detached parameters, so a trainable parameter that is still in the graph was used in a way nobody recorded
+(`F.linear(x, model.fc.weight)`, a penalty on the parameters inside the loss). Such a use must never be dropped
+silently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
 
 
 def one_loss_each(losses: Tensor, b: int) -> Tensor:
-    """The losses, shape (B,); anything else is refused."""
+    """Returns the losses with shape (B,), and refuses a loss that is anything else."""
     if b == 1 or not isinstance(losses, Tensor) or losses.dim() == 0:
         return one_loss(losses).unsqueeze(0)
     if losses.shape != (b,):
@@ -36,7 +36,11 @@ def one_loss_each(losses: Tensor, b: int) -> Tensor:
 
 
 def gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tensor) -> tuple[Tensor, ...]:
-    """As `torch.autograd.grad(losses, edges, upstream)`, which checks once more what is known here, at a price."""
+    """Returns the gradients of the losses at the edges, like `torch.autograd.grad(losses, edges, upstream)`.
+
+    It calls autograd's engine directly where torch offers that, because `torch.autograd.grad` repeats checks at a
+    price.
+    """
     if _run is None:
         return torch.autograd.grad(losses, edges, upstream)
     found: tuple[Tensor, ...] = _run((losses,), (upstream,), False, False, edges, False, accumulate_grad=False)
@@ -44,7 +48,7 @@ def gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tens
 
 
 def reachable(losses: Tensor) -> set[Any]:
-    """Every node the losses depend on."""
+    """Returns every node of the graph that the losses depend on."""
     seen: set[Any] = set()
     stack = [losses.grad_fn]
     while stack:
@@ -56,13 +60,14 @@ def reachable(losses: Tensor) -> set[Any]:
 
 
 def still_there(nodes: set[Any], columns: Mapping[int, int]) -> set[int]:
-    """Identities of the trainable parameters that are used outside the recorded layers."""
+    """Returns the identities of the trainable parameters that are used outside the recorded layers."""
     return {id(node.variable) for node in nodes if type(node).__name__ == _LEAF and id(node.variable) in columns}
 
 
 def recorded_only(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:
-    """Every node the losses depend on; raises if a trainable parameter is used outside the recorded layers."""
+    """Returns every node the losses depend on, and raises if a trainable parameter is used outside the recorded layers."""
     nodes = reachable(losses)
+    # Ask each kind of node once: there are a few kinds, and there may be many nodes.
     for kind in {type(node) for node in nodes}:  # a few, where there may be many nodes
         name = kind.__name__
         if name == _LEAF:
@@ -73,6 +78,7 @@ def recorded_only(losses: Tensor, columns: Mapping[int, int], names: tuple[str, 
 
 
 def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
+    """Raises `Unseen` for the first trainable parameter that is still a leaf of the graph."""
     for node in nodes:
         if type(node).__name__ == _LEAF and id(node.variable) in columns:
             raise Unseen(
@@ -84,7 +90,7 @@ def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple
 
 
 def refuse_reentrant(nodes: set[Any]) -> None:
-    """Raise if layers are hidden in a reentrant checkpoint."""
+    """Raises if layers are hidden in a reentrant checkpoint."""
     for node in nodes:
         if type(node).__name__ == _REENTRANT:
             raise Refusal(

@@ -1,4 +1,4 @@
-"""What a batch holds at the end of its backward pass, for the choice of how many samples are processed at once."""
+"""Counts what a batch holds at the end of its backward pass, to choose how many samples run at once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sordino.release.vectors import accumulation_dtype
 
 
 def lifted_bytes(t: Tensor, dtype: torch.dtype | None = None) -> int:
-    """What a tensor takes in that precision, or in that of accumulation."""
+    """Returns the bytes a tensor takes in `dtype`, or in the precision of accumulation if none is given."""
     return t.numel() * (dtype or accumulation_dtype(t.dtype)).itemsize if t.is_floating_point() else t.nbytes
 
 
 def _held_as(parts: Mapping[Tensor, Part]) -> torch.dtype | None:
-    """What a linear map's input and gradient are held in, if kernels read them as they are."""
+    """Returns the dtype in which a linear map's input and gradient are held, if kernels read them as they are."""
     inner = [getattr(part, "part", part) for part in parts.values()]
     kinds = [part.g.dtype for part in inner if isinstance(part, Matmul)]
     return next((kind for kind in kinds if kind != accumulation_dtype(kind)), None)
 
 
 class HeldByBackward:
-    """Counts use by use: input and output gradient, or per-sample rows where those are smaller and take their place.
+    """Counts, use by use, what is held: input and output gradient, or per-sample rows where those are smaller.
 
-    Rows as they are added up, in float32 at least, whatever the model computes in; so are input and output gradient, unless
-    kernels read them as they are.
+    Rows are counted as they are added up, in float32 at least, whatever the model computes in. Input and output
+    gradient are counted so too, unless kernels read them as they are.
     """
 
     __slots__ = ("_bytes", "_samples", "_seen")
@@ -39,7 +39,7 @@ class HeldByBackward:
         self._seen: set[int] = set()
 
     def take(self, use: Use, g: Tensor, parts: Mapping[Tensor, Part]) -> None:
-        """One more use, the gradient at its output and its parts; an input that several layers read is held once."""
+        """Counts one more use with its output gradient and parts; an input that several layers read is counted once."""
         dtype = _held_as(parts)
         inputs = {t.untyped_storage().data_ptr(): lifted_bytes(t, dtype) for t in use.saved}
         own = use.bytes * lifted_bytes(g, dtype) // max(1, g.nbytes)
@@ -50,5 +50,5 @@ class HeldByBackward:
             self._seen |= inputs.keys()
 
     def of_a_sample(self) -> int:
-        """Bytes, at least one."""
+        """Returns the bytes held for one sample, at least one."""
         return max(1, self._bytes // max(1, self._samples))

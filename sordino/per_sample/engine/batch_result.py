@@ -1,4 +1,4 @@
-"""The gradients of a batch as parts, one per parameter: measured and summed, never all written out."""
+"""Holds the gradients of a batch as parts, one per parameter, that are measured and summed but never written out."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SMALL = 1 << 20
 
 @dataclass
 class Inner:
-    """⟨g_i, θ⟩ by column, where every use of the parameter gave it with its output; None for the others."""
+    """The inner products ⟨g_i, θ⟩ by column, where every use of the parameter gave one; None for the others."""
 
     columns: list[Tensor | None]
     _unknown: set[int] = field(default_factory=set)
 
     def take(self, columns: Mapping[int, int], parts: Mapping[Tensor, Part], found: Mapping[Tensor, Tensor]) -> None:
-        """One more use: its parameters, and the products that came with it."""
+        """Adds the products of one more use, and marks a column as unknown if the use gave no product for it."""
         for p in parts:
             column = columns[id(p)]
             before = self.columns[column]
@@ -40,7 +40,7 @@ class Inner:
 
 
 class Result:
-    """A `PerSample` over parts."""
+    """Implements `PerSample` over parts."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Result:
         inner: Inner | None = None,
         squares: Sequence[Tensor | None] | None = None,
     ) -> None:
-        """Take one part per parameter, None for a parameter the losses do not use.
+        """Takes one part per parameter, None for a parameter the losses do not use.
 
-        `inner` if ⟨g_i, θ⟩ is asked for, `squares` are the squared norms that are known already.
+        `inner` is given if ⟨g_i, θ⟩ is asked for; `squares` are the squared norms that are known already.
         """
         self.losses = losses
         self._parts = list(parts)
@@ -68,7 +68,7 @@ class Result:
         self._inner = inner
 
     def norms(self) -> Norms:
-        """Squared norms, (B, P), each layer by its fastest formula."""
+        """Returns the squared norms, (B, P), computing each layer's by its fastest formula."""
         if self._norms is None:
             with PlainArithmetic(self.losses.device):
                 small = self._small_layers
@@ -80,13 +80,16 @@ class Result:
 
     @cached_property
     def _small_layers(self) -> SmallLayers | None:
-        """Of what was not measured on the way, as it is before anything is."""
+        """The small layers among the parts that were not measured during the backward pass, or None."""
         parts = self._parts
         if self._squares is not None:
             parts = [part if known is None else None for part, known in zip(parts, self._squares, strict=True)]
         return small_layers(parts, self.losses.shape[0])
 
     def _one_by_one(self, small: SmallLayers | None) -> Tensor:
+        """Returns the squared norms (B, P), taking each column from what is known, from the small layers or from its
+        part.
+        """
         columns, b = [], self.losses.shape[0]
         squares = list(self._squares or [None] * len(self._parts))
         for column, squared in () if small is None else small.squared():
@@ -119,7 +122,7 @@ class Result:
         return torch.stack(columns, dim=1)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """⟨g_i, u⟩, (B, P)."""
+        """Returns ⟨g_i, u⟩, (B, P)."""
         columns = []
         for name, part, p in zip(self._names, self._parts, self._parameters, strict=True):
             if part is None or name not in u:
@@ -130,21 +133,26 @@ class Result:
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Σ_i w_i g_i, in large models views of one buffer (see `flat`); `into` adds to an earlier result."""
+        """Returns Σ_i w_i g_i, in large models as views of one buffer (see `flat`); `into` adds to an earlier result."""
         with PlainArithmetic(weights.device):
             return self._weighted_sum(weights, into)
 
     def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
+        # Memory that is not cleared is written with beta = 0, so nothing of an earlier sum is left in it.
+        """Adds the weighted gradients of all parts to `into`, or to fresh memory."""
         total = room_for_sum(self._names, self._parameters, self._pool) if into is None else into
         norms, beta = self.norms(), 0 if into is None else 1
+        # Samples whose norm is not finite must be left out of the arithmetic, not only weighted by 0.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
         together, done = self._small_layers if finite is None else None, set[int]()
+        # One call adds the small layers, unless samples have to be masked, which it cannot do.
         if together is not None:
             added = together.add_to([total[name] for name in self._names].__getitem__, weights, beta)
             if added is not None:
                 done.update([k for k, _ in added])
                 if together.everything:
                     return total
+        # The other parameters follow one by one; a parameter that no loss uses contributes zero.
         columns = weights.unbind(1)
         for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
             if k in done:
@@ -159,13 +167,15 @@ class Result:
         return total
 
     def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The same one parameter after the other."""
+        """Yields Σ_i w_i g_i one parameter at a time, so that a sum can be released before the next is made."""
         norms = self.norms()
+        # Samples whose norm is not finite are masked below, which the joint call for small layers cannot do.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
         together = self._small_layers if finite is None else None
         with PlainArithmetic(weights.device):
             added = None if together is None else together.add_to(self._room, weights, 0)
         small = frozenset[int]() if together is None or added is None else frozenset(together.columns)
+        # The sums are made lazily; each is let go of before the next one is made.
         made = self._sums(weights, finite, small, added or iter(()))
         while True:
             with PlainArithmetic(weights.device):  # not around a `yield`: it is the thread's, not the generator's
@@ -178,7 +188,7 @@ class Result:
     def _sums(
         self, weights: Tensor, finite: Tensor | None, small: frozenset[int], added: Iterator[tuple[int, Tensor]]
     ) -> Iterator[tuple[int, Tensor]]:
-        """In the order of the parameters, whatever was added together."""
+        """Yields the column and sum of each parameter, in the order of the parameters, whatever was added together."""
         for k, part in enumerate(self._parts):
             if k in small:
                 yield next(added)
@@ -194,9 +204,10 @@ class Result:
 
 
 def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:
-    """Room for a sum, not cleared: one flat buffer where all parameters share a dtype and a device.
+    """Returns memory for a sum, not cleared: one flat buffer where all parameters share a dtype and a device.
 
-    Small models have a tensor for each: the allocator hands the same memory out again, at half the price of a view.
+    Small models get one tensor for each parameter: the allocator hands the same memory out again, at half the price of
+    a view.
     """
     if sum(map(Tensor.numel, parameters)) > _SMALL:
         kinds = {(p.dtype, p.device) for p in parameters}
@@ -209,7 +220,7 @@ def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Poo
 
 
 def _room_like(p: Tensor) -> Tensor:
-    """Room for the sum of one parameter's gradients, not cleared."""
+    """Returns memory for the sum of one parameter's gradients, not cleared."""
     if type(p) is nn.Parameter and p.dtype is torch.float32 and p.is_contiguous():
         return torch.empty_like(p)  # a third of the price
     return torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)

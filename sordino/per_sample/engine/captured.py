@@ -1,9 +1,10 @@
-"""Exact per-sample gradients at nearly the price of plain training: book-keeping with a pruned backward pass.
+"""Computes exact per-sample gradients at nearly the price of plain training: the engine's entry point.
 
 One forward pass records every use of a trainable parameter: the layer's input a and the place of its output in the
 graph. One backward pass of the summed loss gives the gradient g at those places and nothing else; no parameter gradient
 is computed, `.grad` is not touched. Norms follow from (a, g), by whichever of several formulas is fastest for a layer's
-shape, and the same (a, g) give the weighted sum: no second backward pass (Bu et al. 2023; Lee & Kifer 2021).
+shape, and the same (a, g) give the weighted sum: no second backward pass is needed (book-keeping: Bu et al. 2023,
+arXiv:2210.00038; Lee & Kifer 2021, arXiv:2009.03106).
 
     per sample, in forward passes: non-private 2.75, this 3.25, Opacus 3.8, two-pass ghost clipping 5
 
@@ -46,7 +47,7 @@ from sordino.rng.global_generators import TorchState
 
 @dataclass(frozen=True)
 class Captured:
-    """The fast backend.
+    """The default backend: exact per-sample gradients from one forward and one pruned backward pass.
 
     Examples:
         >>> model = nn.Linear(3, 1)
@@ -66,33 +67,42 @@ class Captured:
         object.__setattr__(self, "_workspace", Workspace(Stopwatch(self.options.measure)))
 
     def __reduce__(self) -> tuple[type[Captured], tuple[PerformanceOptions, bool]]:
-        """A copy has met no model yet."""
+        """Returns how to rebuild this backend; a copy knows no model yet."""
         return Captured, (self.options, self.inner)
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
-        """Forward and pruned backward; norms and sums are computed when asked for."""
+        """Runs the forward and pruned backward pass; norms and sums are computed when asked for."""
         return self._per_sample(Inventory(model), loss_fn, batch)
 
     def for_pass(self, inventory: Inventory) -> Backend:
-        """The same for the batches of one pass, without looking at the model's modules for each."""
+        """Returns a backend for the batches of one pass over a lot, which does not look at the model's modules for
+        each.
+        """
         return _OnePass(self, inventory)
 
     def _per_sample(self, inventory: Inventory, loss_fn: LossFn, batch: Any) -> PerSample:
+        # Find what is known of this model with this loss and this kind of input.
+        """Computes the per-sample gradients of one batch, learning the model first where it is not known yet."""
         inputs = tensors(batch)
         b = rows_of(inputs)
         plan = self._plans.find(inventory, loss_fn, inputs)
         session = Session(inventory, loss_fn, plan, self.options, self._workspace)
         model_checks.statistics(session.model, session.modules)
+        # Refuse what cannot be trained, and answer for an empty batch without running the model.
         if not plan.parameters:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:
             return session.nothing(plan.parameters[0].new_zeros(0))
+        # A model that was not compared with autograd yet is learned from this batch.
         if plan.layouts is None or not plan.trusted:
             _settled(session, batch)
+        # Layouts and usage may depend on the lengths of the inputs; take those that belong to this batch.
         lengths = tuple([t.shape[1:] for t in inputs]) if plan.by_length or not self.options.measure else ()
         plan.layouts = plan.by_length.get(lengths, plan.layouts)
         if not self.options.measure:
             plan.follow_shapes(lengths)
+        # Run the passes. What a batch does differently from those before is learned, and the passes are made again from
+        # the same state of the random generators, so that nothing depends on how often that happened.
         began = session.generators()  # a pass that is made again draws the same
         try:
             return self._passed(session, batch, b, began)
@@ -109,6 +119,7 @@ class Captured:
             return self._passed(session, batch, b, began)
 
     def _passed(self, session: Session, batch: Any, b: int, began: TorchState) -> PerSample:
+        """Runs the engine in one pass, or in two where the model checkpoints activations or the options ask for it."""
         plan = session.plan
         if plan.two_pass:
             _refuse_layers_again()
@@ -124,9 +135,11 @@ class Captured:
     def norms(
         self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int | None = None
     ) -> Norms:
-        """The norms of every sample of a dataset, or of an iterable of batches; nothing else is computed or kept.
+        """Returns the norms of every sample of a dataset, or of an iterable of batches; nothing else is computed or
+        kept.
 
-        A dataset is read `chunk` samples at a time; None: few enough for what is kept of them to stay in the cache.
+        A dataset is read `chunk` samples at a time; with None, few enough for what is kept of them to stay in the
+        cache.
 
         Examples:
             >>> data = torch.utils.data.TensorDataset(torch.ones(10, 3))
@@ -143,14 +156,15 @@ class Captured:
         return Norms(torch.cat([n.squared for n in found]), found[0].names)
 
     def sample_bytes(self, model: nn.Module) -> int:
-        """What a sample took on the first batch; before that, a guess from the parameters."""
+        """Returns the bytes a sample took on the first batch; before that, a guess from the parameters."""
         guess = max(1 << 12, sum(p.numel() for p in trainable(model).values()) // 8)
         return self._plans.sample_bytes(model) or guess
 
     def held_bytes(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> int:
-        """What is held of a sample until norms and sum are made, seen on a few; 0 where nothing is, or nothing is known.
+        """Returns the bytes held of a sample until norms and sum are made, measured on the records of `batch`.
 
-        Nothing is learned on the way: what the first lot measures, it measures itself.
+        It is 0 where nothing is held, or nothing is known. Nothing is learned on the way: what the first lot measures,
+        it measures itself.
         """
         if self.options.two_pass:
             return 0
@@ -164,7 +178,8 @@ class Captured:
         return once._plans.held_bytes(model)
 
     def state_dict(self) -> dict[str, Any]:
-        """The formulas and memory formats that were measured to be fastest, as JSON; none where nothing is measured.
+        """Returns the formulas and memory formats that were measured to be fastest, as JSON; none where nothing is
+        measured.
 
         They differ in rounding only, but a stopwatch may decide otherwise in the next process, so a run that is to
         resume bit-equal takes them along.
@@ -177,18 +192,18 @@ class Captured:
         return self._workspace.stopwatch.measures and not self._workspace.stopwatch.stopped
 
     def choose_by_shapes(self) -> None:
-        """Times nothing any more; what was chosen so far stays chosen."""
+        """Stops timing formulas; what was chosen so far stays chosen."""
         self._workspace.stopwatch.stopped = True
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved choices in place of measuring; models this backend met before are looked at again."""
+        """Goes on with saved choices in place of measuring; models this backend met before are looked at again."""
         if self.options.measure:
             self._workspace.stopwatch.restore(state["choices"])
             self._plans.forget()
 
 
 def _refuse_layers_again() -> None:
-    """Raise where layers run a second time after their parameters are gone."""
+    """Raises where layers run a second time after their parameters are gone."""
     if coming_and_going():
         raise Refusal(
             "the model checkpoints activations, which runs layers again on the way back, when their parameters are gone; "
@@ -197,7 +212,7 @@ def _refuse_layers_again() -> None:
 
 
 def _settled(session: Session, batch: Any) -> None:
-    """What a first batch teaches; for that, all parameters are whole."""
+    """Learns the model from its first batch, with all parameters gathered while it does."""
     with at_hand(session.model.parameters()):
         settle(session, batch)
 
@@ -210,12 +225,12 @@ class _OnePass:
     inventory: Inventory
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
-        """By what is known of the model's modules."""
+        """Computes per-sample gradients with the inventory of this pass, or with a new one for another model."""
         inventory = self.inventory if self.inventory.model is model else Inventory(model)
         return self.backend._per_sample(inventory, loss_fn, batch)
 
     def sample_bytes(self, model: nn.Module) -> int:
-        """The backend's."""
+        """Returns the backend's own estimate of the bytes of a sample."""
         return self.backend.sample_bytes(model)
 
 
@@ -224,11 +239,12 @@ _LEAST, _MOST = 64, 256  # enough to keep the layers busy; more gain nothing
 
 
 def _cached(sample: int) -> int:
-    """So many samples that what they take fits a cache; `sample` is 0 before the first."""
+    """Returns how many samples fit a cache with what they take; `sample` is 0 before the first batch."""
     return max(_LEAST, min(_MOST, _CACHE // sample)) if sample else _LEAST
 
 
 def _batches(data: Dataset[Any], chunk: Callable[[], int]) -> Iterator[Any]:
+    """Yields batches of a dataset; a `TensorDataset` is sliced, which saves collating single records."""
     if type(data) is not TensorDataset:
         yield from DataLoader(data, chunk())
         return

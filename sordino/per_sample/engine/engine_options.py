@@ -1,4 +1,4 @@
-"""What may be traded for speed or memory. None of it changes a result beyond rounding."""
+"""Options that trade speed for memory; none of them changes a result beyond rounding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class PerformanceOptions:
-    """How `Captured` spends time and memory.
+    """Says how `Captured` spends time and memory.
 
     Examples:
         >>> PerformanceOptions(two_pass=True).two_pass
@@ -18,18 +18,18 @@ class PerformanceOptions:
     """
 
     scratch_bytes: int = 16 * _MIB
-    """Temporaries of one layer's norms; more samples are measured at once when it is larger."""
+    """Bytes for temporaries of one layer's norms; more samples are measured at once when it is larger."""
     keep_bytes: int | None = None
-    """Per-sample gradients all layers together may keep between norms and sum; None: a quarter
-    more than the layers' inputs and outputs take. They may always take the place of a layer's own input and gradient."""
+    """Bytes of per-sample gradients that all layers together may keep between norms and sum; None: a quarter more than
+    the layers' inputs and outputs take. They may always take the place of a layer's own input and gradient."""
     measure: bool = True
-    """Time the formulas a layer could use on the first batch of a shape; otherwise its shapes decide."""
+    """Times the formulas a layer could use on the first batch of a shape; otherwise its shapes decide."""
     channels_last: bool | None = None
     """Memory format of convolutions; None: the faster one, measured on the first batch."""
     two_pass: bool = False
-    """Forget activations and output gradients and compute them again for the sum: less memory, twice the work."""
+    """Forgets activations and output gradients and computes them again for the sum: less memory, twice the work."""
     layer_by_layer: bool = False
-    """Of a model that `fully_shard` divides among ranks, gather one wrapped module's parameters at a time, and bring sums
-    together one parameter at a time: less memory, and more messages."""
+    """Gathers the parameters of one wrapped module at a time, in a model that `fully_shard` divides among ranks, and
+    brings sums together one parameter at a time: less memory, and more messages."""
     verify: bool = True
-    """Check a model's first batch against autograd on three samples, and refuse a model that disagrees."""
+    """Checks a model's first batch against autograd on three samples, and refuses a model that disagrees."""

@@ -1,7 +1,8 @@
-"""Functions that are a layer's computation, by the layer's formulas: `F.linear(x, w)`, `x @ w`, `torch.addmm(b, x, w)`,
-`F.conv2d`, `F.layer_norm`, `F.embedding`, `table[ids]`, whoever calls them, with weights that may be made of parameters.
+"""Layer rules for function calls such as `F.linear(x, w)`, `x @ w`, `F.conv2d` and `table[ids]`.
 
-Each returns None where the call is of another form; it then runs under vmap.
+Whoever calls such a function, it is a layer's computation and gets the layer's formulas; its weights may themselves be
+computed from parameters (`F.linear(x, w)`, `x @ w`, `torch.addmm(b, x, w)`, `F.conv2d`, `F.layer_norm`, `F.embedding`,
+`table[ids]`). Each rule returns None where the call is of another form; the call then runs under vmap.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sordino.per_sample.layers.norm import group_normed, layer_normed, rms_norme
 
 
 class Call(Protocol):
-    """A call, as `meetings.Given` holds it."""
+    """A function call, as `shared_tensor_uses.GivenArgument` holds it."""
 
     args: Any
     kwargs: Any
@@ -35,7 +36,7 @@ class Call(Protocol):
 
 
 def _samples(tape: Any, call: Call, x: Any) -> Layout | None:
-    """Where x has its samples, if it is a batch."""
+    """Returns where x has its samples if it is a batch, and None otherwise."""
     layout: Layout | None = call.layouts.get(id(x)) if isinstance(x, Tensor) else None
     if layout is not None:
         tape.check_length(x, layout)
@@ -43,11 +44,12 @@ def _samples(tape: Any, call: Call, x: Any) -> Layout | None:
 
 
 def _fixed(call: Call, *weights: Any) -> bool:
-    """Are these the same for all samples, or not there?"""
+    """Returns whether these tensors are the same for all samples, or not there."""
     return all(not isinstance(w, Tensor) or call.find(w) is not None or call.layouts[id(w)] is None for w in weights)
 
 
 def _linear(tape: Any, call: Call) -> Tensor | None:
+    """Applies the rule of `F.linear`; returns None where the weight or the samples are not where it needs them."""
     x, weight, bias = _bound(call, ("input", None), ("weight", None), ("bias", None))
     where = _samples(tape, call, x)
     if where is None or not _fixed(call, weight, bias) or weight.dim() != 2 or where.dim == x.dim() - 1:
@@ -56,12 +58,14 @@ def _linear(tape: Any, call: Call) -> Tensor | None:
 
 
 def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int) -> Tensor:
-    """X w + b for w (d, p)."""
+    """Computes x w + b for w (d, p) and records the use."""
     lead, size = x.shape[:-1], tape.size
     added = None if bias is None else bias.detach()
+    # The forward pass runs on the transposed weight, as a linear map.
     y = mapped(x.reshape(-1, x.shape[-1]), tape.leaf(weight, x).t(), added, size, tape.workspace)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts of weight and bias from the gradient at the output."""
         rows, found = samples_first(g.view(*lead, -1), dim, size), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):  # (d, p): the roles are exchanged
             inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
@@ -76,6 +80,7 @@ def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int
 
 
 def _matmul(tape: Any, call: Call) -> Tensor | None:
+    """Applies the rule of `x @ w`; returns None where w is not a matrix shared by all samples."""
     x, weight = _bound(call, ("input", None), ("other", None))
     where = _samples(tape, call, x)
     if where is None or not _fixed(call, weight) or weight.dim() != 2 or x.dim() < 2 or where.dim == x.dim() - 1:
@@ -84,6 +89,7 @@ def _matmul(tape: Any, call: Call) -> Tensor | None:
 
 
 def _addmm(tape: Any, call: Call) -> Tensor | None:
+    """Applies the rule of `torch.addmm(b, x, w)`; returns None with other factors than 1 or a bias that is no vector."""
     bias, x, weight, beta, alpha = _bound(
         call, ("input", None), ("mat1", None), ("mat2", None), ("beta", 1), ("alpha", 1)
     )
@@ -94,7 +100,10 @@ def _addmm(tape: Any, call: Call) -> Tensor | None:
 
 
 def _convolution(rank: int) -> Callable[[Any, Call], Tensor | None]:
+    """Returns the rule of `F.conv1d`, `F.conv2d` or `F.conv3d`, by the number of spatial dimensions."""
+
     def call_of(tape: Any, call: Call) -> Tensor | None:
+        """Applies the convolution's rule; returns None for calls it does not cover, such as `padding="same"`."""
         x, weight, bias, *rest = _bound(
             call,
             ("input", None),
@@ -118,6 +127,7 @@ def _convolution(rank: int) -> Callable[[Any, Call], Tensor | None]:
 
 
 def _each(number: Any, rank: int) -> tuple[int, ...] | None:
+    """Returns one number for each spatial dimension; None for a padding that is not known before the call."""
     if isinstance(number, str):
         return (0,) * rank if number == "valid" else None
     if isinstance(number, int):
@@ -126,6 +136,7 @@ def _each(number: Any, rank: int) -> tuple[int, ...] | None:
 
 
 def _layer_norm(tape: Any, call: Call) -> Tensor | None:
+    """Applies the rule of `F.layer_norm`; returns None where the samples' dimension is normalised too."""
     x, shape, weight, bias, eps = _bound(
         call, ("input", None), ("normalized_shape", None), ("weight", None), ("bias", None), ("eps", 1e-5)
     )
@@ -136,6 +147,7 @@ def _layer_norm(tape: Any, call: Call) -> Tensor | None:
 
 
 def _rms_norm(tape: Any, call: Call) -> Tensor | None:
+    """Applies the rule of `F.rms_norm`; returns None where the samples' dimension is normalised too."""
     x, shape, weight, eps = _bound(call, ("input", None), ("normalized_shape", None), ("weight", None), ("eps", None))
     where = _samples(tape, call, x)
     if where is None or not _fixed(call, weight) or where.dim >= x.dim() - len(shape):
@@ -144,6 +156,7 @@ def _rms_norm(tape: Any, call: Call) -> Tensor | None:
 
 
 def _group_norm(tape: Any, call: Call) -> Tensor | None:
+    """Applies the rule of `F.group_norm`; returns None where samples are not in the first dimension."""
     x, groups, weight, bias, eps = _bound(
         call, ("input", None), ("num_groups", None), ("weight", None), ("bias", None), ("eps", 1e-5)
     )
@@ -154,6 +167,7 @@ def _group_norm(tape: Any, call: Call) -> Tensor | None:
 
 
 def _embedding(tape: Any, call: Call) -> Tensor | None:
+    """Applies the rule of `F.embedding`; returns None for options that change the table or couple the samples."""
     ids, weight, padding, longest, _, by_frequency = _bound(
         call,
         ("input", None),
@@ -170,6 +184,7 @@ def _embedding(tape: Any, call: Call) -> Tensor | None:
 
 
 def _row_of(tape: Any, call: Call) -> Tensor | None:
+    """Applies the rule of `table[ids]`; returns None where the table is no parameter or the ids are no batch."""
     weight, ids = call.args
     where = _samples(tape, call, ids)
     if where is None or ids.dtype != torch.long or call.find(weight) is None or weight.dim() != 2:
@@ -178,7 +193,7 @@ def _row_of(tape: Any, call: Call) -> Tensor | None:
 
 
 def _bound(call: Call, *names: tuple[str, Any]) -> list[Any]:
-    """The arguments in order, by place, by name or by default."""
+    """Returns the arguments in order, each by place, by name or by default."""
     return [
         call.args[j] if j < len(call.args) else call.kwargs.get(name, default)
         for j, (name, default) in enumerate(names)

@@ -1,4 +1,4 @@
-"""One flat buffer behind the gradients of a whole model, used again once nobody holds it.
+"""Pool of flat buffers behind the gradients of a whole model, reused once nobody holds them.
 
 A fresh buffer of 11M floats costs its page faults on every step. The pool hands a buffer out again only when no tensor
 outside the pool shares its memory, so a sum that is still held, or lies in `.grad`, is never overwritten.
@@ -21,7 +21,7 @@ _KEPT = 3  # buffers a pool remembers
 
 @dataclass
 class Pool:
-    """Buffers for tensors of the given shapes; one per model."""
+    """Hands out buffers for tensors of the given shapes; there is one pool for each model."""
 
     buffers: list[Tensor] = field(default_factory=list)
     _shapes: tuple[torch.Size, ...] = ()
@@ -29,13 +29,14 @@ class Pool:
     _length: int = 0
 
     def views(self, shapes: Sequence[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-        """Tensors of these shapes, all views of one buffer (see `flat`), holding whatever was there before."""
+        """Returns tensors of these shapes, all views of one buffer (see `flat`), holding whatever was there before."""
         if tuple(shapes) != self._shapes:
             self._place(tuple(shapes))
         buffer = self._take(self._length, dtype, device)
         return [torch.as_strided(buffer, shape, strides, start) for shape, strides, start in self._places]
 
     def _place(self, shapes: tuple[torch.Size, ...]) -> None:
+        """Computes where each tensor lies in the buffer, with aligned beginnings."""
         self._shapes, self._places, self._length = shapes, [], 0
         for shape in shapes:
             strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
@@ -43,6 +44,7 @@ class Pool:
             self._length += -(-shape.numel() // ALIGNMENT) * ALIGNMENT
 
     def _take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Returns a buffer that nobody else holds, or a new one; the pool remembers the last few."""
         for buffer in self.buffers:
             if buffer.numel() == length and buffer.dtype == dtype and buffer.device == device and is_free(buffer):
                 return buffer

@@ -1,4 +1,4 @@
-"""How much a batch's kept rows may take, all layers together."""
+"""Limits how much memory the kept per-sample rows of a batch may take, all layers together."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class KeepBudget:
     __slots__ = ("_held", "options")
 
     def __init__(self, options: PerformanceOptions, held: int | None = None) -> None:
-        """Take the options, and the bytes of what is held, if the allowance is to follow from them."""
+        """Takes the options, and the bytes of what is held, if the allowance is to follow from them."""
         self.options, self._held = options, held
 
     @classmethod
     def holding(cls, options: PerformanceOptions, uses: Sequence[Use]) -> KeepBudget:
-        """The allowance given, or one in proportion to what the batch takes anyway, and no more than stays warm."""
+        """Returns the allowance given, or one in proportion to what the batch takes anyway, up to a limit."""
         if options.keep_bytes is None:
             return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in uses]))
         return cls(options)
 
     def measure(self, part: Part) -> Tensor:
-        """‖g_i‖², (B,)."""
+        """Returns ‖g_i‖², (B,), and takes the rows that the part keeps off the allowance."""
         if self._held is not None:
             self.options, self._held = replace(self.options, keep_bytes=min(_MOST, int(_ROWS * self._held))), None
         squared = measured(part, self.options)

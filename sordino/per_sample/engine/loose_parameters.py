@@ -1,15 +1,16 @@
-"""Parameters that no layer with a rule owns, and uses outside their layer: `self.pos` added to every sample,
-`self.cls.expand(…)`, `F.linear(x, self.emb.weight)`, a table of relative positions, a penalty in the loss; and layers
-without a rule, whose own code is followed operation by operation.
+"""Follows parameters that no layer rule covers: loose parameters, and layers whose code is followed.
+
+Such are `self.pos` added to every sample, `self.cls.expand(…)`, `F.linear(x, self.emb.weight)`, a table of relative
+positions, a penalty in the loss; and layers without a rule, whose own code is followed operation by operation.
 
 While a forward pass runs, a tensor computed from parameters alone is *shared* by all samples, and autograd would add up
-their gradients where it meets them. There, and only there, the use is recorded (`meetings.py`). Whether the result of an
-operation is still shared or has samples is not guessed: it is what the comparison of two runs on the first batch said of
-this operation (`Meeting`). In those runs every result of a meeting may turn out to be either, so all that follows from it
-is written down (`Event`), and `first_batch/meetings.py` reads the two lists against each other.
+their gradients where it meets a batch. There, and only there, the use is recorded (`shared_tensor_uses.py`). Whether
+the result of an operation is still shared or has samples is not guessed: it is what the comparison of two runs on the
+first batch said of this operation (`Meeting`). In those runs every result may turn out to be either, so all that
+follows from it is written down (`ParameterUseEvent`), and `first_batch/find_shared_tensors.py` compares the two lists.
 
-What cannot be recorded is left to autograd, which leaves the parameter in the graph, where `graph.recorded_only` finds
-it: nothing is dropped silently.
+What cannot be recorded is left to autograd, which leaves the parameter in the graph, where
+`autograd_graph.recorded_only` finds it: nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _REORDERING = frozenset(
         *("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "_grouped_mm", "grouped_mm"),
     )
 )
-"""After these a row may be another sample's than its place says."""
+"""Operations after which a row may belong to another sample than its place says."""
 
 
 PARAMETER = 0
@@ -45,7 +46,7 @@ PARAMETER = 0
 
 @dataclass(frozen=True)
 class ParameterUseEvent:
-    """One operation on what is, or may be, shared, in a pass for shapes."""
+    """One operation on what is, or may be, shared, as seen in a pass for shapes."""
 
     name: str
     leaf: int  # position of the layer whose own code this is; -1: none
@@ -58,10 +59,10 @@ class ParameterUseEvent:
 
 
 class LooseParameters(TorchFunctionMode):
-    """Watches the operations of one forward pass."""
+    """Watches the operations of one forward pass and records those on shared tensors."""
 
     def __init__(self, tape: Tape) -> None:
-        """For one tape."""
+        """Begins with nothing seen, for one tape."""
         super().__init__()
         self.tape = tape
         self.events: list[ParameterUseEvent] = []  # SHAPES
@@ -77,7 +78,8 @@ class LooseParameters(TorchFunctionMode):
 
     @contextmanager
     def following(self, leaf: int) -> Iterator[None]:
-        """Inside, the code that runs is that of one layer without a rule."""
+        """Treats the code that runs inside as that of one layer without a rule."""
+        # Remember the layer around this one, and count operations anew inside.
         outer = self._leaf, self._entry, self._met
         self._entries += 1
         self._leaf, self._entry, self._met = leaf, self._entries, 0
@@ -94,7 +96,7 @@ class LooseParameters(TorchFunctionMode):
 
     @contextmanager
     def everywhere(self) -> Iterator[None]:
-        """Inside, all that runs is followed."""
+        """Follows all code that runs inside."""
         self._active = True
         try:
             with self:
@@ -103,37 +105,45 @@ class LooseParameters(TorchFunctionMode):
             self._active = False
 
     def find(self, leaf: Any) -> Shared | None:
-        """The shared tensor that this is."""
+        """Returns the shared tensor that this object is, or None; a trainable parameter becomes one when it is first
+        seen.
+        """
         known = self._shared.get(id(leaf))
         if known is None and id(leaf) in self.tape.trainable and isinstance(leaf, nn.Parameter):
             known = self._shared[id(leaf)] = Shared(leaf, (leaf,))
         return known
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let operations on no shared tensor pass."""
+        """Runs one torch operation, and records it if it takes a shared tensor."""
         kwargs = kwargs or {}
         tape = self.tape
         if func in _ASKING:  # a backward pass may run layers again, and torch lays the mode aside while it does
             return self._aside(func, args, kwargs)
+        # Outside layers, nothing has to be looked at once all operations of the first batch have come.
         if self._leaf < 0 and self._met >= self._last:  # all that the first batch met is behind
             return func(*args, **kwargs)
         if tape.index != -1 or not torch.is_grad_enabled():  # inside a rule, or nothing to record
             return func(*args, **kwargs)
+        # An operation on no shared tensor passes; a layer in which rows may change their order is noted.
         tensors = _tensors((args, kwargs))
         found = [s for s in map(self.find, tensors) if s is not None]
         if not found:
             if tape.shapes_only and self._leaf >= 0 and _reorders(func, args):
                 self.reordered.add(self._leaf)
             return func(*args, **kwargs)
+        # In a pass for shapes the operation is written down and nothing is recorded.
         if tape.shapes_only:
             out = func(*args, **kwargs)
             self._write_down(func, args, tensors, found, out)
             return out
+        # In a real pass the first batch says which tensors have samples. If no result has any, the result is shared
+        # too.
         others = [t for t in tensors if self.find(t) is None]
         self._met += 1
         meeting = tape.meeting((self._leaf, "met", self._met - 1), _name(func))
         if not any(layout is not None for layout in meeting.made):
             return self._derive(func(*args, **kwargs), found, args)
+        # Otherwise this is where a shared tensor meets a batch, and the use is recorded.
         layouts = {id(t): layout for t, layout in zip(others, meeting.given, strict=True)}
         for t in others:
             where = layouts[id(t)]
@@ -142,6 +152,7 @@ class LooseParameters(TorchFunctionMode):
         return meet(tape, GivenArgument(func, args, kwargs, self.find, layouts), meeting.made)
 
     def _aside(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs a function during which the mode is not active."""
         active, self._active = self._active, False
         try:
             return func(*args, **kwargs)
@@ -149,6 +160,7 @@ class LooseParameters(TorchFunctionMode):
             self._active = active
 
     def _derive(self, out: Any, found: list[Shared], args: Any) -> Any:
+        """Notes the results of an operation as shared, with the parameters they were computed from."""
         of = tuple(dict.fromkeys(p for s in found for p in s.of))
         for leaf in _tensors(args[0] if out is None else out):  # an assignment changes what it assigns to
             if leaf.requires_grad and id(leaf) not in self.tape.trainable:
@@ -156,6 +168,7 @@ class LooseParameters(TorchFunctionMode):
         return out
 
     def _write_down(self, func: Any, args: Any, tensors: list[Tensor], found: list[Shared], out: Any) -> None:
+        """Appends an operation to the events of a pass for shapes, with the numbers and shapes of its tensors."""
         takes = tuple((None if self.find(t) is None else self._number(t), t.shape) for t in tensors)
         self._derive(out, found, args)
         makes = tuple((self._number(t), t.shape) for t in _tensors(out))
@@ -164,7 +177,7 @@ class LooseParameters(TorchFunctionMode):
         self.events.append(ParameterUseEvent(_name(func), self._leaf, self._entry, takes, makes, _reorders(func, args)))
 
     def _number(self, tensor: Tensor) -> int:
-        """Of a shared tensor: all parameters have the same."""
+        """Returns the number of a shared tensor in this run; all parameters have the same one."""
         if id(tensor) in self.tape.trainable:
             return PARAMETER
         self._made += 1
@@ -172,14 +185,16 @@ class LooseParameters(TorchFunctionMode):
 
 
 def _count(tape: Tape) -> float:
-    """Operations on shared tensors outside layers that the first batch had; endless while they are looked for."""
+    """Returns how many operations on shared tensors the first batch had outside layers, infinity while they are
+    counted.
+    """
     if tape.shapes_only:
         return float("inf")
     return sum(isinstance(key, tuple) and key[:2] == (-1, "met") for key in tape.layouts)
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    """Every tensor of arguments, in order."""
+    """Returns every tensor of nested arguments, in order."""
     found: list[Tensor] = []
     stack = [tree]
     while stack:
@@ -198,6 +213,7 @@ def _name(func: Any) -> str:
 
 
 def _reorders(func: Any, args: Any) -> bool:
+    """Returns whether an operation may put rows in another order."""
     name = _name(func)
     if name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)

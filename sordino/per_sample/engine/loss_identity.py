@@ -1,4 +1,4 @@
-"""Which losses are the same: what was verified for one must not be believed of another.
+"""Decides when two losses are the same, so that what was verified for one is not believed of another.
 
 A lambda written inside a loop is a new object every time, and the same loss. Two functions made by one factory share
 their code and may compute quite different things. So a function is known by its code and by everything that it holds:
@@ -20,7 +20,7 @@ _VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
 
 
 class _Same:
-    """Equal to what refers to the same living object; does not keep it alive where that can be helped."""
+    """Key that is equal to another one of the same living object; it does not keep the object alive where possible."""
 
     __slots__ = ("_get", "_id")
 
@@ -39,15 +39,17 @@ class _Same:
 
 
 def identity_of(thing: object, depth: int = 3) -> Hashable:
-    """A key that is equal for losses that are the same.
+    """Returns a key that is equal for losses that are the same.
 
     Functions that are held by functions are followed to a depth, because they may hold each other; below it they are
     compared by identity, which may verify a loss once more than needed and never trusts one too many.
     """
+    # Numbers and strings count by value.
     kind = type(thing)
     if kind in _VALUES:
         return kind, repr(thing) if kind is float else thing  # nan is not equal to itself
     if depth:
+        # A function is its code, the module it looks names up in, and all that it holds.
         if isinstance(thing, FunctionType):
             code, names = _Same(thing.__code__), _Same(thing.__globals__)
             if thing.__closure__ is None and thing.__defaults__ is None and thing.__kwdefaults__ is None:
@@ -55,6 +57,7 @@ def identity_of(thing: object, depth: int = 3) -> Hashable:
             held = [_content(cell) for cell in thing.__closure__ or ()] + [*(thing.__defaults__ or ())]
             named = thing.__kwdefaults__ or {}
             return code, names, *[identity_of(each, depth - 1) for each in (*held, *named, *named.values())]
+        # A method is its function and its object; a partial or a tuple is what it contains.
         if isinstance(thing, MethodType):
             return identity_of(thing.__func__, depth - 1), _Same(thing.__self__)
         if kind is partial:
@@ -64,10 +67,12 @@ def identity_of(thing: object, depth: int = 3) -> Hashable:
         if kind is tuple:
             assert isinstance(thing, tuple), "just asked"
             return (tuple, *[identity_of(each, depth - 1) for each in thing])
+    # Anything else is the same only if it is the same living object.
     return _Same(thing)
 
 
 def _content(cell: CellType) -> object:
+    """Returns what a closure's cell holds, or the cell itself while nothing is assigned to it."""
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet

@@ -1,7 +1,7 @@
-"""What to do with each module of a model, found once and kept for as long as model and loss stay the same.
+"""Plans which rule runs each module of a model; kept for as long as model and loss stay the same.
 
-A plan is made anew when a module or a parameter is added, replaced, frozen or thawed. It holds the trained parameters and
-the modules below the model, so that their identities are not given out again, and no reference to the model itself.
+A plan is made anew when a module or a parameter is added, replaced, frozen or thawed. It holds the trained parameters
+and the modules below the model, so that their identities are not given out again, and no reference to the model itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Usage:
 
 @dataclass
 class ModulePlan:
-    """One model's modules, parameters and what its first batch taught."""
+    """One model's modules and parameters, and what its first batch taught."""
 
     mark: Mark
     below: list[nn.Module]  # the model's modules but the model, held so that the mark stays true
@@ -81,7 +81,7 @@ class ModulePlan:
         """Makes what is known of the model's usage a function of a batch's shapes, whatever batches came before it.
 
         A layer that is measured during the backward pass rounds otherwise than one that is measured after it. Processes
-        that meet batches in another order must not differ in that. So every kind of batch begins with the belief that
+        that see batches in another order must not differ in that. So every kind of batch begins with the belief that
         each parameter is used once; a pass that finds it wrong is made again, and the next of its kind knows.
         """
         found = self.usages.get(lengths)
@@ -90,7 +90,7 @@ class ModulePlan:
         self.usage = found
 
     def ones(self, losses: Tensor) -> Tensor:
-        """The gradient of the sum at each of the losses: that of the last batch, if it fits and nobody wrote to it."""
+        """Returns the gradient of the sum at each of the losses: the last batch's, if it fits and nobody wrote to it."""
         held = self._ones
         fits = held is not None and held.shape == losses.shape and held.dtype is losses.dtype
         if held is None or not fits or held.device != losses.device or held._version:
@@ -99,7 +99,9 @@ class ModulePlan:
 
 
 class Plans:
-    """The plans of one backend, for each model by loss, mode and kind of input: another may use the layers otherwise."""
+    """Keeps the plans of one backend, for each model by loss, mode and kind of input, which may use the layers
+    otherwise.
+    """
 
     _MOST = 16  # ways of using one model that are remembered
 
@@ -107,7 +109,7 @@ class Plans:
         self._plans: WeakKeyDictionary[nn.Module, dict[Hashable, ModulePlan]] = WeakKeyDictionary()
 
     def find(self, inventory: Inventory, loss_fn: LossFn, inputs: list[Tensor]) -> ModulePlan:
-        """The plan for this way of using the model, made anew if the model is not what it was."""
+        """Returns the plan for this way of using the model, made anew if the model is not what it was."""
         model = inventory.model
         way = identity_of(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
         plans = self._plans.get(model)
@@ -122,34 +124,37 @@ class Plans:
         return plan
 
     def sample_bytes(self, model: nn.Module) -> int:
-        """The most a sample took in any way the model was used, 0 if it was not."""
+        """Returns the most bytes a sample took in any way the model was used, 0 if it was not."""
         return max((plan.sample_bytes for plan in self._plans.get(model, {}).values()), default=0)
 
     def held_bytes(self, model: nn.Module) -> int:
-        """What norms and sum want of it, or 0."""
+        """Returns the most bytes that norms and sum hold of a sample, 0 if that is not known."""
         return max((plan.held_bytes for plan in self._plans.get(model, {}).values()), default=0)
 
     def forget(self) -> None:
-        """Look at every model again on its next batch."""
+        """Forgets all plans, so that every model is looked at again on its next batch."""
         self._plans.clear()
 
 
 def new_plan(inventory: Inventory) -> ModulePlan:
-    """A plan in which nothing is known yet of the layers' inputs."""
+    """Returns a plan that gives each module its rule, and in which nothing is known yet of the layers' inputs."""
     model = inventory.model
     parameters = trainable(model)
     rules: list[tuple[int, str, Rule]] = []
     pools: list[int] = []
     loose, convolutions, done = False, False, set[int]()
     for position, (name, module) in enumerate(model.named_modules()):
+        # A compiled module hides its layers, so none of them could be recorded.
         compiled = getattr(module, "_compiled_call_impl", None) is not None  # by module.compile()
         if compiled or isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
             raise Refusal(
                 f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can be seen; "
                 "pass the model as it was before torch.compile or torch.jit"
             )
+        # Modules below a fallback layer run inside it, and get no rule of their own.
         if id(module) in done:
             continue
+        # Pooling layers have no parameters; they only run faster.
         if pools_windows(module):
             pools.append(position)
         if not any(p.requires_grad for p in module.parameters()):
@@ -157,6 +162,7 @@ def new_plan(inventory: Inventory) -> ModulePlan:
         if chains(module):
             rules.append((position, name, chain))  # its layers have their own rules too, for passes on which it is none
             continue
+        # A layer with a rule of its own, unless a parametrization rewrites its weight, which the fallback follows.
         own = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
         found = None if is_parametrized(module) else rule_for(module)
         if found is not None:
@@ -168,6 +174,8 @@ def new_plan(inventory: Inventory) -> ModulePlan:
             rules.append((position, name, found))
             convolutions = convolutions or isinstance(module, nn.Conv2d)
             continue
+        # Other modules with parameters: one without layers below runs by the fallback as a whole. One that has layers
+        # below owns loose parameters, which are followed operation by operation.
         below = [m for m in module.modules() if m is not module]
         alone = is_parametrized(module) or not any(
             p.requires_grad for m in below for p in m._parameters.values() if p is not None
@@ -194,7 +202,7 @@ def new_plan(inventory: Inventory) -> ModulePlan:
 
 
 class Installed:
-    """Inside, a model's layers are run by their rules; they are put back as found whatever happens."""
+    """Runs a model's layers by their rules inside the context, and puts their own `forward` back whatever happens."""
 
     __slots__ = ("_before", "_everywhere", "_modules", "_plan", "_tape")
 
@@ -204,6 +212,7 @@ class Installed:
         self._everywhere: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> None:
+        """Replaces the layers' `forward` and begins to follow operations where the plan needs it."""
         plan, tape = self._plan, self._tape
         # What follows operations is made where some are followed, and in a pass for shapes, which asks what it saw.
         follows = plan.loose or plan.followed or tape.shapes_only
@@ -218,6 +227,7 @@ class Installed:
             raise
 
     def _install(self, loose: LooseParameters | None) -> None:
+        """Replaces `forward` of every module that has a rule, is followed, or pools, and remembers what was there."""
         plan, tape, places = self._plan, self._tape, dict[int, tuple[int, Rule]]()
         tape.rules = places
         for position, name, rule in plan.rules:
@@ -237,6 +247,7 @@ class Installed:
                 module.__dict__["forward"] = partial(max_pool, tape, module, module.forward)
 
     def __exit__(self, *error: Any) -> None:
+        """Stops following operations and puts the layers back."""
         try:
             if self._everywhere is not None:
                 self._everywhere.__exit__(*error)
@@ -244,6 +255,7 @@ class Installed:
             self._put_back()
 
     def _put_back(self) -> None:
+        """Puts back the `forward` that each module had before."""
         for module, forward in self._before:
             if forward is None:
                 module.__dict__.pop("forward", None)
@@ -254,12 +266,14 @@ class Installed:
 def _forward(
     tape: Tape, position: int, name: str, module: nn.Module, rule: Rule, original: Rule, *args: Any, **kwargs: Any
 ) -> Any:
+    """Stands in for a module's `forward` and lets the tape run its rule."""
     return tape.run(position, name, module, rule, original, args, kwargs)
 
 
 def _followed(
     tape: Tape, loose: LooseParameters, position: int, name: str, original: Rule, *args: Any, **kwargs: Any
 ) -> Any:
+    """Stands in for the `forward` of a layer without a rule, whose operations are followed."""
     if tape.idle or tape.index != -1 or not torch.is_grad_enabled():
         return original(*args, **kwargs)
     outer, tape.name = tape.name, name

@@ -1,13 +1,13 @@
-"""The pruned backward pass: from recorded uses to one part per parameter.
+"""Runs the pruned backward pass, from recorded uses to one part per parameter.
 
-Most of the memory of a private step would be output gradients that wait for the end of the pass. So a layer with a large
-output is measured as soon as the pass reaches it: a hook takes its gradient, and where per-sample rows are kept for the
-sum they replace the layer's input and output gradient there and then. What remains alive is, as in plain training, the
-activations of layers not reached yet.
+Most of the memory of a private step would be output gradients that wait for the end of the pass. So a layer with a
+large output is measured as soon as the pass reaches it: a hook takes its gradient, and where per-sample rows are kept
+for the sum they replace the layer's input and output gradient there and then. What remains alive is, as in plain
+training, the activations of layers not reached yet.
 
-A hook fires only on a node that is run, which is so for layers whose input depends on another recorded layer; the others
-are asked for by their edge. Only parameters known to be used once are measured early, because the norm of a sum has cross
-terms. Both are learned from earlier batches, and a batch that does otherwise is run again without either.
+A hook fires only on a node that is run, which is so for layers whose input depends on another recorded layer; the
+others are asked for by their edge. Only parameters known to be used once are measured early, because the norm of a sum
+has cross terms. Both are learned from earlier batches, and a batch that does otherwise is run again without either.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from sordino.per_sample.formulas.compound_parts import joined
 from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic
 
 _LARGE = 1 << 20
-"""Bytes of a layer's output from which on its gradient does not wait."""
+"""Bytes of a layer's output from which on its gradient is used at once and does not wait."""
 
 
 class UsedDifferently(Exception):
-    """A batch that uses the model in another way than those before; the plan has been corrected."""
+    """Signals a batch that uses the model in another way than those before; the plan has been corrected."""
 
 
 @dataclass
 class PartsByColumn:
-    """What the backward pass gave, by column."""
+    """Collects what the backward pass gave, by column."""
 
     plan: ModulePlan
     budget: KeepBudget
@@ -50,14 +50,17 @@ class PartsByColumn:
     _again: dict[int, list[Part]] = field(default_factory=dict)
 
     def take(self, use: Use, g: Tensor, *, early: bool) -> None:
-        """One use; `early`: measure it now, if its parameters are used once."""
+        """Takes one use and its output gradient, and measures it now if `early` and its parameters are used once."""
         plan, columns = self.plan, self.plan.columns
+        # Turn the gradient into parts, count what they hold, and let go of the layer's input.
         found = use.resolve(g)
         if self.held is not None:
             self.held.take(use, g, found)
         if self.inner is not None:
             self.inner.take(columns, found, use.inner(g, found))
         use.saved, use.output = (), None
+        # A second use of a parameter waits to be joined with the first. If the first was already measured as the only
+        # one, the plan was wrong, and the pass has to be made again.
         for p, part in found.items():
             column = columns[id(p)]
             if self.parts[column] is None:
@@ -73,7 +76,7 @@ class PartsByColumn:
                 raise UsedDifferently
 
     def finish(self) -> None:
-        """Join the uses of one parameter."""
+        """Joins the uses of each parameter, and notes which parameters were used once."""
         for column, others in self._again.items():
             first = self.parts[column]
             assert first is not None, "the first use comes first"
@@ -91,10 +94,11 @@ def backward_pass(
     options: PerformanceOptions,
     inner: Inner | None,
 ) -> PartsByColumn:
-    """Run the backward pass; `upstream` is the gradient at the losses."""
+    """Runs the backward pass and returns its parts; `upstream` is the gradient at the losses."""
     columns = len(plan.parameters)
     held = None if plan.held_bytes else HeldByBackward(losses.numel())
     found = PartsByColumn(plan, KeepBudget.holding(options, uses), [None] * columns, [None] * columns, inner, held)
+    # Divide the uses: large layers inside the graph are measured by a hook when the pass reaches them.
     usage = plan.usage
     early = [use for use in uses if use.inside and use.bytes >= _LARGE] if usage.once and usage.early else []
     late = [use for use in uses if not (use.inside and use.bytes >= _LARGE)] if early else list(uses)
@@ -103,6 +107,8 @@ def backward_pass(
     waiting = set(map(id, early))
 
     def reached(use: Use) -> Callable[[Any], None]:
+        """Returns the hook that measures a use when its gradient arrives."""
+
         def hook(grads: Any) -> None:
             g = grads[use.edge.output_nr]
             if g is not None:
@@ -112,15 +118,18 @@ def backward_pass(
 
         return hook
 
+    # One pass of autograd gives the gradients at all other uses.
     handles = [use.edge.node.register_prehook(reached(use)) for use in early]
     try:
         grads = gradients_at(losses, tuple([use.edge for use in late]), upstream)
     finally:
         for handle in handles:  # a hook holds what holds its node
             handle.remove()
+    # A hook that did not fire means that a large layer was not run; the batch is run again without hooks.
     if waiting:
         usage.early = False
         raise UsedDifferently
+    # Take the remaining uses, in order, and join those of the same parameter.
     with PlainArithmetic(losses.device):
         for use, g in zip(late, grads, strict=True):
             found.take(use, g, early=False)

@@ -1,4 +1,4 @@
-"""One use of trainable parameters in a forward pass: what was kept of it, and what it gives once its gradient is known."""
+"""One use of trainable parameters in a forward pass: what was kept of it, and the parts it gives."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sordino.per_sample.formulas.parameter_product import ParameterProduct
 from sordino.refusal import Refusal
 
 Parts = Callable[[tuple[Tensor, ...], Tensor], Mapping[Tensor, Part | Tensor]]
-"""From what a rule saved and the gradient at its output to one entry per parameter."""
+"""Turns what a rule saved and the gradient at its output into one entry per parameter."""
 
 
 @dataclass(slots=True)
 class Use:
-    """One recorded use."""
+    """One recorded use: the place of its output in the graph, its inputs, and how to make parts of them."""
 
     name: str
     edge: GradientEdge
@@ -34,12 +34,14 @@ class Use:
     product: ParameterProduct | None = None
 
     def inner(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
-        """⟨g_i, θ⟩ for the parameters of this use, (B,), from its output; empty where the output is not what it was."""
+        """Returns ⟨g_i, θ⟩ for the parameters of this use, (B,), from its output; empty where the output has changed."""
         if self.product is None or self.output is None or self.output._version != self.version:
             return {}  # not held, or an in-place operation came after
         largest, *rest = [p for p in self.product.of if p is not None]
         if not all(p in parts for p in (largest, *rest)):  # a frozen one contributes to the output too
             return {}
+        # The output's product with its gradient is the sum over all parameters. The largest one's is what is left of it
+        # after the others, which are cheap.
         found = {p: parts[p].dot(p.detach()).double() for p in rest}
         whole = self.product.rows(g, self.output).double()
         whole = whole if self.rows == 1 else whole.view(-1, self.rows).sum(1)
@@ -47,7 +49,7 @@ class Use:
         return found
 
     def resolve(self, g: Tensor) -> dict[Tensor, Part]:
-        """The parts, once the gradient at the output is known."""
+        """Returns the parts, once the gradient at the output is known; refuses an input that was changed since."""
         for tensor, version in zip(self.saved, self.versions, strict=True):
             if tensor._version != version:
                 raise Refusal(
@@ -58,7 +60,7 @@ class Use:
 
 
 def as_parts(found: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
-    """Tensors become parts; where a sample has several rows they are added up."""
+    """Wraps plain tensors as parts, and adds up the rows of a sample where it has several."""
     parts: dict[Tensor, Part] = {}
     for p, part in found.items():
         plain: Part = GradientRows(lift(part)) if isinstance(part, Tensor) else part

@@ -1,4 +1,4 @@
-"""Where a tensor has its samples: what two runs on a model's first batch said of layers and of single operations."""
+"""Says where a tensor has its samples, as two runs on a model's first batch showed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sordino.refusal import Refusal
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a layer's input has its samples: dimension `dim`, `rows` of it for each."""
+    """Says where a layer's input has its samples: in dimension `dim`, with `rows` of it for each."""
 
     dim: int
     rows: int = 1
@@ -26,23 +26,23 @@ class Meeting:
 
 
 ODD = Layout(-1, 0)
-"""Of a tensor that does not grow by whole rows with the number of samples."""
+"""Stands for a tensor that does not grow by whole rows with the number of samples."""
 
 
 Layouts = Mapping[Hashable, Sequence[Layout | Meeting | None]]
-"""By layer or by tensor, for each call if they differ."""
+"""Layouts by layer or by tensor, for each call if they differ."""
 
 
 class Unseen(Refusal):
-    """A layer was called that was not called on the model's first batch."""
+    """Refuses a layer that was not called on the model's first batch."""
 
 
 class OtherLength(Unseen):
-    """Samples folded into rows have another number of them than on the batches before."""
+    """Refuses samples folded into rows that have another number of them than on the batches before."""
 
 
 def unseen(name: str) -> Unseen:
-    """The refusal where looking again does not help."""
+    """Returns the refusal of a layer that was called in another way than on the first batch."""
     return Unseen(
         f"layer '{name}': it was called in another way than on the model's first batch, so its batch dimension "
         "is not known; need the same inputs' layout every time; give the new use its own module, or use Loop()"
@@ -50,7 +50,7 @@ def unseen(name: str) -> Unseen:
 
 
 def other_length(name: str, dims: int) -> OtherLength:
-    """The same for samples that are not where they were."""
+    """Returns the refusal of an input whose samples are not where the first batch had them."""
     return OtherLength(
         f"layer '{name}': its input of {dims} dimensions does not have the samples where the first batch "
         "had them; need one layout for all batches; keep the batch dimension first, or use Loop()"

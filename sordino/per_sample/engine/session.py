@@ -1,8 +1,8 @@
-"""One use of the engine: a model and a loss, what is known of them, and the pass that runs them on a batch.
+"""One use of the engine: a model and a loss, what is known of them, and the pass over a batch.
 
 A backend opens a session for every batch. What a session learns stays in its plan, which the backend keeps for this
-model, loss, mode and kind of input; what it measures stays in the workspace, which is the backend's too. Nothing is known
-to the process as a whole: two runs in one process share nothing.
+model, loss, mode and kind of input; what it measures stays in the workspace, which is the backend's too. Nothing is
+known to the process as a whole: two runs in one process share nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A model, its modules, a loss, their plan, and the options and workspace of the backend."""
+    """Holds a model, its modules, a loss, their plan, and the options and workspace of the backend."""
 
     __slots__ = ("loss_fn", "model", "modules", "options", "plan", "workspace")
 
@@ -48,29 +48,31 @@ class Session:
         self.workspace = workspace
 
     def on(self, model: nn.Module) -> Session:
-        """The same for another model, of which nothing is known yet."""
+        """Returns a session for another model, of which nothing is known yet, with the same loss and options."""
         inventory = Inventory(model)
         return Session(inventory, self.loss_fn, new_plan(inventory), self.options, self.workspace)
 
     def cuda_devices(self) -> list[int]:
-        """The devices of the model that have generators of their own."""
+        """Returns the CUDA devices of the model, which have random generators of their own."""
         devices = {p.device for p in self.model.parameters()}
         return sorted({device.index for device in devices if device.type == "cuda" and device.index is not None})
 
     def generators(self) -> TorchState:
-        """Where torch's generators stand, for a pass that may have to be made again."""
+        """Returns the state of torch's generators, for a pass that may have to be made again."""
         return TorchState.now(self.cuda_devices() if self.plan.parameters[0].is_cuda else ())
 
     def vectors_kept(self) -> AbstractContextManager[None]:
-        """Inside, passes leave the vectors of spectral normalisations as they were: one that is run again is the same."""
+        """Restores the vectors of spectral normalisations after the context, so that a pass that is run again is the
+        same.
+        """
         return left_unmoved(vectors_of(self.modules))
 
     def losses(self, batch: Any, b: int) -> Tensor:
-        """One loss for each of the b samples of a batch, (B,)."""
+        """Returns one loss for each of the b samples of a batch, (B,)."""
         return one_loss_each(losses(self.loss_fn, self.model, batch), b)
 
     def recording(self, tape: Tape) -> AbstractContextManager[None]:
-        """Inside, the layers run by their rules, which record every use of a parameter on the tape."""
+        """Runs the layers inside the context by their rules, which record every use of a parameter on the tape."""
         return Installed(self.plan, self.modules, tape)
 
     def tape(
@@ -81,13 +83,13 @@ class Session:
         *,
         outputs: bool = False,
     ) -> Tape:
-        """A tape for one pass over b samples, by the plan's layouts if none are given."""
+        """Returns a tape for one pass over b samples, by the plan's layouts if none are given."""
         plan = self.plan
         known = plan.layouts or {} if layouts is None else layouts
         return Tape(b, mode, plan.trainable, self.workspace, known, plan.channels_last, outputs)
 
     def nothing(self, losses: Tensor, inner: Inner | None = None) -> Result:
-        """The result where no parameter was used."""
+        """Returns the result of a batch on which no parameter was used."""
         plan = self.plan
         parts, budget = [None] * len(plan.parameters), KeepBudget(self.options)
         return Result(losses, parts, plan.names, plan.parameters, budget, plan.pool, inner)
@@ -101,13 +103,15 @@ class Session:
         b: int | None = None,
         began: TorchState | None = None,
     ) -> Result:
-        """Forward and pruned backward pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too.
+        """Runs the forward and pruned backward pass and returns their result.
 
-        `began`: where the generators stand, if that is known.
+        `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too, and `began` is the state of the
+        generators at the beginning, if it is known.
         """
         plan, options = self.plan, self.options
         b = size(batch) if b is None else b
         began = began or self.generators()
+        # The forward pass: layers run by their rules and record every use of a parameter.
         tape = self.tape(b, Mode.KEEP, outputs=products)
         recorded = torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # `torch.enable_grad`, at a third of the price
@@ -119,13 +123,17 @@ class Session:
         inner = Inner([None] * len(plan.parameters)) if products else None
         if not losses.requires_grad:
             return self.nothing(losses.detach(), inner)
+        # Refuse uses that were not recorded, and leave out those on which the losses do not depend.
         nodes = recorded_only(losses, plan.columns, plan.names)
         uses = [use for use in tape.uses if use.edge.node in nodes]
         tape.uses.clear()  # rules hold the tape: without this, inputs would live until the next garbage collection
         if not uses:
             return self.nothing(losses.detach(), inner)
+        # The first batch tells how much memory a sample takes.
         if not plan.sample_bytes:
             plan.sample_bytes = max(1, sum(use.bytes + sum(t.nbytes for t in use.saved) for use in uses) // b)
+        # The backward pass. A batch that uses the model otherwise than the plan says has corrected the plan; it is run
+        # again with the same random numbers.
         upstream = plan.ones(losses) if scale is None else scale.to(losses)
         try:
             found = backward_pass(plan, uses, losses, upstream, options, inner)

@@ -1,4 +1,4 @@
-"""Where a tensor shared by all samples meets a batch: one function call, recorded.
+"""Records the operation in which a tensor shared by all samples meets a batch.
 
     x + f(θ)                  becomes  x + copies,  copies_i = f(θ);   g_i(θ) = Jfᵀ · (gradient at copies_i)
     linear(x, f(θ)), conv, …  is a layer whose weight is f(θ);         g_i(θ) = Jfᵀ · (the layer's rows)
@@ -49,11 +49,11 @@ class Shared:
 
     @property
     def plain(self) -> bool:
-        """Is it a parameter itself?"""
+        """Whether it is a parameter itself."""
         return self.of[0] is self.tensor
 
     def entries(self, found: Part | Tensor) -> dict[Tensor, Part | Tensor]:
-        """From its own gradients per sample to those of the parameters."""
+        """Returns the parameters' per-sample gradients from those of the shared tensor."""
         if self.plain:
             return {self.of[0]: found}
         if isinstance(found, Tensor):
@@ -72,18 +72,20 @@ class GivenArgument:
     layouts: Mapping[int, Layout | None]  # by identity, of the tensors that are not shared
 
     def run(self) -> Any:
-        """As it is."""
+        """Calls the function as it was called."""
         return self.func(*self.args, **self.kwargs)
 
     def run_with(self, change: Callable[[Any], Any]) -> Any:
-        """With some of the arguments changed."""
+        """Calls the function with some of the arguments changed."""
         return self.func(*tree_map(change, self.args), **tree_map(change, self.kwargs))
 
 
 def meet(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> Any:
-    """The function's value, with the use recorded; as it is where that cannot be."""
+    """Returns the function's value with the use recorded, or unrecorded where recording is impossible."""
+    # Results whose samples cannot be found stay in the graph, where they are refused.
     if ODD in made or ODD in given.layouts.values():
         return given.run()  # stays in the graph, and is refused
+    # Operations whose shared tensor can be replaced by one copy per sample.
     func, where = given.func, made[0]
     if func in _TILING and where is not None:
         return _tiled(tape, given, where)
@@ -91,6 +93,7 @@ def meet(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> Any
         return _pointwise(tape, given, where)
     if func is Tensor.__setitem__ and where is not None:
         return _assigned(tape, given, where)
+    # Functions that are a layer's computation use the layer's formulas; all others run under vmap.
     layer = FUNCTIONS.get(func)
     if layer is not None:
         found = layer(_Recorder(tape, given), given)
@@ -100,16 +103,18 @@ def meet(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> Any
 
 
 def _tiled(tape: Tape, given: GivenArgument, where: Layout) -> Tensor:
-    """`p.expand(B, …)`, `p.repeat(B, 1)`: the copies themselves."""
+    """Records `p.expand(B, …)` and `p.repeat(B, 1)`, whose result is one copy per sample."""
     out: Tensor = given.run()
     source = given.find(given.args[0])
     if source is None:  # `x.expand_as(p)`
         return out
+    # Check that each sample gets a whole copy; any other tiling stays in the graph and is refused.
     dim, rows, size = where.dim, where.rows, tape.size
     before = [1] * (out.dim() - source.tensor.dim()) + list(source.tensor.shape)
     rest = [(b, a) for j, (b, a) in enumerate(zip(before, out.shape, strict=True)) if j != dim]
     if before[dim] not in (1, rows) or out.shape[dim] != size * rows or any(b not in (1, a) for b, a in rest):
         return out
+    # Make the copies from a detached tensor, so that the gradient arrives at the copies.
     tall = source.tensor.detach().requires_grad_().view(before)
     shape = [*out.shape[:dim], size, rows, *out.shape[dim + 1 :]]
     copies = tall.unsqueeze(dim).expand(shape).reshape(out.shape)
@@ -119,6 +124,7 @@ def _tiled(tape: Tape, given: GivenArgument, where: Layout) -> Tensor:
         stretched.append(dim + 1)
 
     def summed(g: Tensor) -> Tensor:
+        """Returns the gradient of each sample's copy, added up along dimensions that were stretched."""
         each = g.unflatten(dim, (size, rows)).movedim(dim, 0)
         each = each.sum(stretched, keepdim=True) if stretched else each
         rows_of_each: Tensor = each.reshape(size, *source.tensor.shape)
@@ -128,7 +134,7 @@ def _tiled(tape: Tape, given: GivenArgument, where: Layout) -> Tensor:
 
 
 def _pointwise(tape: Tape, given: GivenArgument, where: Layout) -> Any:
-    """A copy per sample takes part in place of each shared tensor that is the same along the samples' dimension."""
+    """Replaces each shared tensor that is the same along the samples' dimension by one copy per sample."""
     func = given.func
     if func in _WRITING and given.find(given.args[0]) is not None:
         return given.run()
@@ -139,7 +145,7 @@ def _pointwise(tape: Tape, given: GivenArgument, where: Layout) -> Any:
 
 
 def _assigned(tape: Tape, given: GivenArgument, where: Layout) -> None:
-    """`x[:, 0] = p`, where each sample gets a copy of its own."""
+    """Records `x[:, 0] = p`, where each sample gets a copy of its own."""
     x, index, value = given.args
     if given.find(x) is not None:
         given.run()
@@ -148,10 +154,11 @@ def _assigned(tape: Tape, given: GivenArgument, where: Layout) -> None:
 
 
 def _copier(tape: Tape, given: GivenArgument, where: Layout, ranks: int) -> Callable[[Any], Any]:
-    """From what is shared to a copy per sample, to take part in tensors of so many dimensions."""
+    """Returns a function from shared tensors to one copy per sample, to take part in tensors of `ranks` dimensions."""
     dim, rows, size = where.dim, where.rows, tape.size
 
     def copied(leaf: Any) -> Any:
+        """Returns one recorded copy per sample of a shared tensor, and anything else as it is."""
         source = given.find(leaf)
         if source is None:
             return leaf
@@ -166,6 +173,7 @@ def _copier(tape: Tape, given: GivenArgument, where: Layout, ranks: int) -> Call
         copies = tall.expand(shape).repeat_interleave(rows, dim)
 
         def summed(g: Tensor) -> Tensor:
+            """Returns the gradient of each sample's copy, added up over the sample's rows."""
             each: Tensor = g.unflatten(dim, (size, rows)).sum(dim + 1).movedim(dim, 0)
             return each.reshape(size, *leaf.shape)
 
@@ -175,10 +183,11 @@ def _copier(tape: Tape, given: GivenArgument, where: Layout, ranks: int) -> Call
 
 
 def _mapped(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> Any:
-    """Any function of shared tensors and a batch: one copy of the shared ones for each sample, under vmap."""
+    """Runs any function of shared tensors and a batch under vmap, with one copy of the shared ones per sample."""
     size = tape.size
     if all(layout is None for layout in given.layouts.values()):
         return given.run()  # stays in the graph, and is refused
+    # Give every shared tensor a copy per sample, and bring the samples of the others to the front.
     leaves, spec = tree_flatten((given.args, given.kwargs))
     places, mine = [], list[Tensor]()
     for j, leaf in enumerate(leaves):
@@ -194,6 +203,7 @@ def _mapped(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> 
     structure: list[Any] = []
 
     def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+        """Calls the function for one sample, with that sample's tensors in their places."""
         own = list(leaves)
         for j, tensor in zip(places, tensors, strict=True):
             own[j] = tensor
@@ -202,6 +212,7 @@ def _mapped(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> 
         structure[:] = [shape]
         return tuple(values)
 
+    # Map over the samples and put their dimension back where the first batch had it.
     try:
         with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
             warnings.filterwarnings("ignore", message="There is a performance drop")
@@ -216,6 +227,8 @@ def _mapped(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> 
 
 
 def _record(tape: Tape, copies: Tensor, source: Shared, rows: Callable[[Tensor], Tensor]) -> Tensor:
+    """Records copies of a shared tensor; `rows` turns the gradient at them into one per sample."""
+
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         return source.entries(lift(rows(g)))  # (B, *shape of the shared tensor)
 
@@ -224,7 +237,7 @@ def _record(tape: Tape, copies: Tensor, source: Shared, rows: Callable[[Tensor],
 
 
 class _Recorder:
-    """The tape, for a layer whose weights may be functions of parameters."""
+    """Stands in for the tape, for a layer whose weights may be functions of parameters."""
 
     def __init__(self, tape: Tape, given: GivenArgument) -> None:
         self._tape, self._given = tape, given
@@ -233,13 +246,14 @@ class _Recorder:
         return getattr(self._tape, name)
 
     def wants(self, weight: Tensor | None) -> bool:
-        """Everything shared is wanted."""
+        """Returns whether a weight is shared: everything that is shared is wanted."""
         return weight is not None and self._given.find(weight) is not None
 
     def record(self, y: Tensor, saved: tuple[Tensor, ...], parts: Any, *, rows: int = 1, product: Any = None) -> Tensor:
-        """As the tape does it, with the weights' gradients pulled back to their parameters."""
+        """Records a use on the tape, with the weights' gradients pulled back to their parameters."""
 
         def entries(held: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+            """Returns the parts of the parameters, joining those of weights that depend on the same one."""
             found: dict[Tensor, Part | Tensor] = {}
             for weight, part in parts(held, g).items():
                 source = self._given.find(weight)
@@ -252,11 +266,12 @@ class _Recorder:
         return self._tape.record(y, saved, entries, rows=rows, product=product if plain else None)
 
     def _weights(self) -> list[Any]:
+        """Returns all arguments of the call, flattened."""
         return tree_flatten((self._given.args, self._given.kwargs))[0]
 
 
 def _untouched(func: Any, kwargs: Any) -> bool:
-    """Functions that vmap must not see: they write, or ask for no value."""
+    """Returns whether vmap must not see a function, because it writes or asks for no value."""
     name = getattr(func, "__name__", "")
     writes = "out" in kwargs or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
     return writes or name in ("__get__", "__set__")

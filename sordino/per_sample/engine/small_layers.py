@@ -1,9 +1,9 @@
-"""The norms of a model's small layers in one compiled call, and their weighted sums in another.
+"""Computes the norms of all small layers in one compiled call, and their weighted sums in another.
 
 With one position per sample a layer's squared norms are ‖a_i‖²‖g_i‖² for the weight and ‖g_i‖² for the bias, and both
-sums are made of w_i g_i. In a network of small layers the calls cost more than the work, so all layers share them. Parts
-of other kinds, devices and types, such as convolutions, go the ordinary way beside them, and so does everything where the
-library was not compiled.
+sums are made of w_i g_i. In a network of small layers the calls cost more than the work, so all layers share them.
+Parts of other kinds, devices and types, such as convolutions, go the ordinary way beside them, and so does everything
+where the library was not compiled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SMALL = 1 << 20
 
 
 _AT_ONCE = 512
-"""Samples: sums run through all of them in float32, and for more the roundings come to too much."""
+"""Samples in one call at most: sums run through all of them in float32, and roundings grow with their number."""
 
 
 class SmallLayers:
@@ -38,25 +38,27 @@ class SmallLayers:
         pairs: list[int],
         everything: bool,
     ) -> None:
-        """Take which parameters they are, and the places of each part's matrices: that of g, and that of a or −1."""
+        """Takes which parameters they are, and the places of each part's matrices: that of g, and that of a or −1."""
         self.columns, self._parts, self._matrices, self._pairs = columns, parts, matrices, pairs
         self.everything = everything
 
     def norms(self, names: tuple[str, ...]) -> Norms:
-        """The squared norms, where these are the parts of all parameters."""
+        """Returns the squared norms, where these are the parts of all parameters."""
         return Norms.summed(*self._matrices.squared(self._pairs), names)
 
     def squared(self) -> Iterator[tuple[int, Tensor]]:
-        """Which parameter, and its squared norms, (B,)."""
+        """Returns, for each parameter, its column and its squared norms, (B,)."""
         return zip(self.columns, self._matrices.squared(self._pairs)[0].unbind(1), strict=True)
 
     def add_to(self, room: Callable[[int], Tensor], weights: Tensor, beta: int) -> Iterator[tuple[int, Tensor]] | None:
-        """Add Σ w_i g_i to the room for each parameter, one after the other: its number, and the sum.
+        """Adds Σ w_i g_i to the memory of each parameter, one after the other, and yields its column and the sum.
 
-        None, and nothing is done, where the weights differ by parameter or two parts share a matrix.
+        Returns None, and does nothing, where the weights differ by parameter or two parts share a matrix.
         """
         if weights.shape[1] != 1 or weights.dtype is not torch.float32 or weights.shape[0] > _AT_ONCE:
             return None
+        # Decide for each part how its sum is made: from the rows of g, by the compiled product, or by torch's product
+        # with whichever factor is smaller multiplied by the weights first.
         weighted: dict[int, Tensor] = {}
         sums: dict[int, Tensor] = {}
         products_of: dict[int, tuple[Tensor, Tensor] | None] = {}  # by part; None: from its matrices as they are
@@ -79,6 +81,7 @@ class SmallLayers:
                 if g not in weighted:
                     weighted[g] = torch.empty_like(part.g, memory_format=torch.contiguous_format)
                 products_of[k] = weighted[g], part.a
+        # One call multiplies all rows by their weights and adds up the sums of rows.
         self._matrices.weighted(weights, weighted, sums, anew=not beta)
         return self._added(room, weights, beta, sums, products_of)
 
@@ -90,6 +93,7 @@ class SmallLayers:
         sums: Mapping[int, Tensor],
         products_of: Mapping[int, tuple[Tensor, Tensor] | None],
     ) -> Iterator[tuple[int, Tensor]]:
+        """Yields the sum of each part, making the products that are left."""
         kernel = products()
         for k, part in enumerate(self._parts):
             column = self.columns[k]
@@ -107,7 +111,7 @@ class SmallLayers:
 
 
 def small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
-    """The parts of b samples that one call can do, if there are several of them; else None."""
+    """Returns the parts of b samples that one call can do, if there are several of them; else None."""
     compiled = functions()
     if compiled is None:
         return None
@@ -117,6 +121,7 @@ def small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
     columns: list[int] = []
     simple: list[Matmul | GradientRows] = []
     most = compiled.most
+    # Collect the parts of the two simple kinds whose matrices the library can read, each matrix once.
     for column, part in enumerate(parts):
         if type(part) is Matmul and part.kept is None:
             g, a = part.g, part.a

@@ -1,4 +1,4 @@
-"""The tape of one forward pass: every use of a trainable parameter, with the place in the graph of its gradient.
+"""The tape of one forward pass: every use of a trainable parameter, and where its gradient arrives.
 
 A rule runs its layer on detached parameters, so the graph holds no parameter that the tape has not recorded, and
 autograd computes no parameter gradients. What is kept is a graph edge, never the output tensor: an in-place operation
@@ -30,11 +30,11 @@ from sordino.per_sample.layers.layer_registry import Rule
 from sordino.refusal import Refusal
 
 _EXACT = (torch.float32, torch.float64)
-"""In half precision an output has lost more than an inner product may; the product with θ is taken in float32."""
+"""Dtypes whose outputs are exact enough for inner products; in half precision ⟨g_i, θ⟩ is taken in float32."""
 
 
 class Mode(Enum):
-    """What a tape does with a use."""
+    """Says what a tape does with a use."""
 
     KEEP = auto()
     HAND_OVER = auto()
@@ -48,27 +48,30 @@ class Checkpointed(Exception):
 _FIRST = Layout(0)
 _ROW_EACH = (_FIRST,)
 _UNSEEN = Layout(-1, 0)
-"""Of a layer that no batch has called yet."""
+"""Stands for the layout of a layer that no batch has called yet."""
 
 
 class _WithPath(torch.autograd.Function):
-    """The identity, with a gradient path where the input has none."""
+    """Returns its input unchanged, with a gradient path where the input has none."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, path: Tensor) -> Tensor:
+        """Returns y, marked as changed."""
         ctx.mark_dirty(y)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
+        """Returns zero for the path; y itself needs no gradient."""
         return None, g.new_zeros(())
 
 
 class _HandOver(torch.autograd.Function):
-    """The identity; its backward hands what was saved and the gradient to a sink, one use at a time."""
+    """Returns its input unchanged; its backward hands what was saved and the gradient to a sink, one use at a time."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, path: Tensor, sink: Callable[..., None], *saved: Tensor) -> Tensor:
+        """Saves the layer's tensors through autograd, so that a checkpoint may forget them."""
         ctx.mark_dirty(y)
         ctx.save_for_backward(*saved)
         ctx.sink = sink
@@ -76,6 +79,7 @@ class _HandOver(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        """Hands the saved tensors and the gradient at the output to the sink."""
         saved = ctx.saved_tensors  # read once: a checkpoint gives them only once
         ctx.sink(tuple(t.detach() for t in saved), g)
         return g, g.new_zeros(()), None, *[None] * len(saved)
@@ -83,7 +87,7 @@ class _HandOver(torch.autograd.Function):
 
 @dataclass
 class Tape:
-    """What one forward pass used."""
+    """Records what one forward pass used."""
 
     size: int  # B
     mode: Mode
@@ -109,9 +113,10 @@ class Tape:
     _layout: Layout = _FIRST
 
     def run(self, index: int, name: str, module: nn.Module, rule: Rule, original: Rule, args: Any, kwargs: Any) -> Any:
-        """A layer's forward, by its rule; by its own code where nothing is to be recorded."""
+        """Runs a layer's forward by its rule, or by its own code where nothing is to be recorded."""
         if self.idle or not torch.is_grad_enabled():
             return original(*args, **kwargs)
+        # Find out where the layer's input has its samples; an input that no sample owns is not recorded.
         outer = self.index, self.name, self._layout, self.original
         if index in self.layouts:  # a fallback leaf asks for each of its tensors instead
             layout = self._layout_of(index, name)
@@ -120,6 +125,7 @@ class Tape:
             self._layout = layout
         else:
             self._layout = _UNSEEN
+        # The rule sees this layer's name and layout on the tape; those of the layer around it are put back after it.
         self.index, self.name, self.original = index, name, original
         try:
             return rule(self, module, *args, **kwargs)
@@ -127,11 +133,12 @@ class Tape:
             self.index, self.name, self._layout, self.original = outer
 
     def forget(self) -> None:
-        """Let go of the pass: the graph holds the tape, and what the tape holds of the graph would keep both alive."""
+        """Lets go of the pass: the graph holds the tape, and what the tape holds of the graph would keep both alive."""
         self.uses.clear()
         self.follower = self._path = None
 
     def _shared(self, original: Rule, args: Any, kwargs: Any) -> Any:
+        """Runs a layer whose input no sample owns by its own code."""
         outer, self.sharing = self.sharing, True
         try:
             return original(*args, **kwargs)
@@ -147,36 +154,41 @@ class Tape:
 
     @property
     def shapes_only(self) -> bool:
-        """Is this a pass for shapes only?"""
+        """Whether this is a pass for shapes only."""
         return self.mode is Mode.SHAPES
 
     @property
     def keeps(self) -> bool:
-        """Does it hold inputs, and nothing else, until the backward pass?"""
+        """Whether the tape holds inputs, and nothing else, until the backward pass."""
         return self.mode is Mode.KEEP and not self.outputs
 
     def one_row_each(self, module: nn.Module, rule: Rule) -> bool:
-        """Is this a layer run by that rule, whose inputs all have one row per sample, in their first dimension?"""
+        """Returns whether a layer is run by that rule on inputs that all have one row per sample, in the first
+        dimension.
+        """
         position, found = self.rules.get(id(module), (-1, None))
         return found is rule and tuple(self.layouts.get(position, ())) == _ROW_EACH
 
     def layout_of(self, key: Hashable) -> Layout | None:
-        """What is known of a tensor by its key; None: it has no samples."""
+        """Returns what is known of a tensor by its key; None means that it has no samples."""
         return self._layout_of(key, self.name)
 
     def meeting(self, key: Hashable, name: str) -> Meeting:
-        """What is known of an operation on shared tensors; another one at its place was not seen on the first batch."""
+        """Returns what is known of an operation on shared tensors; raises where the first batch had another in its
+        place.
+        """
         found: Meeting = self._layout_of(key, self.name)  # type: ignore[assignment]
         if found.name != name:
             raise unseen(self.name)
         return found
 
     def check_length(self, x: Tensor, layout: Layout) -> None:
-        """Raise where the samples are not where they were, with as many rows."""
+        """Raises where the samples are not where they were, with as many rows."""
         if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.rows:
             raise other_length(self.name, x.dim())
 
     def _layout_of(self, key: Hashable, name: str) -> Layout | None:
+        """Returns the layout of this call of a layer, and counts the call where calls differ."""
         layouts = self.layouts.get(key, ())
         if len(layouts) == 1:
             return layouts[0]  # type: ignore[return-value]
@@ -189,9 +201,10 @@ class Tape:
         return layouts[call]  # type: ignore[return-value]
 
     def batch_dim(self, x: Tensor, *, only: int | None = None, several: bool = True) -> int:
-        """The dimension of x that counts samples; rules call it once per use, and never guess it from sizes.
+        """Returns the dimension of x that counts samples; rules call it once per use, and never guess it from sizes.
 
-        `only`: the one the rule can do with. `several`: may a sample have several rows there?
+        `only` is the dimension that the rule can do with, if there is only one. `several` says whether a sample may
+        have several rows there.
         """
         if self.mode is Mode.SHAPES:
             self.shapes.append((self.index, x.shape))
@@ -208,7 +221,7 @@ class Tape:
         return layout.dim
 
     def argument_layout(self, which: tuple[Hashable, ...], x: Tensor) -> Layout | None:
-        """The same for one of several tensors a layer takes or returns; None: it is shared by all samples."""
+        """Returns the layout of one of several tensors a layer takes or returns; None if all samples share it."""
         key = (self.index, *which)
         if self.mode is Mode.SHAPES:
             self.shapes.append((key, x.shape))
@@ -219,11 +232,11 @@ class Tape:
         return layout
 
     def wants(self, p: Tensor | None) -> bool:
-        """Is this parameter's gradient asked for?"""
+        """Returns whether this parameter's gradient is asked for."""
         return p is not None and id(p) in self.trainable
 
     def leaf(self, p: Tensor, x: Tensor | None = None) -> Tensor:
-        """The parameter for the graph: detached, and with a gradient path only where the input has none."""
+        """Returns the parameter for the graph: detached, and with a gradient path only where the input has none."""
         proxy = p.detach()
         if x is None or not x.requires_grad:
             proxy.requires_grad_()
@@ -239,7 +252,7 @@ class Tape:
         product: ParameterProduct | None = None,
         more: int = 0,
     ) -> Tensor:
-        """Take down a use; y comes back, and is what the layer must return (or compute on).
+        """Records a use and returns y, which is what the layer must return (or compute on).
 
         `saved` is what `parts` needs besides the gradient at y. `rows`: the rows of that gradient which belong to one
         sample, if they are not those of the input. `product`: how ⟨g_i, θ⟩ follows from y. `more`: the bytes of outputs
@@ -251,14 +264,19 @@ class Tape:
             return y
         each = self._layout.rows if rows is None else rows
         if self.mode is Mode.KEEP:
+            # Saved tensors that are rerouted mean activation checkpointing, which would run the layer again; the engine
+            # has to go in two passes then.
             rerouted = torch._C._autograd._top_saved_tensors_default_hooks(True)
             if rerouted is not None and not reroutes(rerouted):
                 raise Checkpointed
+            # Make sure that a gradient reaches y, and note inputs with their versions, so that a change is noticed.
             if not y.requires_grad:
                 y = _WithPath.apply(y, self.path)  # type: ignore[no-untyped-call]
             held = tuple([t.detach() for t in saved])
             versions = tuple([t._version for t in held])
             inside = any([t.requires_grad for t in saved])  # noqa: C419 — a generator costs more
+            # Keep the place of y in the graph. The output itself is held only if its product with the gradient is
+            # wanted and cheaper than one with the parameters.
             node = y.grad_fn  # nodes of torch's own are theirs to keep; others take more
             own = node is None or isinstance(node, torch._C._FunctionBase)
             edge = get_gradient_edge(y) if node is None or own else GradientEdge(node, y.output_nr)
@@ -267,11 +285,13 @@ class Tape:
                 use.output, use.version, use.product = y.detach(), y._version, product
             self.uses.append(use)
             return y
+        # HAND_OVER: the use is handed over during the backward pass, with the tensors that autograd saved.
         use = Use(self.name, get_gradient_edge(self.path), (), (), parts, each)
         if not self.closed:  # a checkpoint's second forward only provides saved tensors
             self.uses.append(use)
 
         def sink(tensors: tuple[Tensor, ...], g: Tensor) -> None:
+            """Hands a use with its saved tensors to the tape's sink."""
             if self.sink is not None:
                 self.sink(Use(use.name, use.edge, tensors, tuple(t._version for t in tensors), parts, each), g)
 

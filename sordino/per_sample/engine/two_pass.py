@@ -1,8 +1,8 @@
-"""Two passes in place of memory: each layer's (a, g) is used when the backward pass reaches it, and dropped.
+"""Runs the engine in two passes to save memory: each layer's (a, g) is used and dropped.
 
-The first pass measures, the second sums; between them nothing is kept but the norms, so activation checkpointing
-saves what it is meant to save. Both passes start from the same random state, torch's, numpy's and python's, and compute
-the same tensors, so the norms are those of what is summed. Parameters used more than once wait for their last use.
+The first pass measures, the second sums; between them nothing is kept but the norms, so activation checkpointing saves
+what it is meant to save. Both passes start from the same random state, torch's, numpy's and python's, and compute the
+same tensors, so the norms are those of what is summed. Parameters used more than once wait for their last use.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _OUTSIDE = (
 )
 
 Take = Callable[[int, Part], None]
-"""What to do with a part: its column, and the part."""
+"""Says what to do with a part, given its column and the part."""
 
 
 class TwoPassResult:
-    """A `PerSample` that runs the model again for every question but the first."""
+    """Implements `PerSample` by running the model again for every question but the first."""
 
     def __init__(self, session: Session, batch: Any, scale: Tensor | None, products: bool) -> None:
-        """Run the first pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
+        """Runs the first pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
         self._session, self._batch, self._scale = session, batch, scale
         parameters, b = session.plan.parameters, size(batch)
         self._begun = GlobalState.now(session.cuda_devices())
@@ -53,7 +53,7 @@ class TwoPassResult:
         self._norms = Norms(squared, session.plan.names)
 
     def _measured(self, b: int) -> tuple[Tensor, Tensor]:
-        """The losses, and squared norms (B, P)."""
+        """Returns the losses, and the squared norms (B, P)."""
         plan = self._session.plan
         options = replace(self._session.options, keep_bytes=NEVER)  # the second pass sums what it computes, no rows
         columns = [p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) for p in plan.parameters]
@@ -61,6 +61,7 @@ class TwoPassResult:
         uses: dict[int, int] = {}
 
         def measure(column: int, part: Part) -> None:
+            """Measures a part at once if its parameter is used once, and lets it wait for the others otherwise."""
             uses[column] = uses.get(column, 0) + 1
             if self.inner is not None:
                 self.inner[:, column] += part.dot(plan.parameters[column].detach())
@@ -69,6 +70,8 @@ class TwoPassResult:
             else:  # the norm of a sum has cross terms: wait for all uses
                 waiting.setdefault(column, []).append(part)
 
+        # Run the pass. If a parameter that was measured as used once turns out to have several uses, its norm is wrong,
+        # and everything is measured again.
         losses = self._pass(measure)
         once = frozenset(column for column, n in uses.items() if n == 1)
         wrong, plan.usage.once = plan.usage.once - once, once
@@ -78,6 +81,7 @@ class TwoPassResult:
             if self.inner is not None:
                 self.inner.zero_()
             self._again(measure)
+        # Parts of the same parameter are measured together, because the norm of a sum has cross terms.
         with torch.no_grad(), full_precision(losses.device):
             for column, parts in waiting.items():
                 separate = SeveralParts(tuple(parts)).uncancelled(options)  # the second pass adds them one by one
@@ -85,14 +89,15 @@ class TwoPassResult:
         return losses, torch.stack(columns, 1)
 
     def norms(self) -> Norms:
-        """From the first pass."""
+        """Returns the norms of the first pass."""
         return self._norms
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Another pass."""
+        """Returns ⟨g_i, u⟩, (B, P), from another pass."""
         found, names = torch.zeros_like(self._norms.squared), self._norms.names
 
         def take(column: int, part: Part) -> None:
+            """Adds the products of one part to its column."""
             if names[column] in u:
                 found[:, column] += part.dot(u[names[column]].detach())
 
@@ -100,7 +105,7 @@ class TwoPassResult:
         return found
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """The second pass."""
+        """Returns Σ_i w_i g_i from a second pass; `into` adds to an earlier result."""
         plan, total = self._session.plan, into
         if total is None:
             total = room_for_sum(plan.names, plan.parameters, plan.pool)
@@ -110,6 +115,7 @@ class TwoPassResult:
         whole = finite.is_cpu and bool(finite.all())  # a device is not waited for
 
         def take(column: int, part: Part) -> None:
+            """Adds one part to the sum, without samples whose norm is not finite and whose weight is 0."""
             w = weights[:, column if weights.shape[1] > 1 else 0]
             kept = part if whole else part.without((w == 0) & ~finite)
             kept.add_to(room[plan.names[column]], w)
@@ -118,16 +124,18 @@ class TwoPassResult:
         return total
 
     def _again(self, take: Take) -> None:
-        """A pass that draws what the first drew, and leaves the generators as it found them."""
+        """Runs a pass that draws what the first drew, and leaves the generators as it found them."""
         with left_as_they_were(self._session.cuda_devices()):
             self._begun.put_back()
             self._pass(take)
 
     def _pass(self, take: Take) -> Tensor:
+        """Runs the model on a tape that hands each part to `take` during the backward pass; returns the losses."""
         session, plan = self._session, self._session.plan
         tape = session.tape(size(self._batch), Mode.HAND_OVER)
 
         def sink(use: Use, g: Tensor) -> None:
+            """Resolves one use and hands over its parts, during which layers run by their own code."""
             tape.idle = True
             try:
                 with torch.no_grad(), full_precision(g.device):
@@ -136,6 +144,7 @@ class TwoPassResult:
             finally:
                 tape.idle = False
 
+        # Forward pass; the tape is closed after it, because a checkpoint's second forward is no new use.
         tape.sink = sink
         with session.recording(tape), session.vectors_kept(), torch.enable_grad():
             losses = session.losses(self._batch, tape.size)
@@ -151,5 +160,5 @@ class TwoPassResult:
 
 
 def two_passes(session: Session, batch: Any, scale: Tensor | None = None, *, products: bool = False) -> TwoPassResult:
-    """The first pass, and the means for the second."""
+    """Returns the gradients of a batch after a first pass that has measured them."""
     return TwoPassResult(session, batch, scale, products)

@@ -1,1 +1,1 @@
-"""What a model's first batch teaches the engine."""
+"""Learns a model from its first batch: layouts, memory format, fastest formulas, and a comparison with autograd."""

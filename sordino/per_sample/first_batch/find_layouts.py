@@ -1,4 +1,4 @@
-"""Where the layers of a model have their samples: found on its first batch.
+"""Finds where the layers of a model have their samples, by comparing two runs on its first batch.
 
 Sizes lie: with 128 tokens and 128 samples, position ids look like a batch. So the model runs on two and on three
 samples, and the dimension that changed is the one that counts them.
@@ -52,22 +52,26 @@ class _Looked:
 
 
 def layouts_of(session: Session, more: Any) -> Layouts:
-    """First the layers; then, if parameters are used outside them, those uses, knowing which layers are shared.
+    """Returns the layouts of the layers, and of uses of parameters outside them.
 
+    The layers come first; then, if parameters are used outside them, those uses, knowing which layers are shared.
     Layers without a rule have their code followed; those in which that leaves a parameter behind, or rows may change
     their order, are run as a whole instead, one sample at a time.
     """
     plan = session.plan
     needed = plan.loose
     while True:
+        # Compare two runs in which only layers are recorded.
         plan.loose = plan.followed = False
         first = _compared(session, more, {})
         shared = any(layout is None for layouts in first.layouts.values() for layout in layouts)
         without = frozenset(position for position, _, rule in plan.rules if rule is fallback) - plan.mapped
         if not (needed or first.loose or shared or without):
             return first.layouts
+        # Compare two more, in which operations outside layers are followed too.
         plan.loose = plan.followed = True
         found = _compared(session, more, first.layouts)
+        # Layers that cannot be followed are run as a whole, and everything is compared again with that.
         stuck = (found.reordered | _left_behind(session, more, found.layouts)) & without
         if not stuck:
             plan.loose = any(isinstance(key, tuple) and key[:2] == (-1, "met") for key in found.layouts)
@@ -76,7 +80,7 @@ def layouts_of(session: Session, more: Any) -> Layouts:
 
 
 def _left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]:
-    """Layers without a rule that own a parameter which is still in the graph."""
+    """Returns the positions of layers without a rule that own a parameter which is still in the graph."""
     plan = session.plan
     tape = session.tape(MORE, Mode.HAND_OVER, layouts)
     with torch.enable_grad(), left_as_they_were(session.cuda_devices()), session.vectors_kept():
@@ -93,15 +97,17 @@ def _left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]:
 
 
 def _compared(session: Session, more: Any, known: Layouts) -> _Looked:
-    """What two runs say.
+    """Returns what two runs say.
 
-    Where the model draws at random, draws are steady, so that both runs have the same; and several seeds are tried, until
-    every layer was met: a coin may leave some out.
+    Where the model draws at random, draws are steady, so that both runs have the same; and several seeds are tried,
+    until every layer was called: a random choice may leave some out.
     """
     with left_as_they_were(session.cuda_devices()):
+        # Two runs suffice if nothing is drawn.
         found = _two_runs(session, more, known, None)
         if found is not None:
             return found
+        # Otherwise collect what pairs of runs with the same draws say, until every layer with a rule was called.
         wanted = {position for position, _, _ in session.plan.rules}
         for seed in range(_SEEDS):
             looked = _two_runs(session, more, known, seed)
@@ -114,10 +120,14 @@ def _compared(session: Session, more: Any, known: Layouts) -> _Looked:
 
 
 def _two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> _Looked | None:
-    """The same with draws that are steady by a seed; without one, None where something was drawn."""
+    """Runs the model on two and on three samples and compares the shapes.
+
+    With a seed, draws are steady; without one, it returns None where something was drawn.
+    """
     plan, devices = session.plan, session.cuda_devices()
     names = {position: name for position, name, _ in plan.rules}
     tapes, loose = [], False
+    # Run the model at both sizes on a tape that only logs shapes.
     for n in (FEW, MORE):
         tape = session.tape(n, Mode.SHAPES, known)
         seed_all(seed or 0, devices)
@@ -133,10 +143,12 @@ def _two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> 
             losses = session.losses(take(more, slice(0, n)), n)
         if seed is None and not began.same(GlobalState.now(devices)):
             return None
+        # Note whether a parameter is used outside the recorded layers.
         nodes = reachable(losses)
         refuse_reentrant(nodes)
         loose = loose or bool(still_there(nodes, plan.columns))
         tapes.append(tape)
+    # Both runs must have called the same layers; the dimension that differs counts the samples.
     few, many = tapes
     if [key for key, _ in few.shapes] != [key for key, _ in many.shapes]:
         raise Refusal(_OTHERWISE)
@@ -144,12 +156,14 @@ def _two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> 
     for (key, less), (_, more_) in zip(few.shapes, many.shapes, strict=True):
         if key not in known:
             found.setdefault(key, []).append(_whole_rows(less, more_, names.get(_position(key), "")))
+    # The operations on shared tensors are compared in the same way.
     meetings = met(few.follower.events, many.follower.events, partial(layout_between, FEW, MORE))
     if meetings is None:
         raise Refusal(_OTHERWISE)
     reordered = meetings[1] | few.follower.reordered | many.follower.reordered
     for key, meeting in meetings[0]:
         found.setdefault(key, []).append(meeting)
+    # A layer whose calls all agree has one layout for all of them.
     layouts = {key: each[:1] if len(set(each)) == 1 else each for key, each in found.items()}
     return _Looked({**known, **layouts}, loose, frozenset(reordered))
 
@@ -159,7 +173,7 @@ def _position(key: Hashable) -> Any:
 
 
 def layout_between(few: int, many: int, less: torch.Size, more: torch.Size) -> Layout | None:
-    """Where the shapes of a tensor for few and for many samples differ; None where they do not."""
+    """Returns where the shapes of a tensor for few and for many samples differ; None where they do not."""
     different = [j for j, (a, b) in enumerate(zip(less, more, strict=False)) if a != b]
     if len(less) == len(more) and not different:
         return None
@@ -171,6 +185,7 @@ def layout_between(few: int, many: int, less: torch.Size, more: torch.Size) -> L
 
 
 def _whole_rows(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
+    """Returns the layout of a layer's input, and refuses one that does not grow by whole rows."""
     layout = layout_between(FEW, MORE, few, many)
     if layout is ODD:
         raise Refusal(

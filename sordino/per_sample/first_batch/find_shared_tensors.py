@@ -1,9 +1,9 @@
-"""Which results of operations on parameters are shared by all samples, and which have samples: two runs read together.
+"""Finds which results of operations on parameters are shared by all samples, from two runs.
 
-In a run for shapes whatever follows from a parameter may be shared, so all of it is written down. Here the two lists, of
-few and of many samples, are walked side by side: an operation none of whose tensors is shared is no matter; of any other
-the shapes say which of its results has samples, and only results without them are shared from there on. What is left, in
-order, is what a real pass meets.
+In a run for shapes whatever follows from a parameter may be shared, so all of it is written down. Here the two lists,
+of few and of many samples, are walked side by side: an operation none of whose tensors is shared is ignored; of any
+other the shapes say which of its results has samples, and only results without them are shared from there on. What is
+left, in order, is what a real pass meets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Run:
         self.reordered: set[int] = set()
 
     def that_matter(self) -> Iterator[ParameterUseEvent]:
-        """Those on something shared; what is, is found on the way."""
+        """Yields the events that take something shared, while the caller adds to what is known to be shared."""
         for event in self.events:
             if event.reorders and event.takes[0][0] not in self.shared:
                 self.reordered.add(event.leaf)
@@ -36,26 +36,29 @@ class _Run:
                 yield event
 
     def others(self, event: ParameterUseEvent) -> list[torch.Size]:
-        """The shapes of what an event takes besides."""
+        """Returns the shapes of the tensors that an event takes and that are not shared."""
         return [shape for number, shape in event.takes if number not in self.shared]
 
 
 def met(
     few: list[ParameterUseEvent], many: list[ParameterUseEvent], between: Between
 ) -> tuple[list[tuple[Hashable, Meeting]], set[int]] | None:
-    """By layer and number within a call of it, and in which layers rows may change their order.
+    """Returns what each operation does, by layer and number within a call of it, and the layers that may reorder rows.
 
-    None where the runs do not do the same.
+    Returns None where the two runs do not do the same.
     """
     first, second = _Run(few), _Run(many)
     numbers: dict[int, int] = {}
     found: list[tuple[Hashable, Meeting]] = []
     for a, b in zip_longest(first.that_matter(), second.that_matter()):
+        # The runs must do the same operations in the same order.
         if a is None or b is None or (a.name, a.leaf, len(a.makes)) != (b.name, b.leaf, len(b.makes)):
             return None
         taken = first.others(a), second.others(b)
         if len(taken[0]) != len(taken[1]):
             return None
+        # Compare the shapes of what the operation takes and returns. A result of equal shape in both runs has no
+        # samples, and is shared from here on.
         given = tuple(between(less, more) for less, more in zip(*taken, strict=True))
         made = tuple(between(less, more) for (_, less), (_, more) in zip(a.makes, b.makes, strict=True))
         for layout, (here, _), (there, _) in zip(made, a.makes, b.makes, strict=True):

@@ -1,12 +1,12 @@
-"""Choose between formulas of equal result by timing them once per shape, as cudnn.benchmark does.
+"""Chooses between formulas of equal result by timing them once per shape, as cudnn.benchmark does.
 
 An operation count picks wrongly for several layers, so the candidates run on a few samples of the first batch. The key
 is the shape of one sample: a Poisson batch has a new size every step, and must not be measured again.
 
-Candidates agree up to rounding only, and a stopwatch may decide otherwise in another process. So the choices are part of
-a checkpoint, and a run that may be replayed stops measuring before its first checkpoint (`stopped`): shapes first met
-after it get the formula that follows from the shape, in the run and in the replay. Choices belong to one backend: what
-another run in the same process measured, or loaded, changes nothing here.
+Candidates agree up to rounding only, and a stopwatch may decide otherwise in another process. So the choices are part
+of a checkpoint, and a run that may be replayed stops measuring before its first checkpoint (`stopped`): shapes first
+met after it get the formula that follows from the shape, in the run and in the replay. Choices belong to one backend:
+what another run in the same process measured, or loaded, changes nothing here.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _COLD = 1 << 22
 
 
 def samples(written: int) -> int:
-    """How many samples to measure on, when a candidate writes so many elements for each.
+    """Returns how many samples to measure on, when a candidate writes so many elements for each.
 
-    A few, but enough to leave the cache: rows look cheap on eight samples and cost their page faults on a real batch.
+    They are few, but enough to leave the cache: rows look cheap on eight samples and cost their page faults on a real
+    batch.
     """
     return max(_SAMPLES, min(64, _COLD // max(1, written)))
 
 
 def _clock(device: torch.device) -> float:
-    """CPU time of this thread, which other processes do not disturb; a wall clock where work is asynchronous."""
+    """Returns the CPU time of this thread, which other processes do not disturb; a wall clock on other devices."""
     if device.type == "cpu":
         return time.thread_time()
     torch.accelerator.synchronize(device)
@@ -40,7 +41,7 @@ def _clock(device: torch.device) -> float:
 
 
 class Stopwatch:
-    """The choices made so far, and the means to make another.
+    """Keeps the choices made so far, and times candidates to make another.
 
     Where nothing is measured (`measures=False`) there are no choices: the first candidate is taken, the same in every
     process, so callers name first the one that shapes speak for.
@@ -49,12 +50,12 @@ class Stopwatch:
     def __init__(self, measures: bool = True) -> None:
         self.measures = measures
         self.stopped = False
-        """Choices that were made are kept, and no others are measured."""
+        """Whether measuring has ended: choices that were made are kept, and no others are measured."""
         self._choices: dict[Hashable, str] = {}
         self._restored: dict[str, str] = {}  # by repr of the key, as a checkpoint has them
 
     def known(self, key: Hashable) -> str | None:
-        """The choice made for this shape before, here or in the run a checkpoint came from."""
+        """Returns the choice made for this shape before, here or in the run a checkpoint came from."""
         if not self.measures:
             return None
         choice = self._choices.get(key)
@@ -65,7 +66,7 @@ class Stopwatch:
         return choice
 
     def remember(self, key: Hashable, choice: str) -> str:
-        """Keep a choice that was made elsewhere."""
+        """Keeps a choice that was made elsewhere, and returns it."""
         if self.measures:
             self._choices[key] = choice
         return choice
@@ -77,7 +78,11 @@ class Stopwatch:
         candidates: Mapping[str, Callable[[], object]],
         margin: float = 0.0,
     ) -> str:
-        """The name of the fastest candidate, remembered; the first, unless another saves more than the share `margin`."""
+        """Returns the name of the fastest candidate, and remembers it.
+
+        The first candidate is preferred unless another saves more than the share `margin`.
+        """
+        # Without measuring, the first candidate is taken: callers name first the one that shapes speak for.
         if not self.measures or self.stopped:
             return next(iter(candidates))
         best = dict.fromkeys(candidates, float("inf"))
@@ -89,17 +94,18 @@ class Stopwatch:
                 start = _clock(device)
                 run()
                 best[name] = min(best[name], _clock(device) - start)
+            # Candidates that are far behind are not run again.
             most = _HOPELESS * min(best.values())
             running = {name: run for name, run in running.items() if best[name] <= most}
         best[next(iter(best))] *= 1 - margin
         return self.remember(key, min(best, key=best.__getitem__))
 
     def choices(self) -> dict[str, str]:
-        """Every choice so far, for a checkpoint: shapes of layers and samples, nothing of the data."""
+        """Returns every choice so far, for a checkpoint: shapes of layers and samples, nothing of the data."""
         return {**self._restored, **{repr(key): choice for key, choice in self._choices.items()}}
 
     def restore(self, saved: Mapping[str, str]) -> None:
-        """Go on with the choices of a checkpoint; what was measured before is dropped."""
+        """Goes on with the choices of a checkpoint; what was measured before is dropped."""
         if self.measures:
             self._choices.clear()
             self._restored = dict(saved)

@@ -1,6 +1,8 @@
-"""What a model's first batch teaches: where its layers have their samples, which memory format is faster, and whether
-the engine's answers are autograd's. Dropout is off where answers are compared; generators and the vectors of spectral
-normalisations are put back.
+"""Fills in a model's plan from its first batch.
+
+It finds where the layers have their samples, which memory format is faster, and whether the engine's answers are
+autograd's. Dropout is off where answers are compared; generators and the vectors of spectral normalisations are put
+back.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from sordino.rng.global_generators import left_as_they_were
 
 
 def layouts_again(session: Session, batch: Any) -> Layouts:
-    """Where the layers have their samples on a batch of another length."""
+    """Returns where the layers have their samples on a batch of another length."""
     more = take(batch, torch.arange(MORE) % size(batch))
     kept, without = session.vectors_kept(), without_dropout(session.modules, everything=False)
     with left_as_they_were(session.cuda_devices()), kept, without:
@@ -31,13 +33,16 @@ def layouts_again(session: Session, batch: Any) -> Layouts:
 
 
 def settle(session: Session, batch: Any) -> None:
-    """Fill in the session's plan from a first batch."""
+    """Fills in the session's plan from a first batch."""
     plan, options = session.plan, session.options
+    # Everything is learned on three records, if need be the same ones again, and leaves no trace in the random
+    # generators.
     more = take(batch, torch.arange(MORE) % size(batch))
     kept = session.vectors_kept()
     with left_as_they_were(session.cuda_devices()), kept, torch.backends.cudnn.flags(enabled=False):
         with without_dropout(session.modules, everything=False):
             plan.layouts = layouts_of(session, more)
+        # Choose the memory format of convolutions: as the options say, by timing, or by the model's shapes.
         try:
             if options.channels_last is not None:
                 plan.channels_last = options.channels_last
@@ -48,6 +53,7 @@ def settle(session: Session, batch: Any) -> None:
             elif options.measure and not options.two_pass and options.verify:
                 with suppress(Checkpointed):  # layers choose on a real batch, before the check runs on three samples
                     session.run(take(batch, slice(0, memory_format.TRIAL))).norms()
+            # Compare norms and sum with autograd before the plan is trusted.
             if options.verify:
                 verify(session, more)
             else:

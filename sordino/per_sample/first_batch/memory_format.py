@@ -1,4 +1,4 @@
-"""Which memory format the convolutions of a model run in: found on its first batch."""
+"""Chooses the memory format that the convolutions of a model run in, on its first batch."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def faster(session: Session, batch: Any, more: Any) -> bool:
     Each format runs once untimed, while its layers choose their formulas. Where the stopwatch was stopped and does not know
     the answer, it follows from `more`, a few records, by shape.
     """
+    # A choice that was made before, in this run or the one it resumes, is kept.
     plan, model, stopwatch = session.plan, session.model, session.workspace.stopwatch
     inputs = tuple((tuple(t.shape[1:]), t.dtype, t.device) for t in tensors(batch))
     shapes = tuple(p.shape for p in plan.parameters)
@@ -35,6 +36,7 @@ def faster(session: Session, batch: Any, more: Any) -> bool:
         return before == _LAST
     if stopwatch.stopped:
         return accepts_last(session, more)
+    # Time a whole step in both formats, several times in turn.
     few = take(batch, slice(0, TRIAL))
     ones = torch.ones(size(few), 1, device=next(iter(model.parameters())).device)
     best = {False: float("inf"), True: float("inf")}
@@ -60,13 +62,17 @@ def faster(session: Session, batch: Any, more: Any) -> bool:
             elapsed = (time.perf_counter() if torch.cuda.is_available() else time.thread_time()) - start
             if repeat:
                 best[last] = min(best[last], elapsed)
+        # Stop when one format is clearly faster.
         if repeat and max(best.values()) > _CLEAR * min(best.values()):
             break
     return stopwatch.remember(key, _LAST if best[True] < best[False] else "default") == _LAST
 
 
 def accepts_last(session: Session, more: Any) -> bool:
-    """Without a stopwatch: channels last on a CPU, where it has won on all models tried, if the model's code allows it."""
+    """Returns whether to use channels last without a stopwatch: on a CPU, where it won on all models tried.
+
+    The model's own code must allow it, which is tried on the records `more`.
+    """
     if any(p.device.type != "cpu" for p in session.model.parameters()):
         return False
     session.plan.channels_last = True

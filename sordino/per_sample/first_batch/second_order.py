@@ -1,7 +1,8 @@
-"""Gradient penalties: `torch.autograd.grad(…, create_graph=True)` through recorded layers, inside the loss.
+"""Refuses losses that differentiate through recorded layers, such as gradient penalties.
 
-The gradient of a gradient uses a layer's weight a second time, in the backward pass, where no rule sees it. The engine
-would leave that use out, so such losses are refused by name. A penalty that goes through no layer is exact.
+The gradient of a gradient (`torch.autograd.grad(…, create_graph=True)`) uses a layer's weight a second time, in the
+backward pass, where no rule sees it. The engine would leave that use out, so such losses are refused by name. A penalty
+that goes through no layer is exact.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ class SecondOrder(TorchFunctionMode):
     """Watches for gradients that are taken with a graph, in a pass for shapes."""
 
     def __init__(self, tape: Tape) -> None:
-        """For one tape."""
+        """Watches the pass of one tape."""
         super().__init__()
         self._tape = tape
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let everything else pass."""
+        """Raises for a gradient taken with a graph through a recorded layer; lets everything else pass."""
         kwargs = kwargs or {}
         if func is torch.autograd.grad and kwargs.get("create_graph"):
             outputs, inputs = _tensors(args[0]), _tensors(args[1])
@@ -44,7 +45,7 @@ def _tensors(given: Any) -> list[Tensor]:
 
 
 def _between(outputs: list[Tensor], inputs: list[Tensor]) -> set[Any]:
-    """The nodes that a backward pass from the outputs to the inputs runs through."""
+    """Returns the nodes that a backward pass from the outputs to the inputs runs through."""
     ends = {get_gradient_edge(t).node for t in inputs if t.requires_grad}
     reaches: dict[Any, bool] = dict.fromkeys(ends, True)
     stack = [(t.grad_fn, False) for t in outputs if t.grad_fn is not None]

@@ -1,9 +1,9 @@
-"""Whether the engine's answers are autograd's: asked on a model's first batch.
+"""Compares the engine's norms and sums with autograd's on a model's first batch, before it is trusted.
 
-Three samples, their losses scaled by 1, 2 and 3 so that even equal samples differ, are measured both ways. Where nothing
-is drawn at random, autograd sees each sample as a batch of its own. A random pass over one sample draws other numbers than
-one over three, so there autograd has the same three samples with the same seed, and each loss is differentiated on that
-one graph.
+Three samples, their losses scaled by 1, 2 and 3 so that even equal samples differ, are measured both ways. Where
+nothing is drawn at random, autograd sees each sample as a batch of its own. A random pass over one sample draws other
+numbers than one over three, so there autograd has the same three samples with the same seed, and each loss is
+differentiated on that one graph.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from sordino.rng.named_draws import Drawn, drawn_by
 _AGREE = 2e-3
 """Relative difference allowed in float32: rounding is far below, a wrong formula far above."""
 _AGREE_LOW = 0.2
-"""The same where layers compute in half precision, whose rounding autograd and the engine place differently."""
+"""Relative difference allowed where layers compute in half precision, whose rounding autograd and the engine place
+differently."""
 _CONDITIONED = 0.3
 """Relative difference up to which rounding in an ill-conditioned model is a likely reason."""
 _SEEDS = (0, 1, 2)
-"""Of passes that draw at random."""
+"""Seeds of passes that draw at random."""
 
 _NOTHING = 1e-15
 """Norms of gradients that are exactly 0 are a little more, because squares that vanish are counted."""
@@ -54,6 +55,8 @@ def verify(session: Session, more: Any) -> None:
     """
     worst: tuple[float, str] = (0.0, "")
     session.plan.trusted, compared = False, False
+    # Compare with dropout off, then in evaluation mode; with random draws also in the default memory format, because a
+    # tensor is filled with random numbers in the order of its memory.
     for last in (session.plan.channels_last, False):
         session.plan.channels_last = last  # a tensor is filled with random numbers in the order of its memory
         for everything in (False, True):
@@ -64,6 +67,7 @@ def verify(session: Session, more: Any) -> None:
                 return
         if not (last and drawn):
             break
+    # What still disagrees is compared in float64, where rounding disappears and a wrong formula does not.
     apart = _in_double(session, more)
     if apart is not None and apart <= _AGREE:
         session.plan.trusted = compared
@@ -105,11 +109,11 @@ def _draws_only_masks(session: Session, more: Any) -> bool:
 
 
 def _in_double(session: Session, more: Any) -> float | None:
-    """The disagreement in float64, on a copy; None where the model or its loss cannot be computed so.
+    """Returns the disagreement in float64, on a copy; None where the model or its loss cannot be computed so.
 
     What a trained classifier is sure of has a gradient p − y that is little but rounding, and autograd on one sample
-    rounds otherwise than on three; so does an ill-conditioned model. A wrong formula is as wrong in float64; rounding is
-    not.
+    rounds otherwise than on three; so does an ill-conditioned model. A wrong formula is as wrong in float64; rounding
+    is not.
     """
     if any(p.dtype == torch.float64 for p in session.model.parameters()):
         return float("inf")
@@ -125,19 +129,23 @@ def _in_double(session: Session, more: Any) -> float | None:
 
 
 def _tolerance(model: nn.Module) -> float:
+    """Returns the relative difference that rounding may explain in the model's precision."""
     low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     low = low or any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
     return _AGREE_LOW if low else _AGREE
 
 
 def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool, bool]:
-    """Returns the largest relative difference over parameters and its place; whether anything was drawn at random; and
-    whether any sample's gradient was finite, so that something was compared.
+    """Returns the largest relative difference and its parameter, whether anything was drawn, and whether it compared
+    any.
+
+    The last is False where no sample's gradient was finite.
     """
     plan, model = session.plan, session.model
     parameters = trainable(model)
     some = next(iter(parameters.values()))
     scale = torch.arange(1.0, 1 + MORE, device=some.device)
+    # The engine's norms of three samples, whose losses are scaled so that equal samples differ.
     with session.vectors_kept():
         grads, drawn = _measured(session, more, scale, seed)
         norms = grads.norms().squared.double().sqrt()  # (3, P)
@@ -145,6 +153,8 @@ def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, 
     sums = {name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach() for name, p in parameters.items()}
     compared = False
     plainly = _on_one_graph if drawn else _one_by_one
+    # Autograd's gradients one after the other: their norms, and their sum with weights of both signs. A sample whose
+    # gradient is not finite is left out of both.
     for i, plain in enumerate(plainly(session, more, scale, seed)):  # one gradient in memory at a time
         for column, name in enumerate(parameters):
             if name in plain:
@@ -155,6 +165,7 @@ def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, 
         compared = True
         for name, g in plain.items():
             sums[name].add_(g, alpha=float(weights[i]))
+    # Compare norms and sum, relative to the sample's whole gradient where a parameter's own is tiny.
     ours = grads.weighted_sum(weights)
     overall = true.square().sum(1, keepdim=True).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
     floor = _tolerance(model) * 0.1 * overall + true
@@ -167,7 +178,7 @@ def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, 
 
 
 def _measured(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
-    """The engine's answer, and whether its pass drew at random."""
+    """Returns the engine's answer, and whether its pass drew at random."""
     devices = session.cuda_devices()
     seed_all(seed, devices)
     began = GlobalState.now(devices)
@@ -181,7 +192,7 @@ def _measured(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[Pe
 
 
 def _one_by_one(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Autograd's gradients by name, each sample as a batch of its own."""
+    """Yields autograd's gradients by name, each sample as a batch of its own."""
     for i in range(MORE):
         with torch.enable_grad(), session.vectors_kept():
             loss = session.losses(take(more, slice(i, i + 1)), 1)
@@ -189,7 +200,7 @@ def _one_by_one(session: Session, more: Any, scale: Tensor, seed: int) -> Iterat
 
 
 def _on_one_graph(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
-    """The same of all samples in one pass by this seed."""
+    """Yields autograd's gradients by name, of samples that share one pass with this seed."""
     seed_all(seed, session.cuda_devices())
     with torch.enable_grad(), session.vectors_kept():
         losses = session.losses(more, MORE)
@@ -198,6 +209,7 @@ def _on_one_graph(session: Session, more: Any, scale: Tensor, seed: int) -> Iter
 
 
 def _plain(session: Session, loss: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    """Returns autograd's gradient of one scaled loss by parameter name, without parameters it does not use."""
     if not loss.requires_grad:
         return {}
     parameters = trainable(session.model)

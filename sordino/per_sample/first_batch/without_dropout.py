@@ -1,4 +1,4 @@
-"""Models whose random layers are switched off for a while: answers are compared that must not differ by chance."""
+"""Switches a model's random layers off for a while, so that answers can be compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 @contextmanager
 def without_dropout(modules: list[nn.Module], *, everything: bool) -> Iterator[None]:
-    """Dropout off; or the whole model in evaluation, for code of its own that asks self.training."""
+    """Switches dropout off inside the context; or the whole model to evaluation, for code that asks self.training."""
     noisy = [m for m in modules if m.training and (everything or isinstance(m, _DropoutNd) or _drops(m))]
     for module in noisy:
         module.training = False
@@ -23,4 +23,5 @@ def without_dropout(modules: list[nn.Module], *, everything: bool) -> Iterator[N
 
 
 def _drops(module: nn.Module) -> bool:
+    """Returns whether a layer with an option for dropout applies it."""
     return isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0

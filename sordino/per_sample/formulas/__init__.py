@@ -1,1 +1,1 @@
-"""What layers are computed by."""
+"""Formulas for norms, sums and products of per-sample gradients, one file for each kind of parameter."""

@@ -1,10 +1,11 @@
-"""Which formula to take where no stopwatch may decide, from shapes alone: the same choice in every process.
+"""Chooses formulas from shapes alone, where no stopwatch may decide: the same in every process.
 
-A run that is to be repeated bit by bit cannot ask a stopwatch, because formulas differ in rounding. These rules were read
-off one: every formula was timed on the layers of the MNIST CNN, the CIFAR net, ResNet-18 and WRN-16-4 (one thread, AVX2,
-`Stopwatch.fastest`). Where a rule and the stopwatch disagreed on those, the rule's choice took at most 1.4 times as long.
-The processor counts too: where sixteen floats are computed in one piece (`kernels/processor.py`), which was never timed,
-code that only does torch's own work again is not taken. `python -m bench.kernels` has the figures of those that were.
+A run that is to be repeated bit by bit cannot ask a stopwatch, because formulas differ in rounding. These rules were
+read off one: every formula was timed on the layers of the MNIST CNN, the CIFAR net, ResNet-18 and WRN-16-4 (one thread,
+AVX2, `Stopwatch.fastest`). Where a rule and the stopwatch disagreed on those, the rule's choice took at most 1.4 times
+as long. The processor counts too: where sixteen floats are computed in one piece (`kernels/processor.py`), which was
+never timed, code that only does torch's own work again is not taken. `python -m bench.kernels` has the figures of those
+that were.
 
 Privacy: shapes are public; nothing here looks at a value.
 """
@@ -31,16 +32,18 @@ _ONE_PRODUCT = 4
 
 
 def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Container[str]) -> str:
-    """How to measure the weight's gradients, with input a (B, C, *S) and output gradient g (B, p, *S').
+    """Returns how to measure the weight's gradients, with input a (B, C, *S) and output gradient g (B, p, *S').
 
     `kernels` are those that were compiled and take the layer.
     """
+    # With few positions, the Gram formulas multiply less than rows do.
     t, p, d = prod(g.shape[2:]), g.shape[1], a.shape[1] // geometry.groups * geometry.taps
     few = t * (p + d * geometry.groups) < p * d
     if few and geometry.shiftable and t > 1:
         return "shifted"
     if few and not keep:
         return "gram"
+    # Compiled kernels come next, then torch's products by memory layout.
     if "winograd" in kernels and _fills_panels(a.shape[1], p) and t >= _SOME_POSITIONS:
         return "winograd"
     if "compiled" in kernels:
@@ -54,7 +57,9 @@ def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Cont
 
 
 def total(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
-    """How to sum the weight's gradients where no rows were kept; a and g are the shapes of input and output gradient."""
+    """Returns how to sum the weight's gradients where no rows were kept; a and g are shapes of input and output
+    gradient.
+    """
     t = prod(g[2:])
     if "winograd" in ways and _fills_panels(a[1], g[1]) and t > 1:
         return "winograd"
@@ -72,7 +77,7 @@ def whole_pass(
     *,
     wide: bool = False,
 ) -> str:
-    """The code for the "forward" pass of x, or for the gradient at the "input", x being that at the output.
+    """Returns the code for the "forward" pass of x, or for the gradient at the "input", x being that at the output.
 
     The framework's kernels are slow with strides; the compiled one computes its channels by the vector. `wide`: torch
     computes sixteen floats in one piece.
@@ -84,16 +89,17 @@ def whole_pass(
 
 
 def _fills_panels(channels: int, outputs: int) -> bool:
-    """Whether little of what `winograd` multiplies is padding."""
+    """Returns whether little of what `winograd` multiplies is padding."""
     held = prod(-(-n // _PANEL) * _PANEL for n in (channels, outputs))
     return min(channels, outputs) >= _PANEL and 2 * held <= 3 * channels * outputs
 
 
 def linear_norms(t: int, p: int, d: int, *, keep: bool, low: bool, compiled: bool) -> str:
-    """How to measure a linear map's gradients from T positions of p outputs and d inputs.
+    """Returns how to measure a linear map's gradients from T positions of p outputs and d inputs.
 
-    By operation counts in float32. In bfloat16 (`low`), timed on Zen 4 with T from 32 to 512 and widths from 192 to 1536:
-    rows that may be kept were not slower by more than a tenth; if none may, Gram sums take half their formula's products.
+    It counts operations in float32. In bfloat16 (`low`), timed on Zen 4 with T from 32 to 512 and widths from 192 to
+    1536: rows that may be kept were not slower by more than a tenth; if none may, Gram sums take half their formula's
+    products.
     """
     if low:
         return "rows" if keep or t * (d + p) >= 2 * p * d else "compiled"
@@ -103,5 +109,7 @@ def linear_norms(t: int, p: int, d: int, *, keep: bool, low: bool, compiled: boo
 
 
 def product(instructions: str, *, wide: bool) -> str:
-    """The code for products of matrices, on a processor of such instructions; `wide`: sixteen floats in one piece."""
+    """Returns the code for products of matrices on a processor of such instructions; `wide`: sixteen floats in one
+    piece.
+    """
     return "compiled" if instructions in ("AVX2", "AVX512") and not wide else "torch"

@@ -21,13 +21,13 @@ _JOINERS: list[Joiner] = []
 
 
 def joiner(function: Joiner) -> Joiner:
-    """Register a way to join several uses of one parameter; it returns None for parts it does not know."""
+    """Registers a way to join several uses of one parameter; it returns None for parts it does not know."""
     _JOINERS.append(function)
     return function
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """One part for all uses of a parameter."""
+    """Returns one part for all uses of a parameter."""
     if len(parts) == 1:
         return parts[0]
     for function in _JOINERS:
@@ -39,12 +39,12 @@ def joined(parts: Sequence[Part]) -> Part:
 
 @dataclass(frozen=True)
 class SeveralParts:
-    """Uses of different kinds: the norm of their sum from rows, a few samples at a time."""
+    """Adds uses of different kinds; the norm of their sum comes from rows, a few samples at a time."""
 
     parts: tuple[Part, ...]
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """‖Σ rows‖² in passes that fit the scratch memory."""
+        """Returns ‖Σ rows‖², in passes that fit the scratch memory."""
         first = self.parts[0].rows(slice(0, 1))
         step = per_pass(first.numel() * len(self.parts), options, first.element_size())
         found, start = [], 0
@@ -57,34 +57,34 @@ class SeveralParts:
         return torch.cat(found)
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor:
-        """The lengths of all uses, added."""
+        """Returns the square of the lengths of all uses, added."""
         return torch.stack([terms_of(part, options).sqrt() for part in self.parts]).sum(0).square_()
 
     def dot(self, u: Tensor) -> Tensor:
-        """Linear: a sum over the uses."""
+        """Returns ⟨g_i, u⟩ as a sum over the uses."""
         return torch.stack([part.dot(u) for part in self.parts]).sum(0)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Linear: a sum over the uses."""
+        """Adds the weighted gradients of every use."""
         for part in self.parts:
             part.add_to(out, weights, beta)
             beta = 1
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """The rows of all uses, added."""
+        """Returns the rows of all uses, added."""
         total = self.parts[0].rows(where)
         for part in self.parts[1:]:
             total = total + part.rows(where)
         return total
 
     def without(self, gone: Tensor) -> SeveralParts:
-        """Each use masked."""
+        """Returns the part with each use masked."""
         return SeveralParts(tuple(part.without(gone) for part in self.parts))
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of the rows [start, stop) of a larger parameter, such as one projection of an attention's three."""
+    """Holds the rows [start, stop) of a larger parameter, such as one projection of an attention's three."""
 
     part: Part
     start: int
@@ -92,38 +92,38 @@ class Block:
     shape: torch.Size
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """The other rows are zero."""
+        """Returns the block's squared norms; the other rows are zero."""
         return self.part.squared(options)
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
-        """The other rows are zero."""
+        """Returns the block's terms; the other rows are zero."""
         return self.part.uncancelled(options)
 
     def dot(self, u: Tensor) -> Tensor:
-        """Only the block counts."""
+        """Returns ⟨g_i, u⟩ over the block alone."""
         return self.part.dot(u[self.start : self.stop])
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Only the block changes."""
+        """Adds the weighted gradients to the block and leaves the other rows, or clears them where β = 0."""
         if not beta:
             out.zero_()
         self.part.add_to(out[self.start : self.stop], weights)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """The block within zeros."""
+        """Returns the block's rows within zeros."""
         inner = self.part.rows(where)
         whole = inner.new_zeros((inner.shape[0], *self.shape))
         whole[:, self.start : self.stop] = inner
         return whole
 
     def without(self, gone: Tensor) -> Block:
-        """Masked."""
+        """Returns the block with the samples of the mask set to zero."""
         return Block(self.part.without(gone), self.start, self.stop, self.shape)
 
 
 @dataclass(frozen=True)
 class Window:
-    """A part of some taps of a convolution's weight, the others of which read nothing but padding."""
+    """Holds some taps of a convolution's weight, the others of which read nothing but padding."""
 
     part: Part
     taps: tuple[slice, ...]
@@ -131,23 +131,23 @@ class Window:
 
     @property
     def kept(self) -> Tensor | None:
-        """Rows that the part keeps for the sum."""
+        """The rows that the part keeps for the sum, or None."""
         return getattr(self.part, "kept", None)
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """The other taps are zero."""
+        """Returns the squared norms of these taps; the other taps are zero."""
         return self.part.squared(options)
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
-        """The other taps are zero."""
+        """Returns the terms of these taps; the other taps are zero."""
         return self.part.uncancelled(options)
 
     def dot(self, u: Tensor) -> Tensor:
-        """Only these taps count."""
+        """Returns ⟨g_i, u⟩ over these taps alone."""
         return self.part.dot(u[self.taps].contiguous())
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Only these taps change."""
+        """Adds the weighted gradients to these taps and leaves the others, or clears them where β = 0."""
         mine = out[self.taps]
         total = torch.empty(mine.shape, dtype=out.dtype, device=out.device)
         self.part.add_to(total, weights, 0)
@@ -158,76 +158,76 @@ class Window:
             mine.copy_(total)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """The taps within zeros."""
+        """Returns the taps' rows within zeros."""
         inner = self.part.rows(where)
         whole = inner.new_zeros((inner.shape[0], *self.shape))
         whole[(slice(None), *self.taps)] = inner
         return whole
 
     def without(self, gone: Tensor) -> Window:
-        """Masked."""
+        """Returns the part with the samples of the mask set to zero."""
         return Window(self.part.without(gone), self.taps, self.shape)
 
 
 @dataclass(frozen=True)
 class Disjoint:
-    """Blocks that do not overlap: their norms add."""
+    """Joins blocks that do not overlap, whose squared norms add."""
 
     blocks: tuple[Block, ...]
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """Pythagoras."""
+        """Returns the sum of the blocks' squared norms (Pythagoras)."""
         return torch.stack([block.squared(options) for block in self.blocks]).sum(0)
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor:
-        """Blocks do not meet."""
+        """Returns the sum of the blocks' terms, which do not meet."""
         return torch.stack([terms_of(block, options) for block in self.blocks]).sum(0)
 
     def dot(self, u: Tensor) -> Tensor:
-        """A sum."""
+        """Returns ⟨g_i, u⟩ as a sum over the blocks."""
         return torch.stack([block.dot(u) for block in self.blocks]).sum(0)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Block by block."""
+        """Adds the weighted gradients block by block."""
         if not beta:
             out.zero_()
         for block in self.blocks:
             block.add_to(out, weights)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Added, being disjoint."""
+        """Returns the rows of the blocks, added, which is to put them side by side."""
         return torch.stack([block.rows(where) for block in self.blocks]).sum(0)
 
     def without(self, gone: Tensor) -> Disjoint:
-        """Masked."""
+        """Returns the part with every block masked."""
         return Disjoint(tuple(block.without(gone) for block in self.blocks))
 
 
 @dataclass(frozen=True)
 class SeveralRows:
-    """k consecutive rows of a layer's input belong to one sample: frames of a clip, or tokens folded into the batch."""
+    """Adds up k consecutive rows of a layer's input that belong to one sample: frames of a clip, or folded tokens."""
 
     part: Part  # over B·k rows
     k: int
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """From gradients, since the rows of a sample add up before the norm."""
+        """Returns squared norms from gradients, since the rows of a sample add up before the norm."""
         return SeveralParts((self,)).squared(options)
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor:
-        """The lengths of all frames, added."""
+        """Returns the square of the lengths of all frames of a sample, added."""
         return terms_of(self.part, options).sqrt().view(-1, self.k).sum(1).square_()
 
     def dot(self, u: Tensor) -> Tensor:
-        """Linear in the rows."""
+        """Returns ⟨g_i, u⟩ as a sum over the rows of a sample."""
         return self.part.dot(u).view(-1, self.k).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Every row has its sample's weight."""
+        """Adds the weighted gradients, in which every row has its sample's weight."""
         self.part.add_to(out, weights.repeat_interleave(self.k), beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """The rows of a sample, added."""
+        """Returns the gradients of some samples, each the sum of its rows."""
         if isinstance(where, slice):
             inner = slice((where.start or 0) * self.k, None if where.stop is None else where.stop * self.k)
             rows = self.part.rows(inner)
@@ -236,12 +236,13 @@ class SeveralRows:
         return rows.reshape(rows.shape[0] // self.k, self.k, *rows.shape[1:]).sum(1)
 
     def without(self, gone: Tensor) -> SeveralRows:
-        """Masked, all rows of a sample."""
+        """Returns the part with all rows of the masked samples set to zero."""
         return SeveralRows(self.part.without(gone.repeat_interleave(self.k)), self.k)
 
 
 @joiner
 def _rows(parts: Sequence[Part]) -> Part | None:
+    """Joins parts that are all held as rows by adding the rows; returns None for others."""
     if all(isinstance(part, GradientRows) for part in parts):
         return GradientRows(torch.stack([part.rows(slice(None)) for part in parts]).sum(0))
     return None
@@ -249,9 +250,11 @@ def _rows(parts: Sequence[Part]) -> Part | None:
 
 @joiner
 def _disjoint(parts: Sequence[Part]) -> Part | None:
+    """Joins blocks that coincide or do not overlap; returns None where they overlap in part or are no blocks."""
     blocks = [part for part in parts if isinstance(part, Block)]
     if len(blocks) < len(parts):
         return None
+    # Blocks of the same rows are joined with each other first.
     spans: dict[tuple[int, int], list[Block]] = {}
     for block in blocks:
         spans.setdefault((block.start, block.stop), []).append(block)

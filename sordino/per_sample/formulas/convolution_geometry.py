@@ -1,4 +1,4 @@
-"""The geometry of a convolution: which input pixels meet which kernel tap.
+"""Describes the geometry of a convolution: which input pixels meet which kernel tap.
 
 Everything here works on an input that is already padded and cut to what the kernel reads, for any number of spatial
 dimensions. Two views of it:
@@ -23,7 +23,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Geometry:
-    """The options of a convolution that its weight gradient depends on."""
+    """Holds the options of a convolution that its weight gradient depends on."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -38,11 +38,11 @@ class Geometry:
 
     @property
     def shiftable(self) -> bool:
-        """Stride 1 and more than one tap: the shifted view exists and is not the plain one."""
+        """Whether the shifted view exists and is not the plain one: stride 1 and more than one tap."""
         return all(s == 1 for s in self.stride) and self.groups == 1 and len(self.kernel) <= 2 and self.taps > 1
 
     def fitted(self, a: Tensor, out: torch.Size) -> Tensor:
-        """The input padded with zeros and cut to what produces outputs of spatial size `out`."""
+        """Returns the input padded with zeros and cut to what produces outputs of spatial size `out`."""
         if any(self.padding):
             a = torch.nn.functional.pad(a, [n for p in reversed(self.padding) for n in (p, p)])
         for dim, (k, s, d, n) in enumerate(zip(self.kernel, self.stride, self.dilation, out, strict=True)):
@@ -50,7 +50,7 @@ class Geometry:
         return a
 
     def unfolded(self, a: Tensor) -> Tensor:
-        """(B, C, *S), fitted, to patches (B, groups, C/groups·K, T)."""
+        """Returns the patches (B, groups, C/groups·K, T) of a fitted input (B, C, *S)."""
         for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
         n, channels = len(self.kernel), a.shape[1]
@@ -58,7 +58,9 @@ class Geometry:
         return a.reshape(a.shape[0], self.groups, channels // self.groups * self.taps, prod(a.shape[2 + n :]))
 
     def unfolded_last(self, a: Tensor, buffer: Tensor) -> Tensor:
-        """(B, C, *S), fitted, to patches (B, T, K·C) in a buffer, channels innermost: long runs of memory."""
+        """Returns the patches (B, T, K·C) of a fitted input (B, C, *S) in a buffer, channels innermost: long runs of
+        memory.
+        """
         n = len(self.kernel)
         for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
@@ -68,7 +70,7 @@ class Geometry:
         return patches.view(a.shape[0], prod(a.shape[1 : 1 + n]), -1)
 
     def slices(self, a: Tensor, out: torch.Size) -> Iterator[Tensor]:
-        """Per tap, the fitted input pixels it meets, (B, C, *out)."""
+        """Yields, for each tap, the fitted input pixels it meets, (B, C, *out)."""
         for tap in product(*map(range, self.kernel)):
             part = a
             for dim, (i, s, d, n) in enumerate(zip(tap, self.stride, self.dilation, out, strict=True)):
@@ -78,10 +80,12 @@ class Geometry:
             yield part
 
     def grid(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-        """Shifted view: a (B, N, C) and g (B, L, p) on the flattened padded grid, and each tap's offset into N.
+        """Returns the shifted view: a (B, N, C) and g (B, L, p) on the flattened padded grid, and each tap's offset
+        into N.
 
         Channels come last, so that a slice of pixels is one block of memory.
         """
+        # A tap's offset is its distance from the first tap on the flattened grid.
         out = g.shape[2:]
         width = out[-1] + self.dilation[-1] * (self.kernel[-1] - 1)
         a = a.flatten(2, -2) if a.dim() > 4 else a
@@ -89,6 +93,7 @@ class Geometry:
             sum(i * d * step for i, d, step in zip(tap, self.dilation, self._steps(width), strict=True))
             for tap in product(*map(range, self.kernel))
         ]
+        # Lay the pixels out with channels last, and spread g on the same grid, with zeros where a row wraps around.
         length = prod(out[:-1]) * width
         pixels = a.new_zeros((a.shape[0], max(offsets) + length, a.shape[1]))
         held = prod(a.shape[2:])
@@ -98,17 +103,19 @@ class Geometry:
         return pixels, spread.view(g.shape[0], length, g.shape[1]), offsets
 
     def _steps(self, width: int) -> tuple[int, ...]:
+        """Returns how far one step in each dimension goes on a flattened grid of this width."""
         return (1,) if len(self.kernel) == 1 else (width, 1)
 
 
 @lru_cache(maxsize=1024)
 def live(geometry: Geometry, size: tuple[int, ...]) -> tuple[tuple[slice, ...], Geometry] | None:
-    """The taps that read more than padding on inputs of this size, and the same convolution with those alone.
+    """Returns the taps that read more than padding on inputs of this size, and the convolution with those alone.
 
-    None where all do. Late layers see a pixel or four, of which a 3×3 kernel reads little else than padding.
+    Returns None where all do. Late layers see a pixel or four, of which a 3×3 kernel reads little else than padding.
     """
     taps, padding = list[slice](), list[int]()
     dims = zip(size, geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    # In each dimension find the taps that touch the image, and the padding that is left without the others.
     for n, k, s, p, d in dims:
         outputs = range((n + 2 * p - d * (k - 1) - 1) // s + 1)
         reading = [i for i in range(k) if any(0 <= i * d + s * o - p < n for o in outputs)]

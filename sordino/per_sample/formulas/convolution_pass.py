@@ -1,12 +1,12 @@
-"""The forward pass of a convolution and the gradient at its input, by the compiled kernel where that is faster than torch.
+"""Runs a convolution forward and back to its input, compiled where that is faster than torch.
 
     y[t, p] = b[p] + Σ_kc a[t + k, c] w[p, c, k]    and at the input the same product of the output gradient, once for
                                                     every remainder of a pixel's place by the stride
 
-It is for few input channels and for strides, where the framework's kernels leave half of the processor idle. Of the others
-torch's own multiply as fast as the processor can, and `winograd` does 3×3 ones with fewer multiplications. For float32
-on the CPU with channels last, without groups and dilation. Which is fastest is found by timing, forward and backward each
-for itself.
+The compiled kernel is for few input channels and for strides, where the framework's kernels leave half of the processor
+idle. Of the others torch's own multiply as fast as the processor can, and `winograd` does 3×3 ones with fewer
+multiplications. It takes float32 on the CPU with channels last, without groups and dilation. Which is fastest is found
+by timing, forward and backward each for itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ways: TypeAlias = dict[str, Callable[[], Tensor]]
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, workspace: Workspace) -> Tensor:
-    """As torch.conv2d for x and weight with channels last, by whichever code is faster for their shapes."""
+    """Returns torch.conv2d of x and weight with channels last, by whichever code is faster for their shapes."""
     kernel = correlations() if takes(x, weight, geometry) else None
     if kernel is None or torch.is_autocast_enabled("cpu") or x.is_inference():
         return _plain(x, weight, bias, geometry)
@@ -39,6 +39,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry,
 
 
 class _Convolve(torch.autograd.Function):
+    """Runs a convolution whose forward and backward pass each choose their own code."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -49,6 +51,7 @@ class _Convolve(torch.autograd.Function):
         kernel: Correlations,
         workspace: Workspace,
     ) -> Tensor:
+        """Computes the output by the fastest code."""
         ctx.save_for_backward(weight)
         ctx.size, ctx.geometry, ctx.kernel, ctx.workspace = x.shape, geometry, kernel, workspace
         given = x, weight, bias, geometry
@@ -60,6 +63,7 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
+        """Computes the gradient at the input by the fastest code; the weight's gradient is none of autograd's business."""
         found, (weight,) = None, ctx.saved_tensors
         if ctx.needs_input_grad[0]:
             given = ctx.size, g, weight, ctx.geometry
@@ -72,12 +76,14 @@ class _Convolve(torch.autograd.Function):
 
 
 def _with_fewer_multiplications(geometry: Geometry) -> winograd.Passes | None:
+    """Returns the Winograd passes, if they were compiled and fit this convolution."""
     return winograd.passes() if winograd.fits(geometry) else None
 
 
 def _by_the_faster(
     which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: Ways, workspace: Workspace
 ) -> Tensor:
+    """Runs one of several codes of equal result: the one chosen before for this shape, or the one that is faster now."""
     key = (which, geometry, x.shape[1:], x.stride()[1:], weight.shape, torch.get_num_threads())
     choice = workspace.stopwatch.known(key)
     if choice is None:
@@ -88,10 +94,12 @@ def _by_the_faster(
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """Returns torch's own convolution."""
     return torch.conv2d(x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
 
 def _plain_input(size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Returns torch's own gradient at the input of a convolution."""
     like = g.new_empty(1).expand(size)  # only its shape is read
     options = (geometry.stride, geometry.padding, geometry.dilation, False, (0, 0), geometry.groups)
     found: Tensor = torch.ops.aten.convolution_backward(g, like, weight, None, *options, (True, False, False))[0]

@@ -1,7 +1,7 @@
-"""Formulas for the weight gradients of a convolution, sample by sample, in torch; `convolution_weight` chooses one.
+"""Computes the weight gradients of a convolution sample by sample in torch, by several formulas.
 
-With patches P (d·K, T) of a sample and g (p, T) its output gradient, the weight's gradient is g Pᵀ, as for a linear map
-with T positions.
+`convolution_weight` chooses one. With patches P (d·K, T) of a sample and g (p, T) its output gradient, the weight's
+gradient is g Pᵀ, as for a linear map with T positions.
 
     unfold:   g Pᵀ from patches                          positions innermost
     last:     the same                                   channels innermost, a few samples at a time
@@ -23,13 +23,13 @@ from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.workspace import Workspace
 
 ORDER = {"shift": "kpc", "last": "pkc", "compiled": "pkc"}
-"""How rows are laid out, k the taps; as (p, C/groups, *kernel) where nothing is said."""
+"""How rows are laid out by formula, with k the taps; as (p, C/groups, *kernel) for formulas that are not listed."""
 _WARM = 1 << 19
 """Elements of patches made at once: they should still be in the cache when they are multiplied."""
 
 
 def gram(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> tuple[Tensor, Tensor]:
-    """Squared norms, and the diagonal terms they are sums of, by "gram" or "shifted"."""
+    """Returns squared norms, and the diagonal terms they are sums of, by "gram" or "shifted"."""
     a = geometry.fitted(a, g.shape[2:])
     if choice == "gram":
         patches = geometry.unfolded(a)  # (b, groups, d, T)
@@ -46,7 +46,7 @@ def gram(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> tuple[Tensor,
 
 
 def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choice: str, workspace: Workspace) -> Tensor:
-    """Per-sample gradients, in the order that `ORDER` has for the choice."""
+    """Returns per-sample gradients, in the order that `ORDER` has for the choice."""
     if choice == "native":
         each = [weight_gradient(a[i : i + 1], g[i : i + 1], shape, geometry) for i in range(len(g))]
         return torch.stack(each) if each else a.new_zeros((0, *shape))
@@ -58,6 +58,7 @@ def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choic
     if choice == "taps":
         by_tap = [(g * part).flatten(2).sum(2) for part in geometry.slices(a, g.shape[2:])]
         return torch.stack(by_tap, 2).view(g.shape[0], *shape)
+    # "shift": one product of contiguous slices for each tap.
     pixels, grads, offsets = geometry.grid(a, g)  # "shift"
     rows_by_tap = pixels.new_empty((g.shape[0], len(offsets), g.shape[1], a.shape[1]))  # (b, K, p, C)
     transposed, length = grads.transpose(1, 2), grads.shape[1]
@@ -67,7 +68,7 @@ def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choic
 
 
 def _unfold(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, workspace: Workspace) -> Tensor:
-    """Patches of a few samples at a time, positions innermost; rows (b, p, C/groups, *kernel)."""
+    """Returns rows (b, p, C/groups, *kernel) from patches of a few samples at a time, positions innermost."""
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     groups, wide = geometry.groups, prod(shape[1:])
     found = workspace.room((b, groups, p // groups, wide), a)
@@ -81,7 +82,7 @@ def _unfold(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, wo
 
 
 def _last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:
-    """Patches of a few samples at a time in one warm buffer; rows (b, p, K, C)."""
+    """Returns rows (b, p, K, C) from patches of a few samples at a time in one warm buffer."""
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     wide = a.shape[1] * geometry.taps
     found = workspace.room((b, p, wide), a)
@@ -95,8 +96,9 @@ def _last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace) -> Ten
 
 
 def weight_gradient(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """The framework's own: Σ_i G_i."""
+    """Returns Σ_i G_i by the framework's own kernel."""
     rank = len(geometry.kernel)
+    # Cut an input of which not every pixel is read, which the framework would refuse.
     if _outputs(a, geometry) != g.shape[2:]:  # a transposed convolution's output padding leaves unread pixels
         a = geometry.fitted(a, g.shape[2:])
         padding = (0,) * rank
@@ -121,5 +123,6 @@ def weight_gradient(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geom
 
 
 def _outputs(a: Tensor, geometry: Geometry) -> torch.Size:
+    """Returns the spatial size of a convolution's output."""
     sizes = zip(a.shape[2:], geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
     return torch.Size((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)

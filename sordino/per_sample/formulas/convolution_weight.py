@@ -1,11 +1,11 @@
-"""The weight of Conv1d/2d/3d and their transposes, with every option.
+"""Measures and sums the weight gradients of convolutions and their transposes, with every option.
 
-The norm of a sample's gradient comes from the formula that was fastest for this shape: rows, which may be kept for the sum
-(`convolution_rows`, or the compiled kernel at the price of the framework's summed gradient), or a Gram product where there
-are few positions and many channels. The weighted sum, where no rows are kept, is a weight gradient of c·g.
+The norm of a sample's gradient comes from the formula that was fastest for this shape: rows, which may be kept for the
+sum (`convolution_rows`, or the compiled kernel at the price of the framework's summed gradient), or a Gram product
+where there are few positions and many channels. The weighted sum, where no rows are kept, is a weight gradient of c·g.
 
-A transposed convolution is the same with input and output gradient exchanged. Padding that is not zeros happens before, as
-an operation of its own.
+A transposed convolution is the same with input and output gradient exchanged. Padding that is not zeros happens before,
+as an operation of its own.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _KERNELS = ("winograd", "compiled", "depthwise")
 
 
 class Convolution:
-    """The weight of a convolution."""
+    """Holds the per-sample gradients of a convolution's weight as its input and output gradient."""
 
     __slots__ = ("a", "g", "geometry", "kept", "order", "shape", "terms", "workspace")
 
     def __init__(self, a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace | None = None) -> None:
-        """Take a (B, C, *S), not padded, and g (B, p, *S')."""
+        """Takes a (B, C, *S), not padded, and g (B, p, *S')."""
         self.a = a
         self.g = g
         self.geometry = geometry
@@ -62,18 +62,21 @@ class Convolution:
         self.order = ""  # "" for rows as (p, C/groups, *kernel), else their layout: "kpc" or "pkc" with k the taps
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """By whichever formula was fastest for this shape."""
+        """Returns the squared norms, by whichever formula was fastest for this shape."""
         if self.kept is not None:
             return square_sum(self.kept)
         b, out = self.a.shape[0], self.g.shape[2:]
         if not b:
             return self.a.new_zeros(0)
+        # Decide whether rows may be kept until the sum, and by which formula.
         size = prod(self.shape)
         sample = self.a[:1].numel() + self.g[:1].numel()
         keep = may_keep(size, sample, b, options, self.a.element_size())
         choice = self._choice(options, keep)
         if choice in _KERNELS:
             return self._compiled(keep, choice)
+        # Gram formulas, in passes that fit the scratch memory. Samples whose sums cancelled are measured again from
+        # rows, and the others are raised by what rounding may have hidden, so no norm reads low.
         if choice in _GRAMS:
             n = prod(out) if choice == "gram" else self._grid_pixels()
             patches = 0 if choice == "shifted" else self.a.shape[1] * self.geometry.taps * prod(out)
@@ -88,6 +91,7 @@ class Convolution:
             for index in pieces(again, per_pass(size, options)):
                 squared[index] = square_sum(self.rows(index))
             return squared
+        # Rows, measured and dropped, or kept for the sum in place of input and output gradient.
         step = b if choice != "shift" else per_pass(2 * sample + size, options, self.a.element_size())
         if not keep:
             step = min(step, per_pass(size, options, self.a.element_size()))
@@ -99,7 +103,7 @@ class Convolution:
         return square_sum(self.kept)
 
     def _compiled(self, keep: bool, choice: str) -> Tensor:
-        """Norms and rows in one pass; rows that are not kept are never written out."""
+        """Returns the norms by a compiled kernel, which writes the rows only if they are kept."""
         kernel = self._kernels()[choice]
         taps, channels = self.geometry.taps, self.shape[1]
         kept = self.workspace.room((len(self.a), self.shape[0], taps, channels), self.a) if keep else None
@@ -110,7 +114,7 @@ class Convolution:
         return squared
 
     def _kernels(self) -> dict[str, SampleGradients]:
-        """Those that were compiled and take this layer."""
+        """Returns the compiled kernels that take this layer, by name."""
         if depthwise.takes(self.a, self.g, self.geometry) and (own := depthwise.gradients()) is not None:
             return {"depthwise": own}
         found = {
@@ -120,13 +124,16 @@ class Convolution:
         return {name: kernel for name, kernel in found.items() if kernel is not None}
 
     def _grid_pixels(self) -> int:
+        """Returns the number of pixels of the flattened padded grid."""
         out, geometry = self.g.shape[2:], self.geometry
         return prod(n + d * (k - 1) for n, d, k in zip(out, geometry.dilation, geometry.kernel, strict=True))
 
     def _choice(self, options: PerformanceOptions, keep: bool) -> str:
+        """Returns the formula for the norms: as chosen before, by shape, or by timing all candidates on some samples."""
         geometry, t = self.geometry, prod(self.g.shape[2:])
         p, d = self.shape[0], prod(self.shape[1:])
         kernels = self._kernels()
+        # Depthwise layers have a formula of their own; without a stopwatch, shapes decide.
         if geometry.groups == self.a.shape[1] == p:
             return "depthwise" if "depthwise" in kernels else "taps"
         if not options.measure:
@@ -137,6 +144,7 @@ class Convolution:
         if choice is None and self.workspace.stopwatch.stopped:
             return choice_by_shape.norms(geometry, self.a, self.g, keep=keep, kernels=kernels)
         if choice is None:
+            # Time norms and sum together on a few samples, each candidate as it would run on a batch.
             few = slice(0, samples(max(prod(self.shape), d * t)))
             sub = Convolution(self.a[few], self.g[few], geometry, self.workspace)
             w = torch.ones(sub.a.shape[0], device=self.a.device, dtype=self.a.dtype)
@@ -152,7 +160,10 @@ class Convolution:
             names += ["shifted"] if geometry.shiftable and t * t <= 4 * p * d else []
 
             def candidate(name: str) -> Callable[[], None]:
+                """Returns a function that measures and sums the samples by one formula."""
+
                 def run() -> None:
+                    """Computes norms and sum once."""
                     if name in _GRAMS:
                         gram(sub.a, sub.g, geometry, name)
                         sub.add_to(total, w, 0)
@@ -176,45 +187,51 @@ class Convolution:
         return choice
 
     def _rows(self, where: slice | Tensor, choice: str) -> Tensor:
+        """Returns the per-sample gradients of some samples by one formula."""
         return rows(self.a[where], self.g[where], self.shape, self.geometry, choice, self.workspace)
 
     def _native(self, weights: Tensor) -> Tensor:
+        """Returns the weighted sum by the framework's weight gradient."""
         scaled = self.g * weights.view(-1, *[1] * (self.g.dim() - 1))
         return weight_gradient(self.a, scaled, self.shape, self.geometry)
 
     def _straight(self, tap_first: Tensor) -> Tensor:
-        """Rows in the weight's own order."""
+        """Returns rows in the weight's own order of dimensions."""
         if not self.order:
             return tap_first
         turned = tap_first.movedim(-3 if self.order == "kpc" else -2, -1)
         return turned.reshape(*tap_first.shape[:-3], *self.shape)
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
-        """(Σ_pos ‖patch‖‖g‖)² after a Gram sum, whose rounding it bounds; else K‖a‖²‖g‖², as a pixel is in K patches."""
+        """Returns (Σ_pos ‖patch‖‖g‖)² after a Gram sum, whose rounding it bounds; else K‖a‖²‖g‖².
+
+        The latter is no less, as a pixel is in K patches.
+        """
         return None if self.kept is not None else self._terms()
 
     def _close_terms(self) -> Tensor:
-        """Position by position, by group; what a patch holds is what its pixels hold, added up over the taps."""
+        """Returns (Σ_pos ‖patch‖‖g‖)² by group; a patch holds what its pixels hold, added up over the taps."""
         geometry, out = self.geometry, self.g.shape[2:]
         pixels = geometry.fitted(self._squares(self.a), out)  # (B, groups, …)
         patches = torch.stack(list(geometry.slices(pixels, out))).sum(0)
         return patches.mul_(self._squares(self.g)).sum(1).sqrt_().flatten(1).sum(1).square_()
 
     def _squares(self, x: Tensor) -> Tensor:
-        """‖x‖² of every group and position of (B, C, *S), (B, groups, *S), no less than a little for each element."""
+        """Returns ‖x‖² by group and position of (B, C, *S), (B, groups, *S), no less than a little for each element."""
         groups = self.geometry.groups
         grouped = x.unsqueeze(1) if groups == 1 else x.unflatten(1, (groups, -1))
         found: Tensor = torch.linalg.vector_norm(grouped, dim=2)
         return found.square_().add_(grouped.shape[2] * vanishing(x.dtype))
 
     def _terms(self) -> Tensor:
+        """Returns the terms that were found with a Gram sum, or else the simpler bound."""
         if self.terms is None:
             floor = vanishing(self.a.dtype)
             self.terms = rough_square_sum(self.a, floor).mul_(self.geometry.taps) * rough_square_sum(self.g, floor)
         return self.terms
 
     def dot(self, u: Tensor) -> Tensor:
-        """Σ_pos g · (the convolution with U in place of the weight)."""
+        """Returns Σ_pos g · (the convolution with U in place of the weight)."""
         if self.kept is not None:
             return GradientRows(self._straight(self.kept).contiguous()).dot(u)
         geometry = self.geometry
@@ -226,7 +243,7 @@ class Convolution:
         return (y * self.g).flatten(1).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """The framework's weight gradient of c·g, ours, or the kept rows."""
+        """Adds the weighted gradients: the framework's weight gradient of c·g, a compiled kernel's, or the kept rows."""
         w = weights.to(out.dtype)
         if self.kept is not None:
             rows = self.kept.flatten(1)
@@ -245,6 +262,7 @@ class Convolution:
             out.copy_(total)
 
     def _sum(self, w: Tensor, choice: str) -> Tensor:
+        """Returns the weighted sum by a compiled kernel, or by the framework where there is none of that name."""
         kernel = self._kernels().get(choice)
         if kernel is None:
             return self._native(w)
@@ -252,19 +270,24 @@ class Convolution:
         return total.mT.reshape(self.shape)
 
     def _patches(self) -> Tensor:
-        """All patches as rows of one matrix, (B·T, d)."""
+        """Returns all patches as rows of one matrix, (B·T, d)."""
         patches = self.geometry.unfolded(self.geometry.fitted(self.a, self.g.shape[2:]))[:, 0]  # (B, d, T)
         return patches.transpose(1, 2).flatten(0, 1)
 
     def _sum_choice(self, w: Tensor) -> str:
-        """With few positions one product with the patches may beat both kernels, up to tenfold at one position."""
+        """Returns the code for the weighted sum, by timing.
+
+        With few positions one product with the patches may beat both kernels, up to tenfold at one position.
+        """
         b, t = self.g.shape[0], prod(self.g.shape[2:])
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
+        # Time the framework, one large product where there are few positions, and the compiled kernels.
         key = ("sum", self.geometry, *shapes, self.a.dtype, self.a.device)
         choice = self.workspace.stopwatch.known(key) if b else "native"
         if choice is None:
 
             def product() -> None:
+                """Multiplies all output gradients with all patches."""
                 self.g.flatten(2).transpose(1, 2).flatten(0, 1).t() @ self._patches()
 
             ways: dict[str, Callable[[], object]] = {"native": lambda: self._native(w)}
@@ -277,13 +300,13 @@ class Convolution:
         return choice
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Per-sample gradients."""
+        """Returns the gradients of some samples."""
         if self.kept is not None:
             return self._straight(self.kept[where])
         return self._rows(where, "unfold")
 
     def without(self, gone: Tensor) -> Convolution:
-        """Masked in both factors."""
+        """Returns the part with both factors masked."""
         masked = Convolution(blank(self.a, gone), blank(self.g, gone), self.geometry, self.workspace)
         masked.shape = self.shape
         masked.kept, masked.order = (None if self.kept is None else blank(self.kept, gone)), self.order

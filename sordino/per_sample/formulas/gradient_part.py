@@ -1,17 +1,17 @@
-"""The gradient of one parameter at one use, for B samples: three functions, and the rows they agree with.
+"""Defines `Part`: the gradients of B samples with respect to one parameter, through one use of it.
 
 A layer rule hands over one part per trainable parameter. `squared`, `dot` and `add_to` are what a training step needs;
-`rows` is the plain per-sample gradient, from which the other three follow and against which they are tested. `compound`
-joins the parts of a parameter that is used more than once.
+`rows` is the plain per-sample gradient, from which the other three follow and against which they are tested.
+`compound_parts` joins the parts of a parameter that is used more than once.
 
     squared_i = ‖Σ_uses g_i‖²    dot_i = Σ_uses ⟨g_i, u⟩    add_to: out += Σ_i w_i Σ_uses g_i
 
 Only the norm has cross terms, so only the norm needs the uses together.
 
-Privacy: a norm that reads low breaks the bound, so what rounding may hide is added to it. Squares below 2⁻¹²⁶ vanish, and
-every element counts as if one had (`square_sum`). Terms that cancel leave a short gradient, and while they are added up
-the others are rounded to their size: a sample counts as at least 1/64 of what its terms come to without cancelling
-(`measured`).
+Privacy: a norm that reads low breaks the bound, so what rounding may hide is added to it. Squares below 2⁻¹²⁶ vanish,
+and every element counts as if one had (`square_sum`). Terms that cancel leave a short gradient, and while they are
+added up the others are rounded to their size: a sample counts as at least 1/64 of what its terms come to without
+cancelling (`measured`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sordino.per_sample.row_arithmetic import vanished
 from sordino.release.vectors import accumulation_dtype
 
 CANCELLED = 64.0
-"""Times a gradient's length that its terms may come to before they count; √T for T random ones, up to 57 in the models of
-`bench`. While such a sample is added up, roundings are those of numbers 64 times as long."""
+"""How many times a gradient's length its terms may come to before they count; √T for T random ones, up to 57 in the
+models of `bench`. While such a sample is added up, roundings are those of numbers 64 times as long."""
 _RUN = 1024
 """Elements the fused norm takes at once; its error there is below 3e-7."""
 
@@ -40,30 +40,30 @@ class Part(Protocol):
     """The gradients of B samples with respect to one parameter, through one use of it."""
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """‖g_i‖², shape (B,)."""
+        """Returns ‖g_i‖², shape (B,)."""
         ...
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
-        """At least (Σ ‖term‖)², shape (B,), over the terms that `add_to` adds for a sample.
+        """Returns at least (Σ ‖term‖)², shape (B,), over the terms that `add_to` adds for a sample.
 
-        None after `squared` where the sum is made of the very rows that were measured.
+        Returns None after `squared` where the sum is made of the very rows that were measured.
         """
         ...
 
     def dot(self, u: Tensor) -> Tensor:
-        """⟨g_i, u⟩, shape (B,), for u of the parameter's shape."""
+        """Returns ⟨g_i, u⟩, shape (B,), for u of the parameter's shape."""
         ...
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Out = β out + Σ_i w_i g_i, for weights of shape (B,); β = 0 overwrites whatever was there."""
+        """Sets out = β out + Σ_i w_i g_i, for weights of shape (B,); β = 0 overwrites whatever was there."""
         ...
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """The gradients of some samples, (b, *shape)."""
+        """Returns the gradients of some samples, (b, *shape)."""
         ...
 
     def without(self, gone: Tensor) -> Part:
-        """The same part with the samples of this mask (B,) set to zero, whatever they held."""
+        """Returns the part with the samples of this mask (B,) set to zero, whatever they held."""
         ...
 
 
@@ -72,19 +72,19 @@ _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # a
 
 
 def autocasting(device: torch.device) -> bool:
-    """Is autocast on?"""
+    """Returns whether autocast is on."""
     return bool(_any_autocast()) and torch.is_autocast_enabled(device.type)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
+    """Switches autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
     if autocasting(device):
         return torch.autocast(device.type, enabled=False)
     return _AS_IT_IS
 
 
 class PlainArithmetic:
-    """Nothing recorded by autograd, and autocast off: `torch.no_grad` and `full_precision` in one, at half the price."""
+    """Switches autograd's recording and autocast off: `torch.no_grad` and `full_precision` in one, at half the price."""
 
     __slots__ = ("_device", "_precision", "_recording")
 
@@ -92,6 +92,7 @@ class PlainArithmetic:
         self._device = device
 
     def __enter__(self) -> None:
+        """Switches both off, and remembers how they were."""
         self._recording = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         self._precision: AbstractContextManager[Any] | None = None
@@ -100,6 +101,7 @@ class PlainArithmetic:
             self._precision.__enter__()
 
     def __exit__(self, *error: object) -> None:
+        """Puts both back."""
         try:
             if self._precision is not None:
                 self._precision.__exit__(None, None, None)
@@ -108,7 +110,10 @@ class PlainArithmetic:
 
 
 def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
-    """To the precision of accumulation; `like` first rounds to the precision the layer computed in (autocast)."""
+    """Returns a tensor in the precision of accumulation; `like` first rounds to the precision the layer computed in.
+
+    The two differ under autocast.
+    """
     if like is not None and tensor.dtype != like.dtype:
         tensor = tensor.to(like.dtype)
     dtype = accumulation_dtype(tensor.dtype)
@@ -116,22 +121,23 @@ def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
 
 
 def _length(x: Tensor, dim: int) -> Tensor:
+    """Returns the L2 norms along a dimension."""
     found: Tensor = torch.linalg.vector_norm(x, dim=dim)
     return found
 
 
 def pieces(x: Tensor, n: int) -> tuple[Tensor, ...]:
-    """Consecutive stretches of n rows; none of nothing."""
+    """Returns consecutive stretches of n rows; none of an empty tensor."""
     return torch.split(x, n) if len(x) else ()
 
 
 def two_dimensional(rows: Tensor) -> Tensor:
-    """(B, …) to (B, n); the gradient of a scalar has n = 1."""
+    """Returns (B, …) as (B, n); the gradient of a scalar has n = 1."""
     return rows.unsqueeze(1) if rows.dim() == 1 else rows.flatten(1)
 
 
 def square_sum(rows: Tensor) -> Tensor:
-    """Σ x² per row of (B, …), one read and no copy.
+    """Returns Σ x² per row of (B, …), with one read and no copy.
 
     The fused norm reads low over long rows (1e-5 at 2.4M elements), so they go in short runs whose squares are added.
     """
@@ -146,14 +152,14 @@ def square_sum(rows: Tensor) -> Tensor:
 
 
 def rough_square_sum(x: Tensor, floor: float) -> Tensor:
-    """Σ x² of each sample of (B, …) to a few digits, whatever its strides, and no less than `floor` for each element."""
+    """Returns Σ x² of each sample of (B, …) to a few digits, for any strides, at least `floor` for each element."""
     each = tuple(range(1, x.dim()))
     found: Tensor = torch.linalg.vector_norm(x, dim=each)
     return found.square_().add_(math.prod(x.shape[1:]) * floor)
 
 
 def rough_lengths(x: Tensor, floor: float) -> Tensor:
-    """‖x_t‖ of each position of (B, T, n) to a few digits, its square no less than `floor` for each element."""
+    """Returns ‖x_t‖ of each position of (B, T, n) to a few digits, its square at least `floor` for each element."""
     return _length(x, 2).square_().add_(x.shape[2] * floor).sqrt_()
 
 
@@ -162,7 +168,10 @@ _COMPARED = threading.local()
 
 @contextmanager
 def as_computed() -> Iterator[None]:
-    """Norms as their formulas give them: for a comparison with autograd, which knows nothing of terms."""
+    """Leaves norms as their formulas give them inside the context.
+
+    It is for a comparison with autograd, which knows nothing of terms.
+    """
     _COMPARED.now = True
     try:
         yield
@@ -171,21 +180,21 @@ def as_computed() -> Iterator[None]:
 
 
 def raised(squared: Tensor, uncancelled: Tensor) -> Tensor:
-    """The squared norms, none below what terms that cancel leave of accuracy."""
+    """Returns the squared norms, none below what terms that cancel leave of accuracy."""
     if getattr(_COMPARED, "now", False):
         return squared
     return torch.maximum(squared, uncancelled.mul(CANCELLED**-2))
 
 
 def measured(part: Part, options: PerformanceOptions) -> Tensor:
-    """‖g_i‖², (B,), not low: the one way to measure a part that is summed."""
+    """Returns ‖g_i‖², (B,), never too low: the one way to measure a part that is summed."""
     squared = part.squared(options)
     terms = part.uncancelled(options)
     return squared if terms is None else raised(squared, terms)
 
 
 def terms_of(part: Part, options: PerformanceOptions) -> Tensor:
-    """(Σ ‖term‖)² of a part within a larger one."""
+    """Returns (Σ ‖term‖)² of a part within a larger one."""
     found = part.uncancelled(options)
     return part.squared(options) if found is None else found
 
@@ -194,7 +203,10 @@ _TOGETHER = 320
 
 
 def add_rows(out: Tensor, rows: Tensor, weights: Tensor, beta: int) -> None:
-    """Out (n,) = β out + Σ_i w_i rows_i for rows (B, n), 320 at a time, because torch's own runs through all in float32."""
+    """Sets out (n,) = β out + Σ_i w_i rows_i for rows (B, n), 320 at a time.
+
+    torch's own product runs through all of them in float32, whose roundings would add up.
+    """
     if rows.shape[0] <= _TOGETHER:
         out.addmv_(rows.t(), weights, beta=beta)
         return
@@ -204,7 +216,7 @@ def add_rows(out: Tensor, rows: Tensor, weights: Tensor, beta: int) -> None:
 
 
 def add_outer(out: Tensor, left: Tensor, right: Tensor, beta: int) -> None:
-    """Out (p, d) = β out + Σ_k left_k right_kᵀ for (K, p) and (K, d), 320 at a time.
+    """Sets out (p, d) = β out + Σ_k left_k right_kᵀ for (K, p) and (K, d), 320 at a time.
 
     How long a run a library adds up in float32 differs by processor and by shape; here none is longer.
     """
@@ -217,34 +229,35 @@ def add_outer(out: Tensor, left: Tensor, right: Tensor, beta: int) -> None:
 
 
 class Squares:
-    """Σ x² per row, computed once for all parameters whose norms contain it."""
+    """Computes Σ x² per row once for all parameters whose norms contain it."""
 
     __slots__ = ("found", "rows")
 
     def __init__(self, rows: Tensor) -> None:
-        """Take rows (B, …)."""
+        """Takes rows (B, …)."""
         self.rows = rows
         self.found: Tensor | None = None
 
     def __call__(self) -> Tensor:
-        """(B,)."""
+        """Returns the sums, (B,)."""
         if self.found is None:
             self.found = square_sum(self.rows)
         return self.found
 
 
 def blank(tensor: Tensor, gone: Tensor) -> Tensor:
-    """Rows of the mask become zero; 0 · nan would not."""
+    """Returns the tensor with the rows of the mask set to zero, which multiplying by 0 would not do for nan."""
     return tensor.masked_fill(gone.view(-1, *[1] * (tensor.dim() - 1)), 0)
 
 
 def per_pass(sample_elements: int, options: PerformanceOptions, itemsize: int = 4) -> int:
-    """How many samples fit the scratch memory, at least one."""
+    """Returns how many samples fit the scratch memory, at least one."""
     return max(1, options.scratch_bytes // max(1, sample_elements * itemsize))
 
 
 _LARGEST = 4
-"""Rows more than so many times as large as a layer's input and gradient cost more in memory than they save in the sum."""
+"""How many times as large as a layer's input and gradient rows may be; larger ones cost more in memory than they save
+in the sum."""
 
 
 NEVER = -1
@@ -252,7 +265,7 @@ NEVER = -1
 
 
 def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize: int) -> bool:
-    """Whether the rows of b samples may stay until the sum; `rows` and `own` are elements of one sample.
+    """Returns whether the rows of b samples may stay until the sum; `rows` and `own` are elements of one sample.
 
     Rows no larger than the layer's input and output gradient are always kept: they take their place.
     """
@@ -262,37 +275,37 @@ def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize:
 
 
 class GradientRows:
-    """Gradients held in full: biases, norm layers, small or unusual parameters."""
+    """Holds gradients in full: biases, norm layers, small or unusual parameters."""
 
     __slots__ = ("grads", "squares")
 
     def __init__(self, grads: Tensor, squares: Squares | None = None) -> None:
-        """Take (B, *shape), and its squared norms, where another parameter needs them too."""
+        """Takes (B, *shape), and its squared norms, where another parameter needs them too."""
         self.grads = grads
         self.squares = squares
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """Σ of squares."""
+        """Returns the sums of squares of the rows."""
         return square_sum(self.grads) if self.squares is None else self.squares()
 
     def uncancelled(self, options: PerformanceOptions) -> None:
-        """Rows are what is added."""
+        """Returns None, because the rows that were measured are those that are added."""
         return
 
     def dot(self, u: Tensor) -> Tensor:
-        """Rows times a vector."""
+        """Returns the rows times a vector."""
         flat = two_dimensional(self.grads)
         return (flat * u.flatten().to(flat.dtype)).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """A vector times rows."""
+        """Adds the weights times the rows."""
         flat = two_dimensional(self.grads)
         add_rows(out.view(-1), flat, weights.to(flat.dtype), beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """As held."""
+        """Returns the rows as they are held."""
         return self.grads[where]
 
     def without(self, gone: Tensor) -> GradientRows:
-        """Masked."""
+        """Returns the part with the samples of the mask set to zero."""
         return GradientRows(blank(self.grads, gone))

@@ -1,4 +1,4 @@
-"""y_r = W_e a_r, where every row goes through one of E matrices: the experts of a mixture.
+"""Formulas for the experts of a mixture, y_r = W_e a_r: every row goes through one of E matrices.
 
 Rows come sorted by matrix, and within a matrix by sample. With S(e, i) the rows of sample i that went through W_e, its
 gradient has Σ_{r ∈ S(e, i)} g_r a_rᵀ at e:
@@ -6,8 +6,8 @@ gradient has Σ_{r ∈ S(e, i)} g_r a_rᵀ at e:
     ‖g_i‖² = Σ_e ‖Σ_{r ∈ S(e, i)} g_r a_rᵀ‖²      each by a Gram product, or from rows where there are many
     sum:     for every e one product (c·g)ᵀ a
 
-Privacy: as for one matrix (`matrix_product`): samples whose Gram sums cancel are measured again from rows, the others are
-raised by a few roundings of (Σ_r ‖a_r‖‖g_r‖)².
+Privacy: as for one matrix (`matrix_product`): samples whose Gram sums cancel are measured again from rows, the others
+are raised by a few roundings of (Σ_r ‖a_r‖‖g_r‖)².
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from sordino.per_sample.formulas.output_gradient import add_product
 
 @dataclass(frozen=True)
 class Routes:
-    """Which rows went where: how many of each sample went through each matrix, (E, B), and whose each row is, (R,)."""
+    """Says how many rows of each sample went through each matrix, (E, B), and whose each row is, (R,)."""
 
     counts: list[list[int]]
     owners: Tensor
 
     @property
     def size(self) -> int:
-        """B."""
+        """B, the number of samples."""
         return len(self.counts[0])
 
     @cached_property
     def by_matrix(self) -> list[slice]:
-        """The rows of each."""
+        """The rows of each matrix."""
         ends = torch.tensor([0, *[sum(row) for row in self.counts]]).cumsum(0).tolist()
         return [slice(begin, end) for begin, end in pairwise(ends)]
 
     def stretches(self) -> Iterator[tuple[int, int, slice]]:
-        """Matrix, sample and rows of every pair that has some."""
+        """Yields matrix, sample and rows of every pair that has some."""
         begin = 0
         for matrix, row in enumerate(self.counts):
             for sample, count in enumerate(row):
@@ -57,14 +57,14 @@ class Routes:
 
 
 def _kernel(a: Tensor, g: Tensor) -> Grams | None:
-    """For stretches of few rows; without vector instructions torch's products are faster."""
+    """Returns the compiled kernel for stretches of few rows; without vector instructions torch's products are faster."""
     found = grams() if on_cpu(a, g) else None
     return found if found is not None and found.level else None
 
 
 @dataclass
 class Grouped:
-    """The weights of E linear maps."""
+    """Holds the per-sample gradients of the weights of E linear maps."""
 
     a: Tensor  # (R, d)
     g: Tensor  # (R, p)
@@ -72,11 +72,14 @@ class Grouped:
     _terms: Tensor | None = field(default=None, init=False)
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """Stretch by stretch, those with few rows in one call where there is a kernel for them."""
+        """Returns the squared norms, stretch by stretch; those with few rows in one call where there is a kernel for
+        them.
+        """
         found, parts, whose = self.a.new_zeros(2, self.routes.size), list[Tensor](), list[int]()
         kernel = _kernel(self.a, self.g)
         few: list[tuple[int, int, int]] = []  # whose, first, count
         d, p = self.a.shape[1], self.g.shape[1]
+        # Each stretch is one sample's rows through one matrix: from its gradient where it has many rows, else by Gram.
         for _, sample, rows in self.routes.stretches():
             count = rows.stop - rows.start
             if count * (d + p) >= d * p:
@@ -89,12 +92,15 @@ class Grouped:
                 product = torch.mm(a, a.t()).mul_(torch.mm(g, g.t()))
                 parts.append(torch.stack((product.sum(1).sum(), product.diagonal().sum())))
             whose.append(sample)
+        # All short stretches in one call of the kernel.
         if kernel is not None and few:
             sums = kernel.stretches(self.g, self.a, [(first, n) for _, first, n in few], torch.get_num_threads())
             parts += sums[:, :2].to(found.dtype).unbind()
             whose += [sample for sample, _, _ in few]
         if not parts:
             return found[0]
+        # Add up the stretches of each sample. Samples whose Gram sums cancelled are measured again from rows, the
+        # others are raised by what rounding may have hidden.
         found.index_add_(1, torch.tensor(whose, device=found.device), torch.stack(parts, 1))
         again = diagonal_guard(found[0], found[1])
         squared = found[0] + self.uncancelled(options).mul(gram_rounding(found.dtype))
@@ -103,7 +109,7 @@ class Grouped:
         return squared
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor:
-        """(Σ_r ‖a_r‖‖g_r‖)²."""
+        """Returns (Σ_r ‖a_r‖‖g_r‖)²."""
         if self._terms is None:
             floor = vanishing(self.a.dtype)
             lengths = rough_lengths(self.a[None], floor)[0] * rough_lengths(self.g[None], floor)[0]
@@ -111,15 +117,16 @@ class Grouped:
         return self._terms
 
     def _by_sample(self, rows: Tensor) -> Tensor:
+        """Adds up one number for each row over the rows of each sample."""
         return rows.new_zeros(self.routes.size).index_add_(0, self.routes.owners, rows)
 
     def dot(self, u: Tensor) -> Tensor:
-        """Σ_r g_r · (U_e a_r)."""
+        """Returns Σ_r g_r · (U_e a_r)."""
         each = [(self.a[rows] @ m.t().to(self.a.dtype) * self.g[rows]).sum(1) for m, rows in self._matrices(u)]
         return self._by_sample(torch.cat(each))
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """One product for each matrix."""
+        """Adds the weighted gradients, with one product for each matrix."""
         w = weights.to(out.dtype)[self.routes.owners]
         for total, rows in self._matrices(out):
             if rows.start < rows.stop:
@@ -128,10 +135,11 @@ class Grouped:
                 total.zero_()
 
     def _matrices(self, stacked: Tensor) -> Iterator[tuple[Tensor, slice]]:
+        """Yields each of the stacked matrices with its rows."""
         return zip(stacked, self.routes.by_matrix, strict=True)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """gᵀa per matrix and sample."""
+        """Returns gᵀa per sample and matrix."""
         wanted = torch.arange(self.routes.size)[where.cpu() if isinstance(where, Tensor) else where].tolist()
         places = {sample: place for place, sample in enumerate(wanted)}
         found = self.a.new_zeros((len(wanted), len(self.routes.counts), self.g.shape[1], self.a.shape[1]))
@@ -141,6 +149,6 @@ class Grouped:
         return found
 
     def without(self, gone: Tensor) -> Grouped:
-        """Masked in both factors."""
+        """Returns the part with both factors masked."""
         rows = gone[self.routes.owners]
         return Grouped(blank(self.a, rows), blank(self.g, rows), self.routes)

@@ -1,10 +1,10 @@
-"""The forward pass of a linear map and the gradient at its input, by the compiled product where it beats torch's.
+"""Runs a linear map forward and back to its input, by the compiled product where it beats torch's.
 
     y = x Wᵀ + b    and at the input    g W
 
-For float32 on the CPU with dense rows, outside autocast. Which is faster is found by timing, forward and backward each
-for itself; where nothing is measured the compiled one is taken on processors whose vectors are as wide as its own (also
-Zen 4, which runs wider ones in halves).
+It takes float32 on the CPU with dense rows, outside autocast. Which is faster is found by timing, forward and backward
+each for itself; where nothing is measured the compiled one is taken on processors whose vectors are as wide as its own
+(also Zen 4, which runs wider ones in halves).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _SMALL = 1 << 26
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
-    """As torch.nn.functional.linear for x (rows, d) of `size` samples, by whichever code is faster for their shapes."""
+    """Returns torch.nn.functional.linear for x (rows, d) of `size` samples, by whichever code is faster for their
+    shapes.
+    """
     kernel = affines() if x.numel() * len(weight) >= _SMALL else None
     if kernel is None or not kernel.takes(x, weight.t()) or autocasting(x.device) or x.is_inference():
         return torch.nn.functional.linear(x, weight, bias)
@@ -34,16 +36,20 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace:
 
 
 class _Mapped(torch.autograd.Function):
+    """Runs a linear map whose forward and backward pass each choose their own code."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
     ) -> Tensor:
+        """Computes the output by the faster code."""
         ctx.save_for_backward(weight)
         ctx.each, ctx.kernel, ctx.workspace = each, kernel, workspace
         return _by_the_faster("mapped", x, weight.t(), bias, each, kernel, workspace)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
+        """Computes the gradient at the input by the faster code, if it is needed."""
         if not ctx.needs_input_grad[0]:
             return None, None, None, None, None, None
         (weight,) = ctx.saved_tensors
@@ -54,6 +60,7 @@ class _Mapped(torch.autograd.Function):
 def _by_the_faster(
     which: str, x: Tensor, m: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
 ) -> Tensor:
+    """Returns x m + b by the code chosen before for this shape, or by the one that is faster now."""
     if not kernel.takes(x, m):
         return _plain(x, m, bias)
     threads = torch.get_num_threads()
@@ -68,4 +75,5 @@ def _by_the_faster(
 
 
 def _plain(x: Tensor, m: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns x m + b by torch."""
     return torch.mm(x, m) if bias is None else torch.addmm(bias, x, m)

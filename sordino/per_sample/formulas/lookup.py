@@ -1,4 +1,4 @@
-"""y_t = E[id_t]: Embedding, EmbeddingBag, and an embedding tied to the output head.
+"""Formulas for a table's lookups, y_t = E[id_t]: embeddings, bags, and tables tied to the output head.
 
 Sample i's gradient has the row Σ_{t: id_t = v} g_t at v, and zero at padding_idx:
 
@@ -24,15 +24,16 @@ from sordino.per_sample.formulas.matrix_product import Matmul, diagonal_guard, g
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The different values, ascending, and the place of each value among them."""
+    """Returns the different values, ascending, and the place of each value among them."""
     found, place = torch.unique(values, return_inverse=True)
     return found, place
 
 
 def distinct_in_place(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with as many places as values, of which the last are 0 and nobody's: their number is not asked for.
+    """Returns the different values and the place of each, in tensors as long as the values.
 
-    How many there are is a number on the device, for which the host would have to wait.
+    The last places are 0 and nobody's. How many different ones there are is a number on the device, for which the host
+    would have to wait.
     """
     ordered, order = values.sort()
     place = torch.zeros_like(values)
@@ -43,14 +44,14 @@ def distinct_in_place(values: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Lookup:
-    """The table of an embedding."""
+    """Holds the per-sample gradients of an embedding's table."""
 
     ids: Tensor  # (B, T)
     g: Tensor  # (B, T, d), zero where the id is padding
     count: int  # V
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """Segment sums over equal (sample, id) pairs."""
+        """Returns the squared norms from segment sums over equal (sample, id) pairs."""
         b = self.ids.shape[0]
         pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count
         found, segment = (distinct if pairs.is_cpu else distinct_in_place)(pairs.flatten())
@@ -59,22 +60,22 @@ class Lookup:
         return self.g.new_zeros(b).index_add_(0, owner, square_sum(sums))
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor:
-        """The lengths of all positions' gradients, added."""
+        """Returns the square of the lengths of all positions' gradients, added."""
         return square_sum(self.g.flatten(0, 1)).sqrt_().view(self.ids.shape).sum(1).square_()
 
     def dot(self, u: Tensor) -> Tensor:
-        """Σ_t g_t · U[id_t]."""
+        """Returns Σ_t g_t · U[id_t]."""
         return (self.g * u.to(self.g.dtype)[self.ids]).flatten(1).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Scattered addition."""
+        """Adds the weighted gradients to the rows that were looked up."""
         if not beta:
             out.zero_()
         scaled = self.g * weights.to(self.g.dtype)[:, None, None]
         out.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1).to(out.dtype))
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """The table's gradient per sample, mostly zeros."""
+        """Returns the table's gradient per sample, mostly zeros."""
         ids, g = self.ids[where], self.g[where]
         b, _, d = g.shape
         offset = torch.arange(b, device=ids.device)[:, None] * self.count
@@ -82,20 +83,21 @@ class Lookup:
         return table.view(b, self.count, d)
 
     def without(self, gone: Tensor) -> Lookup:
-        """Masked."""
+        """Returns the part with the samples of the mask set to zero."""
         return Lookup(self.ids, blank(self.g, gone), self.count)
 
 
 @dataclass
 class Tied:
-    """An embedding and a head on one table."""
+    """Joins an embedding and a head on one table."""
 
     embedding: Lookup
     head: Matmul
     _terms: Tensor | None = field(default=None, init=False)
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """Both norms and the cross term, a sample at a time in memory; from rows where they cancel."""
+        """Returns both norms and the cross term, a sample at a time in memory; from rows where they cancel."""
+        # The cross term needs the head's gradient only at the ids that were looked up.
         a = self.head.a if self.head.a.dim() == 3 else self.head.a.unsqueeze(1)  # (B, S, d)
         q = self.head.g if self.head.g.dim() == 3 else self.head.g.unsqueeze(1)  # (B, S, V)
         inner = torch.bmm(self.embedding.g, lift(a).transpose(1, 2))  # (B, T, S)
@@ -105,6 +107,8 @@ class Tied:
         separate = self.embedding.squared(options) + head.squared(alone)
         self.head.terms = self.head.terms if head.terms is None else head.terms  # of the same tensors
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
+        # Samples in which the terms cancelled are measured again from rows, the others raised by what rounding may have
+        # hidden.
         again = diagonal_guard(squared, separate)
         squared += gram_rounding(squared.dtype) * self.uncancelled(options)
         for index in pieces(again, 1):
@@ -112,7 +116,7 @@ class Tied:
         return squared
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor:
-        """The lengths of both, added."""
+        """Returns the square of the lengths of both, added."""
         if self._terms is None:
             head = self.head.uncancelled(options)
             head = Matmul(self.head.a, self.head.g).squared(options) if head is None else head
@@ -120,29 +124,31 @@ class Tied:
         return self._terms
 
     def dot(self, u: Tensor) -> Tensor:
-        """A sum."""
+        """Returns ⟨g_i, u⟩ as the sum of both."""
         return self.embedding.dot(u) + self.head.dot(u)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """A sum."""
+        """Adds the weighted gradients of both."""
         self.embedding.add_to(out, weights, beta)
         self.head.add_to(out, weights)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """A sum."""
+        """Returns the rows of both, added."""
         return self.embedding.rows(where) + self.head.rows(where)
 
     def without(self, gone: Tensor) -> Tied:
-        """Both masked."""
+        """Returns the part with both masked."""
         return Tied(self.embedding.without(gone), self.head.without(gone))
 
 
 def _lookups(parts: Sequence[Lookup]) -> Lookup:
+    """Joins several lookups of one table into one with more positions."""
     return Lookup(torch.cat([p.ids for p in parts], 1), torch.cat([p.g for p in parts], 1), parts[0].count)
 
 
 @joiner
 def _tables(parts: Sequence[Part]) -> Part | None:
+    """Joins lookups of a table with each other and with one head; returns None where neither applies."""
     tables = [part for part in parts if isinstance(part, Lookup)]
     heads = [part for part in parts if isinstance(part, Matmul)]
     if not tables or len(tables) + len(heads) < len(parts):

@@ -1,9 +1,9 @@
-"""One direction of one LSTM layer over time, with its gate gradients.
+"""Runs one direction of one LSTM layer over time, with its gate gradients.
 
     (i, f, z, o) = act(x W_ihᵀ + b + h W_hhᵀ),  c ← f c + i z,  h ← o tanh(c)
 
-The gradient at the gates' pre-activations, (T, B, 4H), is all that the four parameters need. A step works on buffers that
-stay in the cache and writes where its results belong.
+The gradient at the gates' pre-activations, (T, B, 4H), is all that the four parameters need. A step works on buffers
+that stay in the cache and writes where its results belong.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sordino.per_sample.formulas.workspace import Workspace
 
 
 class LSTMLayer(torch.autograd.Function):
-    """From gate inputs (T, B, 4H) to hidden states (T, B, H) and the last cell state (B, H)."""
+    """Maps gate inputs (T, B, 4H) to hidden states (T, B, H) and the last cell state (B, H), in torch."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, h0: Tensor, c0: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Step through time; activations overwrite a copy of the gate inputs."""
+        """Steps through time; activations overwrite a copy of the gate inputs."""
         steps, b, wide = gates.shape
         n = wide // 4
         acts = gates.clone()
@@ -46,7 +46,7 @@ class LSTMLayer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dhidden: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
-        """Step back through time."""
+        """Steps back through time and returns the gradient at the gate inputs and the first states."""
         acts, cells, weight = ctx.saved_tensors
         steps, _, wide = acts.shape
         n = wide // 4
@@ -54,6 +54,7 @@ class LSTMLayer(torch.autograd.Function):
         slope, through, spare = (torch.empty_like(cells[0]) for _ in range(3))
         dh, dc = dhidden[-1], dlast.clone()
         for t in range(steps - 1, -1, -1):  # all of a step stays in the cache
+            # The gradient at the output gate, and what reaches the cell state through it.
             a, out = acts[t], dgates[t]
             i, f, z, o = a[:, :n], a[:, n : 2 * n], a[:, 2 * n : 3 * n], a[:, 3 * n :]
             torch.tanh(cells[t + 1], out=spare)
@@ -61,6 +62,7 @@ class LSTMLayer(torch.autograd.Function):
             torch.mul(slope.mul_(spare), dh, out=out[:, 3 * n :])
             torch.addcmul(o, o.mul(spare), spare, value=-1, out=through)  # dc/dh = o(1−tanh²)
             dc.addcmul_(dh, through)
+            # The gradients at the input gate, the forget gate and the cell's input, and what the step before gets.
             torch.addcmul(i, i, i, value=-1, out=slope)
             torch.mul(slope.mul_(z), dc, out=out[:, :n])
             torch.addcmul(f, f, f, value=-1, out=slope)
@@ -74,31 +76,35 @@ class LSTMLayer(torch.autograd.Function):
 
 @dataclass(slots=True)
 class HeldByLSTM:
-    """What the backward pass of the compiled layer leaves for the parameters' gradients."""
+    """Holds what the backward pass of the compiled layer leaves for the parameters' gradients."""
 
     read: Tensor | None = None  # (T, B, d + H): what each step read
     sums: Tensor | None = None  # (B, 4H): the biases' gradients
 
 
 class Port(torch.autograd.Function):
-    """A place in the graph for the gradient at the gates' inputs, which are no tensor of their own in the compiled layer.
+    """Gives the gradient at the gates' inputs a place in the graph; in the compiled layer they are no tensor of their
+    own.
 
     Its value is never read and takes no memory; it hangs on x, so that a backward pass towards x comes by.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: int, wide: int) -> Tensor:
-        """One number that looks like (rows, wide)."""
+        """Returns one number that looks like (rows, wide)."""
         return torch.empty_strided((rows, wide), (0, 0), dtype=x.dtype, device=x.device)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, None, None]:
-        """Nothing: the layer itself gives the gradient at x."""
+        """Returns nothing: the layer itself gives the gradient at x."""
         return None, None, None
 
 
 class CompiledLSTMLayer(torch.autograd.Function):
-    """From x (T, B, d) to hidden states (T, B, H) and the last cell state (B, H); the gates' gradient goes to the port."""
+    """Maps x (T, B, d) to hidden states (T, B, H) and the last cell state (B, H), compiled.
+
+    The gradient at the gates goes to the port.
+    """
 
     @staticmethod
     def forward(
@@ -112,7 +118,7 @@ class CompiledLSTMLayer(torch.autograd.Function):
         held: HeldByLSTM,
         workspace: Workspace,
     ) -> tuple[Tensor, Tensor]:
-        """All steps."""
+        """Runs all steps."""
         out, trace = kernel.forward(x, h0, c0, weights, torch.get_num_threads(), workspace.room)
         ctx.kernel, ctx.weights, ctx.held, ctx.room, ctx.spent = kernel, weights, held, workspace.room, False
         ctx.save_for_backward(trace.read, trace.gates, trace.cells)
@@ -121,7 +127,10 @@ class CompiledLSTMLayer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dhidden: Tensor, dlast: Tensor) -> tuple[Any, ...]:
-        """All steps back. The gates are overwritten; a second pass over a graph that was kept computes them again."""
+        """Runs all steps back.
+
+        The gates are overwritten; a second pass over a graph that was kept computes them again.
+        """
         trace, kernel, threads = Trace(*ctx.saved_tensors), ctx.kernel, torch.get_num_threads()
         d = ctx.weights.w_ih.shape[1]
         if ctx.spent:

@@ -1,22 +1,23 @@
-"""y_t = W a_t + b for any number T of positions: Linear, and what attention and recurrent layers are made of.
+"""Formulas for linear maps y_t = W a_t + b at any number T of positions.
 
-With a: input (B, T, d) and g: gradient at the output (B, T, p), sample i's gradient is Σ_t g_it a_itᵀ.
+They serve Linear, and what attention and recurrent layers are made of. With a: input (B, T, d) and g: gradient at the
+output (B, T, p), sample i's gradient is Σ_t g_it a_itᵀ.
 
     T = 1:  ‖g_i‖²·‖a_i‖²
     Gram:   Σ_ts (a_t·a_s)(g_t·g_s)          no (p, d) matrix per sample; torch's products, or a compiled kernel
     rows:   ‖gᵀa‖²                           kept, they serve the sum as well
-    sum:    one product (c·g)ᵀ a             (Lee & Kifer 2021; Bu et al. 2023, book-keeping)
+    sum:    one product (c·g)ᵀ a             (Lee & Kifer 2021, arXiv:2009.03106; Bu et al. 2023, arXiv:2210.00038)
 
-Privacy: a Gram sum cancels where token gradients do, and then reads low. Samples whose squared norm is a small part
-of its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's; the others
-are raised by a few roundings of (Σ_t ‖a_t‖‖g_t‖)², which is more than a Gram sum loses. The lengths are taken position by
-position: where a weight is used on inputs of unlike sizes, ‖a‖²‖g‖² is thousands of times more, and which formula was
-fastest would decide how far a sample is clipped.
+Privacy: a Gram sum cancels where token gradients do, and then reads low. Samples whose squared norm is a small part of
+its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's; the others
+are raised by a few roundings of (Σ_t ‖a_t‖‖g_t‖)², which is more than a Gram sum loses. The lengths are taken position
+by position: where a weight is used on inputs of unlike sizes, ‖a‖²‖g‖² is thousands of times more, and which formula
+was fastest would decide how far a sample is clipped.
 
-Where a and g are bfloat16, kernels multiply them as they are, and take values below tiny = 2⁻¹²⁶ for zero, which torch's
-products do not. What that hides, of a value or of a product, is less than tiny for each; every length of terms is at least
-√(n·tiny/4eps) for n elements (`vanishing`), and what a norm is raised by of those lengths is more than was hidden,
-whoever sums.
+Where a and g are bfloat16, kernels multiply them as they are, and take values below tiny = 2⁻¹²⁶ for zero, which
+torch's products do not. What that hides, of a value or of a product, is less than tiny for each; every length of terms
+is at least √(n·tiny/4eps) for n elements (`vanishing`), and what a norm is raised by of those lengths is more than was
+hidden, whoever sums.
 """
 
 from __future__ import annotations
@@ -53,22 +54,25 @@ _ROUNDINGS = 4
 
 
 def gram_rounding(dtype: torch.dtype) -> float:
-    """Times (Σ_t ‖a_t‖‖g_t‖)²: what a Gram sum may read low by."""
+    """Returns the factor of (Σ_t ‖a_t‖‖g_t‖)² by which a Gram sum may read low."""
     return _ROUNDINGS * torch.finfo(dtype).eps
 
 
 def vanishing(dtype: torch.dtype) -> float:
-    """For each element, so much that what a Gram sum loses of products too small is within its rounding too."""
+    """Returns what each element adds to the square of a length.
+
+    It is so much that what a Gram sum loses of products too small is within its rounding too.
+    """
     return torch.finfo(dtype).tiny / gram_rounding(dtype)
 
 
 def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
-    """Which samples' Gram sums have cancelled, as an index."""
+    """Returns the index of the samples whose Gram sums have cancelled."""
     return (squared < _CANCELLED * diagonal).nonzero().flatten()
 
 
 class Matmul:
-    """The weight of a linear map."""
+    """Holds the per-sample gradients of a linear map's weight as its input and output gradient."""
 
     __slots__ = ("a", "g", "kept", "number", "output", "squares", "start", "terms", "workspace")
 
@@ -81,7 +85,7 @@ class Matmul:
         start: int = 0,
         workspace: Workspace | None = None,
     ) -> None:
-        """Take a (B, T, d) and g (B, T, p); T = 1 may be left out of both, and then `squares` may give ‖g‖².
+        """Takes a (B, T, d) and g (B, T, p); T = 1 may be left out of both, and then `squares` may give ‖g‖².
 
         `output` is given where other weights share g, and `start` is the column of what they read where a begins.
         """
@@ -98,9 +102,10 @@ class Matmul:
         self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """By whichever formula was fastest for this shape."""
+        """Returns the squared norms, by whichever formula was fastest for this shape."""
         if self.kept is not None:
             return square_sum(self.kept)
+        # One position: the norm of an outer product is the product of the norms.
         if self.a.dim() == 2:
             return square_sum(self.a) * (square_sum(self.g) if self.squares is None else self.squares())
         b, t, d = self.a.shape
@@ -108,15 +113,18 @@ class Matmul:
         dtype = accumulation_dtype(self.a.dtype)
         if not b or not t:
             return self.a.new_zeros(b, dtype=dtype)
+        # Decide whether rows may be kept until the sum, and by which formula.
         own = t * (p + d) * self.a.element_size() // dtype.itemsize  # as many elements of rows
         keep = may_keep(p * d, own, b, options, dtype.itemsize)
         assert self.output is not None, "there are positions"
         choice = self.output.formula(options, keep)
+        # Gram sums, compiled or by torch, guarded against cancellation.
         if choice == "compiled":
             squared, diagonal, self.terms = self.output.compiled(self.number, vanishing(dtype))
             return self._guarded(squared, diagonal, options)
         if choice == "gram":
             return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
+        # Rows, kept in place of input and output gradient, or measured and dropped a few samples at a time.
         if keep:
             self.kept, squared = rows_of(self.a, self.g, self.output.workspace)
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
@@ -127,6 +135,7 @@ class Matmul:
         return torch.cat([rows_of(a, g, self.output.workspace)[1] for a, g in both])
 
     def _gram(self, output: Output, step: int, options: PerformanceOptions) -> Tensor:
+        """Returns the squared norms by torch's Gram products, sharing ggᵀ between weights of one output if it fits."""
         b, t, _ = self.a.shape
         if len(output.inputs) > 1 and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
             shared = pieces(output.product(), step)
@@ -136,6 +145,10 @@ class Matmul:
         return self._guarded(torch.cat([s for s, _ in found]), torch.cat([d for _, d in found]), options)
 
     def _guarded(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
+        """Returns Gram sums that do not read low.
+
+        Samples that cancelled are measured again from rows, the others raised by what rounding may hide.
+        """
         again = diagonal_guard(squared, diagonal)
         squared = squared + self._terms().mul(gram_rounding(squared.dtype))
         step = per_pass(self.a.shape[2] * self.g.shape[2], options, squared.element_size())
@@ -144,10 +157,14 @@ class Matmul:
         return squared
 
     def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
-        """(Σ_t ‖a_t‖‖g_t‖)², or ‖a‖²‖g‖², no less by Cauchy and Schwarz, where positions are not next to each other."""
+        """Returns (Σ_t ‖a_t‖‖g_t‖)², or ‖a‖²‖g‖² where positions are not next to each other.
+
+        The latter is no less, by Cauchy and Schwarz.
+        """
         return None if self.kept is not None or self.a.dim() == 2 else self._terms()
 
     def _terms(self) -> Tensor:
+        """Returns the terms, computed once."""
         if self.terms is None:
             a, g = lift(self.a), lift(self.g)
             floor = vanishing(a.dtype)
@@ -158,14 +175,14 @@ class Matmul:
         return self.terms
 
     def dot(self, u: Tensor) -> Tensor:
-        """Σ_t g_t · (U a_t): the layer's own forward product, with U in place of the weight."""
+        """Returns Σ_t g_t · (U a_t): the layer's own forward product, with U in place of the weight."""
         if self.kept is not None:
             return (self.kept.flatten(1) * u.flatten().to(self.kept.dtype)).sum(1)
         a = lift(self.a)
         return (torch.nn.functional.linear(a, u.to(a.dtype)) * self.g).flatten(1).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """One product over all samples and positions."""
+        """Adds the weighted gradients by one product over all samples and positions."""
         w = weights.to(out.dtype)
         if self.kept is not None:
             add_rows(out.view(-1), self.kept.flatten(1), w, beta)
@@ -178,26 +195,27 @@ class Matmul:
             out.copy_(mine) if not beta else out.add_(mine)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """gᵀa per sample."""
+        """Returns gᵀa per sample."""
         if self.kept is not None:
             return self.kept[where]
         a, g = lift(self.a[where]), lift(self.g[where])
         return g.unsqueeze(2) * a.unsqueeze(1) if a.dim() == 2 else torch.bmm(g.transpose(1, 2), a)
 
     def without(self, gone: Tensor) -> Matmul:
-        """Masked in both factors."""
+        """Returns the part with both factors masked."""
         masked = Matmul(blank(self.a, gone), blank(self.g, gone), workspace=self.workspace)
         masked.kept = None if self.kept is None else blank(self.kept, gone)
         return masked
 
 
 def _positions(tensor: Tensor) -> Tensor:
+    """Returns a tensor with a dimension for positions."""
     return tensor.unsqueeze(1) if tensor.dim() == 2 else tensor
 
 
 @joiner
 def _along_positions(parts: Sequence[Part]) -> Part | None:
-    """A layer used twice is a layer with more positions."""
+    """Joins uses of one layer, which together are a layer with more positions."""
     same = [part for part in parts if isinstance(part, Matmul)]
     if len(same) < len(parts):
         return None

@@ -1,7 +1,8 @@
-"""⟨g_i, θ⟩ from a layer's output: a layer linear in its parameters has Σ_p ⟨∂ℓ_i/∂p, p⟩ = ⟨δ_i, y_i⟩ (Euler).
+"""Computes ⟨g_i, θ⟩ from a layer's output by Euler's identity Σ_p ⟨∂ℓ_i/∂p, p⟩ = ⟨δ_i, y_i⟩.
 
-δ is the gradient at the output y. Both are there after the backward pass, so the inner product with the parameters, which
-a penalty inside the clip needs, costs one pass over them in place of a product as large as the layer's own.
+It holds for a layer that is linear in its parameters. δ is the gradient at the output y. Both are there after the
+backward pass, so the inner product with the parameters, which a penalty inside the clip needs, costs one pass over them
+in place of a product as large as the layer's own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sordino.per_sample.formulas.workspace import Workspace
 
 @dataclass(frozen=True)
 class ParameterProduct:
-    """An output that is linear in the parameters `of`, together.
+    """Describes an output that is linear in the parameters `of`, together.
 
     The others' own products are computed and subtracted, which leaves that of the first: so it should be the largest.
     """
@@ -26,7 +27,10 @@ class ParameterProduct:
     rows: Callable[[Tensor, Tensor], Tensor]  # (δ, y) to Σ δ·y of each row of the layer's input
 
     def pays(self, outputs: int) -> bool:
-        """Is holding so many outputs per sample cheaper than one product with the rows the layer would keep instead?"""
+        """Returns whether holding so many outputs per sample is cheaper than one product with rows.
+
+        The rows are those that the layer would keep instead.
+        """
         largest = self.of[0]
         return largest is not None and outputs <= largest.numel()
 
@@ -36,7 +40,7 @@ _WARM = 1 << 16
 
 
 def each(workspace: Workspace, g: Tensor, y: Tensor) -> Tensor:
-    """Σ δ·y over all but the first dimension, whatever the memory format, a few rows at a time."""
+    """Returns Σ δ·y over all but the first dimension, whatever the memory format, a few rows at a time."""
     rest, n = tuple(range(1, g.dim())), g[:1].numel()
     dense = g.is_contiguous() or (g.dim() == 4 and g.is_contiguous(memory_format=torch.channels_last))
     if g.stride() != y.stride() or not dense or not n:

@@ -1,4 +1,4 @@
-"""A weight that is a function of parameters, w = f(θ): standardised filters, scaled matrices, tables interpolated.
+"""Gradients of parameters θ behind a weight w = f(θ), such as a standardised filter or a scaled matrix.
 
 Sample i's gradient with respect to θ is Jfᵀ times its gradient with respect to w, which the layer's own formula gives.
 The rows that are measured are those that are summed, so nothing is hidden by Jf.
@@ -26,9 +26,10 @@ from sordino.per_sample.formulas.gradient_part import (
 
 
 def pulled(value: Tensor, of: Sequence[Tensor], rows: Tensor) -> dict[Tensor, Tensor]:
-    """Jfᵀ of each row (b, *shape of the value) with respect to each parameter that it depends on, (b, *shape)."""
+    """Returns Jfᵀ of each row (b, *shape of the value) for each parameter that it depends on, (b, *shape)."""
     if not len(rows):
         return {p: lift(p.new_zeros((0, *p.shape))) for p in of}
+    # Differentiate for all rows at once, or one by one where an operation cannot be batched.
     upstream = rows.to(value.dtype)
     try:
         with warnings.catch_warnings():
@@ -47,19 +48,19 @@ def pulled(value: Tensor, of: Sequence[Tensor], rows: Tensor) -> dict[Tensor, Te
 
 
 class PulledBack:
-    """The gradients of one parameter, from a part that is about a function of it."""
+    """Holds the gradients of one parameter, from a part that is about a function of it."""
 
     __slots__ = ("kept", "of", "part", "value")
 
     def __init__(self, part: Part, value: Tensor, of: Tensor) -> None:
-        """Take the part of `value`, which was computed from `of`."""
+        """Takes the part of `value`, which was computed from `of`."""
         self.part = part
         self.value = value
         self.of = of
         self.kept: Tensor | None = None
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """From rows, a few samples at a time; they are kept for the sum where there is room."""
+        """Returns the squared norms from rows, a few samples at a time; they are kept for the sum if they fit."""
         if self.kept is not None:
             return square_sum(self.kept)
         n, size = self.value.numel() + self.of.numel(), self.value.element_size()
@@ -79,16 +80,16 @@ class PulledBack:
         return squared
 
     def uncancelled(self, options: PerformanceOptions) -> None:
-        """Rows are what is added."""
+        """Returns None, because the rows that were measured are those that are added."""
         return
 
     def dot(self, u: Tensor) -> Tensor:
-        """Rows times a vector."""
+        """Returns the rows times a vector."""
         flat = two_dimensional(self._all())
         return (flat * u.flatten().to(flat.dtype)).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """The same rows, in passes of a few samples where they were not kept."""
+        """Adds the weights times the rows, in passes of a few samples where they were not kept."""
         step = len(weights) if self.kept is not None else per_pass(2 * self.value.numel(), PerformanceOptions())
         for start in range(0, max(1, len(weights)), max(1, step)):
             rows = two_dimensional(self.rows(slice(start, start + step)))
@@ -96,7 +97,7 @@ class PulledBack:
             beta = 1
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Jfᵀ of the value's rows."""
+        """Returns Jfᵀ of the value's rows."""
         if self.kept is not None:
             return self.kept[where]
         inner = self.part.rows(where)
@@ -105,10 +106,11 @@ class PulledBack:
         return found[self.of] if found else lift(self.of.new_zeros((len(inner), *self.of.shape)))
 
     def _all(self) -> Tensor:
+        """Returns the rows of all samples."""
         return self.rows(slice(None))
 
     def without(self, gone: Tensor) -> PulledBack:
-        """Masked."""
+        """Returns the part with the samples of the mask set to zero."""
         masked = PulledBack(self.part.without(gone), self.value, self.of)
         masked.kept = None if self.kept is None else blank(self.kept, gone)
         return masked

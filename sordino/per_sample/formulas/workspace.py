@@ -1,7 +1,8 @@
-"""What formulas work with besides the tensors: the stopwatch's choices, and memory that is used again.
+"""Holds what formulas share: the stopwatch's choices, and memory that is used again.
 
-Fresh memory costs its page faults, on some machines more than the arithmetic in it. So rows that live until the weighted
-sum lie in buffers that are handed out again once nobody holds them, and temporaries in one buffer for each type.
+Fresh memory costs its page faults, on some machines more than the arithmetic in it. So rows that live until the
+weighted sum lie in buffers that are handed out again once nobody holds them, and temporaries in one buffer for each
+type.
 
 One backend has one workspace. A formula that is given none has one of its own, which measures and remembers nothing
 beyond itself.
@@ -23,7 +24,7 @@ _WORTH = 1 << 18  # elements; below, the allocator itself hands memory out again
 
 
 class Workspace:
-    """The stopwatch and the memory of one backend."""
+    """Holds the stopwatch and the memory of one backend."""
 
     __slots__ = ("_rows", "_temporaries", "stopwatch")
 
@@ -33,10 +34,11 @@ class Workspace:
         self._temporaries = threading.local()  # autograd may run a backward pass in a thread of its own
 
     def room(self, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """An uninitialised tensor for rows that live until the sum, in a buffer nobody holds any more if there is one.
+        """Returns an uninitialised tensor for rows that live until the sum, in a buffer nobody holds any more if there
+        is one.
 
-        On the device of `like`, and of its type unless another is given. What is remembered is bounded, because it is
-        there during the forward pass too.
+        It is on the device of `like`, and of its type unless another is given. What is remembered is bounded, because
+        it is there during the forward pass too.
         """
         n, dtype = math.prod(shape), like.dtype if dtype is None else dtype
         if n < _WORTH:
@@ -51,11 +53,11 @@ class Workspace:
         return buffer[:n].view(shape)
 
     def forget_rows(self) -> None:
-        """Give the buffers for rows back."""
+        """Gives the buffers for rows back."""
         self._rows.clear()
 
     def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """An uninitialised tensor for a temporary; the next temporary of its type overwrites it."""
+        """Returns an uninitialised tensor for a temporary; the next temporary of its type overwrites it."""
         key, elements = f"{like.dtype}{like.device}", math.prod(shape)
         held: Tensor | None = self._temporaries.__dict__.get(key)
         if held is None or held.numel() < elements:

@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention, spelled out in linear maps; everything between them is ordinary autograd.
+"""Rule for nn.MultiheadAttention, spelled out in linear maps with ordinary autograd between them.
 
 The three input projections are row blocks of one weight when query, key and value have equal width.
 """
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 
 def _additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Boolean masks say where not to look; others are added."""
+    """Returns a mask to be added to the scores; a boolean one says where not to look."""
     if mask is None or mask.dtype != torch.bool:
         return None if mask is None else mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
 
 
 def _projections(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, v: Tensor, dim: int) -> list[Tensor]:
+    """Returns the projections of query, key and value, recorded as linear maps."""
     bias, e = m.in_proj_bias, m.embed_dim
+    # Three weights, whose biases are blocks of one parameter.
     if m.in_proj_weight is None:
         weights = (m.q_proj_weight, m.k_proj_weight, m.v_proj_weight)
         found = []
@@ -39,13 +41,14 @@ def _projections(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, v: 
                 y = y + _bias_rows(tape, bias, (i * e, (i + 1) * e), y, dim)
             found.append(y)
         return found
+    # One weight: in self-attention a single map, otherwise one block of it for each input.
     if q is k and k is v:
         return list(affine(tape, q, m.in_proj_weight, bias, dim).chunk(3, dim=-1))
     return [affine(tape, x, m.in_proj_weight, bias, dim, block=(i * e, (i + 1) * e)) for i, x in enumerate((q, k, v))]
 
 
 def _bias_rows(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, dim: int) -> Tensor:
-    """One copy of a stretch of a parameter per sample, shaped to be added to `like`."""
+    """Returns one recorded copy per sample of a stretch of a parameter, shaped to be added to `like`."""
     shape = [1] * like.dim()
     shape[dim], shape[-1] = tape.size, block[1] - block[0]
     copies = tape.leaf(bias)[slice(*block)].view(*[1] * (like.dim() - 1), -1).expand(shape)
@@ -58,7 +61,7 @@ def _bias_rows(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, d
 
 
 def _appended(tape: Tape, p: Tensor, x: Tensor) -> Tensor:
-    """A learned key or value (1, 1, E) after each sample's own, x (B, S, E)."""
+    """Returns x (B, S, E) with a learned key or value (1, 1, E) after each sample's own."""
     copies = tape.leaf(p).expand(x.shape[0], 1, -1).contiguous()
     copies = tape.record(copies, (), lambda _, g: {p: g.reshape(-1, 1, 1, g.shape[-1])}, rows=1)
     return torch.cat([x, copies], 1)
@@ -77,7 +80,7 @@ def attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Softmax(QKᵀ/√d) V over heads."""
+    """Computes softmax(QKᵀ/√d) V over heads."""
     dim = 0 if module.batch_first else 1
     tape.batch_dim(query, only=dim, several=False)
     if query.dim() != 3:
@@ -85,6 +88,7 @@ def attention(
     heads, size, lengths = module.num_heads, tape.size, 1 - dim
     if key.shape[dim] != size or value.shape[dim] != size:
         raise Refusal(f"layer '{tape.name}': key and value need one row per sample; expand them")
+    # Project the inputs, add learned and zero keys, and split the heads.
     q, k, v = _projections(tape, module, query, key, value, dim)
     if dim:
         q, k, v = (t.transpose(0, 1) for t in (q, k, v))  # (B, T, E)
@@ -95,6 +99,7 @@ def attention(
     q, k, v = (t.reshape(size, t.shape[1], heads, -1).transpose(1, 2) for t in (q, k, v))  # (B, heads, T, E/heads)
     added = k.shape[2] - key.shape[lengths]
 
+    # Bring both masks into the shape of the scores; keys that were added are never masked.
     mask = _additive(attn_mask, q)
     if mask is not None:
         mask = mask.view(size, heads, *mask.shape[1:]) if mask.dim() == 3 else mask
@@ -103,6 +108,7 @@ def attention(
     if padded is not None:
         padded = nn.functional.pad(padded, (0, added)).view(size, 1, 1, -1)
         mask = padded if mask is None else mask + padded
+    # Attention itself, by torch's fused function unless its weights are asked for.
     dropout = module.dropout if module.training else 0.0
     weights: Tensor | None = None
     if need_weights:

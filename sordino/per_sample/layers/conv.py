@@ -1,4 +1,4 @@
-"""nn.Conv1d/2d/3d and nn.ConvTranspose1d/2d/3d: their forward passes, with every padding and memory format."""
+"""Rules for convolutions and transposed convolutions, with every padding and memory format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """With one channel both formats look alike and the choice is silently lost: a copy has the strides that say it."""
+    """Returns x with channels last in memory, by a copy where its strides do not say so.
+
+    With one channel both formats look alike, and the choice would silently be lost.
+    """
     if x.shape[1] == 1 and x.stride(1) != 1:
         return x.clone(memory_format=torch.channels_last)
     return x.contiguous(memory_format=torch.channels_last)
@@ -29,9 +32,10 @@ def _channels_last(x: Tensor) -> Tensor:
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
-    """Forward as torch does it; padding other than zeros first, as its own operation."""
+    """Runs a convolution as torch does; padding other than zeros comes first, as its own operation."""
     tape.batch_dim(input, only=0)
     x, weight, bias, rank = input, module.weight, module.bias, len(module.kernel_size)
+    # Every padding becomes a number of zeros, or an operation before the convolution.
     padding = module.padding
     if module.padding_mode != "zeros":
         x = nn.functional.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
@@ -50,14 +54,16 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
 def convolved(
     tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, rows: int | None = None
 ) -> Tensor:
-    """`F.conv1d`, `F.conv2d` or `F.conv3d`, recorded; `rows` of x belong to one sample, by default as its layout says."""
+    """Records `F.conv1d`, `F.conv2d` or `F.conv3d`; `rows` of x belong to one sample, by default as its layout says."""
     rank = len(geometry.stride)
     w, taps = tape.leaf(weight, x), None
+    # Taps that read nothing but padding are left out; their gradient is zero.
     few = live(geometry, tuple(x.shape[2:]))
     if few is not None:
         taps, geometry = few
         w = w[taps]
     b = None if bias is None else bias.detach()
+    # Run the convolution in the memory format of the plan.
     if tape.channels_last and rank == 2 and not tape.shapes_only:
         x = _channels_last(x)
         w = _channels_last(w.detach()).requires_grad_(w.requires_grad)
@@ -67,6 +73,7 @@ def convolved(
         y = plain(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts of weight and bias from the gradient at the output."""
         found: dict[Tensor, Part | Tensor] = {}
         g32 = lift(g)
         if tape.wants(weight):
@@ -87,10 +94,11 @@ def transposed(
     input: Tensor,
     output_size: list[int] | None = None,
 ) -> Tensor:
-    """A convolution with input and output gradient exchanged."""
+    """Runs a transposed convolution, which is one with input and output gradient exchanged."""
     tape.batch_dim(input, only=0)
     rank = len(module.kernel_size)
     weight, bias = module.weight, module.bias
+    # Run it as torch does, on a detached weight.
     padding: Any = module.padding  # a transposed convolution knows no other than numbers
     extra = module._output_padding(
         input,
@@ -120,6 +128,7 @@ def transposed(
     )
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts of weight and bias, with the roles of input and output gradient exchanged."""
         found: dict[Tensor, Part | Tensor] = {}
         g32 = lift(g)
         if tape.wants(weight):

@@ -1,4 +1,4 @@
-"""nn.Embedding and nn.EmbeddingBag."""
+"""Rules for nn.Embedding and nn.EmbeddingBag."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def _check(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
+    """Refuses options by which a table's gradient or weight depends on other records."""
     kind = type(module).__name__
     if module.max_norm is not None:
         raise Refusal(
@@ -31,12 +32,13 @@ def _check(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
 
 
 def looked_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim: int) -> Tensor:
-    """The rows of a table, recorded; `dim` counts the samples."""
+    """Looks rows of a table up and records it; `dim` counts the samples."""
     size = tape.size
     y = nn.functional.embedding(ids, tape.leaf(weight))
     moved = ids.movedim(dim, 0) if dim else ids
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the table's part, in which padding has no gradient."""
         where = saved[0].reshape(size, -1)  # (B, T)
         rows = lift(g)
         rows = (rows.movedim(dim, 0) if dim else rows).reshape(size, where.shape[1], -1)  # (B, T, d)
@@ -49,13 +51,13 @@ def looked_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim:
 
 @rule(nn.Embedding)
 def embedding(tape: Tape, module: nn.Embedding, input: Tensor) -> Tensor:
-    """A table."""
+    """Looks up a table."""
     _check(tape, module)
     return looked_up(tape, module.weight, module.padding_idx, input, tape.batch_dim(input))
 
 
 def _bags(ids: Tensor, offsets: Tensor, weights: Tensor | None, *, last: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """One long list of ids as (bags, L), which of them are there, and their weights in the same way."""
+    """Returns one long list of ids as (bags, L), which of them are there, and their weights in the same shape."""
     begin = offsets[:-1] if last else offsets
     end = offsets[1:] if last else torch.cat([offsets[1:], offsets.new_tensor([len(ids)])])
     longest = int((end - begin).max()) if len(begin) else 0
@@ -75,8 +77,9 @@ def embedding_bag(
     offsets: Tensor | None = None,
     per_sample_weights: Tensor | None = None,
 ) -> Tensor:
-    """A table and a reduction over each sample's bag; ids equal to padding_idx take no part."""
+    """Looks up a table and reduces over each sample's bag; ids equal to padding_idx take no part."""
     _check(tape, module)
+    # Bring the ids into one row per bag, and find which dimension counts the samples.
     real = None
     if offsets is not None:  # one long list of ids, and where each bag begins
         tape.batch_dim(offsets[:-1] if module.include_last_offset else offsets, only=0)
@@ -88,6 +91,7 @@ def embedding_bag(
             f"layer '{tape.name}': EmbeddingBag on one list of ids has no batch dimension; need ids of shape (B, L), or "
             "offsets; say where each record's bag begins"
         )
+    # Look the rows up, and leave padding out of the reduction.
     found = looked_up(tape, module.weight, module.padding_idx, input, 0)  # (B, L, d)
     counted = torch.ones_like(input, dtype=torch.bool) if real is None else real
     if module.padding_idx is not None:

@@ -1,9 +1,10 @@
-"""The experts of a mixture, as transformers has them: stacked weights, and for every token the experts it goes to.
+"""Rule for the experts of a mixture as transformers has them, with stacked weights.
 
-Rows sorted by expert are no longer where their samples are, so the code of such a layer cannot be followed. This rule does
-the sorting itself, stably, and so knows whose each row is (`formulas/grouped_product.py`). It stands for classes whose
-`forward` transformers dispatches by `experts_implementation`, of which there are more than a hundred; those with biases,
-transposed weights or a norm of their own are run one sample at a time, as other leaves are.
+For every token there are the experts it goes to. Rows sorted by expert are no longer where their samples are, so the
+code of such a layer cannot be followed. This rule does the sorting itself, stably, and so knows whose each row is
+(`formulas/grouped_product.py`). It stands for classes whose `forward` transformers dispatches by
+`experts_implementation`, of which there are more than a hundred; those with biases, transposed weights or a norm of
+their own are run one sample at a time, as other leaves are.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 _DISPATCHED = "transformers.integrations.moe"
 _SAME = ("eager", "grouped_mm", "batched_mm")
-"""Implementations that compute one thing."""
+"""Implementations that compute the same."""
 
 
 def dispatched(module: nn.Module) -> bool:
-    """Is this a layer of experts whose forward pass we know?"""
+    """Returns whether this is a layer of experts whose forward pass we know."""
     forward = getattr(type(module), "forward", None)
     if getattr(forward, "__globals__", {}).get("__name__") != _DISPATCHED:
         return False
@@ -40,26 +41,29 @@ def dispatched(module: nn.Module) -> bool:
 
 @family(dispatched)
 def experts(tape: Tape, module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """Sort, two maps for each expert with its activation between them, weigh, put back."""
+    """Sorts tokens by expert, runs each expert's two maps and activation, weights the results and puts them back."""
     tape.batch_dim(hidden_states, only=0)
     own: Any = module
     many, size, tokens = top_k_index.shape[-1], tape.size, len(hidden_states)
     first = own.gate_up_proj if own.has_gate else own.up_proj
+    # Sort stably, and count the rows of every expert and sample.
     expert, order = top_k_index.reshape(-1).sort(stable=True)
     token = order.div(many, rounding_mode="floor")
     owners = token.div(max(1, tokens // size), rounding_mode="floor")
     counts = torch.bincount(expert * size + owners, minlength=len(first) * size).view(len(first), size)
     routes = Routes(counts.tolist(), owners)
+    # Two maps for each expert, with the activation between them.
     y = _mapped(tape, hidden_states[token], first, routes)
     y = own._apply_gate(y) if own.has_gate else own.act_fn(y)
     y = _mapped(tape, y, own.down_proj, routes) * top_k_weights.reshape(-1)[order].unsqueeze(1)
+    # Put the rows back in the order of the tokens, and add up the experts of each.
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order), device=order.device)
     return y[back].view(tokens, many, -1).sum(1).to(hidden_states.dtype)
 
 
 def _mapped(tape: Tape, x: Tensor, weight: Tensor, routes: Routes) -> Tensor:
-    """W_e x of every row, recorded."""
+    """Computes W_e x of every row and records it."""
     w = tape.leaf(weight, x)
     y = torch.cat([F.linear(x[rows], w[e]) for e, rows in enumerate(routes.by_matrix)])
 
