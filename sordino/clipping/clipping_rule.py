@@ -132,6 +132,9 @@ def weigh(
 ) -> Weighed:
     """Returns Σ w_i g_i and the sum of the tally over the parts of a lot, with one part in memory at a time.
 
+    A record whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
+    presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
+    training diverges: it counts like any other.
     Args:
         parts: the per-sample gradients of the lot, batch by batch.
         rule: the clipping rule of this step.
@@ -142,9 +145,7 @@ def weigh(
         ranked: the lot as this rank takes part in it. Then the parts are this rank's, the total is its share, which the
             release adds up, and the tally is that of all ranks.
 
-    A sample whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
-    presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
-    training diverges: it counts like any other.
+
     """
     total: Accumulator | OnGridAccumulator | ByRowsAccumulator
     # One process adds up in floating point; ranks add whole numbers on a grid, so that their order does not matter.

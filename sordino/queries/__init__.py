@@ -1,4 +1,4 @@
-"""Algorithms: each a query of a few dozen lines.
+"""Queries, which say what is asked of a lot; one query per file.
 
 The classes come from the files that declare them (`sordino/registry.py`); type checkers read `__init__.pyi`, which
 `make names` writes from the same declarations.

@@ -1,9 +1,11 @@
-"""The noise that meets an ε, found with the very query, sampler and number of steps that will train.
+"""Calibrates the noise of a query to a target ε.
+
+The search uses the very query, sampler and number of steps that will train.
 
     sigma = sd.calibrate(query, sd.Poisson(0.01), 2000, epsilon=3.0, delta=1e-5)
 
-Privacy: a dry run of the query says what a step releases, so no method is charged as another; the claim is made of what was
-really done, whatever was aimed at.
+Privacy: a dry run of the query says what a step releases, so no method is charged as another; the claim is made of what
+was really done, whatever was aimed at.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def calibrate(
     delta: float,
     dataset_size: int = 1,
 ) -> float:
-    """The smallest noise multiplier at which `steps` lots are (ε, δ)-differentially private.
+    """Returns the smallest noise multiplier at which `steps` lots are (ε, δ)-differentially private.
 
     Args:
         query: the query at a noise multiplier.

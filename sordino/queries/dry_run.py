@@ -1,4 +1,7 @@
-"""What a run would cost, by running its own query on no data: the event of a plan is that of the real run."""
+"""Computes what a run would cost, by running its own query on no data.
+
+The event of a plan is therefore that of the real run.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from sordino.sampling.sampler import Sampler, drawn
 
 
 def no_gradients(estimate: Estimate) -> Chunked:
-    """The gradients of no samples in no parameters, wherever they are."""
+    """Returns the gradients of no records in no parameters, at any point."""
     empty = (Materialised({}, NO_NORMS.squared.sum(dim=1), estimate),)
     return Chunked(lambda: empty, lambda _: empty, estimate=estimate)
 
 
 def dry_step(query: Query, state: State, expected_batch: float, backend: Backend | None = None) -> tuple[Event, State]:
-    """The event of one lot, and the state after it if the lot were empty and the noise fixed."""
+    """Returns the event of one lot, and the state after it if the lot were empty and the noise fixed."""
     released, state = query(no_gradients(estimate_of(backend)), state, expected_batch, Rng(bytes(32)))
     return released.event, state
 
@@ -38,7 +41,8 @@ def dry_run(
     expected_batch: float | None = None,
     backend: Backend | None = None,
 ) -> Event:
-    """The event of `steps` lots; no record is touched. The backend matters only where its norms are estimated.
+    """Returns the event of `steps` lots without touching a record; the backend matters only where its norms are
+    estimates.
 
     Args:
         query: what would be asked of every lot.
@@ -62,6 +66,7 @@ def dry_run(
     """
     n = validate.count("dataset_size", dataset_size)
     expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
+    # Make every draw of the run on records that are all alike, and charge it in a ledger of its own.
     ledger, state = Ledger(), query.init()
     for draw in islice(drawn(sampler, alike(n), Rng(bytes(32)), 0), validate.count("steps", steps)):
         event, state = dry_step(query, state, expected, backend)

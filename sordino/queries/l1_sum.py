@@ -1,15 +1,15 @@
-"""The sum of gradients that were each measured in L1, for Laplace noise: no detour over the L2 norm.
+"""The noisy sum of gradients that are clipped by their L1 norms, for Laplace noise.
 
     g̃ = Σ φ(‖g_i‖₁) g_i + Lap(bC)
 
-The weigher is asked about L1 norms in place of L2 norms: `Flat(C)` shortens each gradient to an L1 norm of C. `FlatL1`
-reaches the same bound from L2 norms, by ‖g‖₁ ≤ √d·‖g‖₂, and shortens √d·‖g‖₂ / ‖g‖₁ times more than it needs to: about 1.25
-times where the coordinates are like normal values, many times where most of them are 0, as behind ReLUs or for sparse
-records. The price is that every gradient is written out, by one weighted sum for each record: it pays for small models and
-small lots.
+The clipping rule is asked about L1 norms in place of L2 norms: `Flat(C)` shortens each gradient to an L1 norm of C.
+`FlatL1` reaches the same bound from L2 norms, by ‖g‖₁ ≤ √d·‖g‖₂, and shortens √d·‖g‖₂ / ‖g‖₁ times more than it needs
+to: about 1.25 times where the coordinates are like normal values, many times where most of them are 0, as behind ReLUs
+or for sparse records. The price is that every gradient is written out, by one weighted sum for each record: it pays for
+small models and small lots.
 
-Privacy: φ(r)·r ≤ C for every r is the weigher's own proof, and holds for r = ‖g‖₁: one record moves the sum by at most C in
-L1, hence in L2 too, since ‖v‖₂ ≤ ‖v‖₁.
+Privacy: φ(r)·r ≤ C for every r is the proof of the clipping rule, and holds for r = ‖g‖₁: one record moves the sum by
+at most C in L1, hence in L2 too, since ‖v‖₂ ≤ ‖v‖₁.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _WHOLE = ("the whole gradient",)
 
 @dataclass(frozen=True)
 class _InL1:
-    """Gradients whose norms are L1 norms, of each whole gradient."""
+    """Per-sample gradients whose norms are the L1 norms of the whole gradients."""
 
     grads: PerSample
 
     @property
     def losses(self) -> Tensor:
-        """Each sample's loss."""
+        """The loss of each record."""
         return self.grads.losses
 
     def norms(self) -> Norms:
-        """Squared L1 norms, (B, 1), each from the gradient itself, written out."""
+        """Returns squared L1 norms, (B, 1), each from the record's gradient, which is written out."""
         found = torch.zeros(len(self.losses), 1, dtype=torch.float64)
         for i in range(len(found)):
             alone = torch.zeros(len(found), 1, device=self.losses.device)
@@ -60,11 +60,11 @@ class _InL1:
         return Norms(found.square().to(self.losses.device), _WHOLE)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """As without."""
+        """Returns the inner product of each gradient with `u`."""
         return self.grads.dot(u)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """As without."""
+        """Returns Σ w_i g_i."""
         return self.grads.weighted_sum(weights.to(torch.promote_types(self.losses.dtype, torch.float32)), into=into)
 
 
@@ -75,7 +75,7 @@ def _parts(grads: PerSample) -> Iterator[PerSample]:
 
 @dataclass(frozen=True)
 class L1Sum:
-    """DP-SGD with L1 norms: `weigher` is asked about those, `noise` is Laplace as a rule.
+    """DP-SGD with L1 norms: the clipping rule `weigher` is asked about those, and `noise` is Laplace as a rule.
 
     Privacy:
         One release of Laplace noise in proportion to the L1 bound.
@@ -96,16 +96,18 @@ class L1Sum:
             self.noise.bound(sensitivity)
 
     def init(self) -> State:
-        """The weigher's."""
+        """Returns the state of the clipping rule before the first lot."""
         return self.weigher.init()
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """One release, divided by the expected batch."""
+        """Returns one release of the clipped sum, divided by the expected batch, and the next state."""
+        # A user's own rule is watched: what it gives a row must not depend on other rows.
         rule, watch = self._rule(state), Watched()
         rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
         lot = grads if isinstance(grads, Chunked) else None
         ranked = None if lot is None else lot.ranked
         found = weigh(_parts(grads), rule, most=None if lot is None else lot.most, ranked=ranked)
+        # A rule that was found to look at other rows has no proof; otherwise rounding is added to its promise.
         sensitivity = rule.sensitivity
         if watch.found(ranked) and isinstance(sensitivity, Sensitivity):
             sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
@@ -117,7 +119,7 @@ class L1Sum:
         return Release(released.value, compose([released.event, *spent]), released.divided_by), state
 
     def _rule(self, state: State) -> Rule:
-        """The weigher's rule, with its reach in L1; of a weigher that needs more than one norm, a refusal."""
+        """Returns the rule of this step with its reach in L1; raises Refusal where it needs more than one norm."""
 
         def look() -> Norms:
             raise Refusal(

@@ -1,13 +1,13 @@
-"""Microbatches: the lot is divided into groups, and the mean gradient of each group is clipped in place of a record's.
+"""Microbatches: clips the mean gradient of each group of a lot, in place of each record's.
 
     g̃ = Σ_k φ(‖m_k‖) m_k + N(0, (σC)² I),     m_k the mean gradient of group k
 
 It is used where gradients of single records are expensive; here it is the published method at its true price.
 
 Privacy: with groups in which a record's place is its own coin, independent of who else is there, one record changes one
-group's vector, from anywhere in the ball of radius C to anywhere in it: the sum moves by up to 2C, and noise σC counts as
-multiplier σ/2. Groups by position (`ByPosition`, as chunks of a lot are) have no such bound: one record fewer moves every
-later record into another group.
+group's vector, from anywhere in the ball of radius C to anywhere in it: the sum moves by up to 2C, and noise σC counts
+as multiplier σ/2. Groups by position (`ByPosition`, as chunks of a lot are) have no such bound: one record fewer moves
+every later record into another group.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ Indices = NDArray[np.int64]
 
 
 class Grouping(Protocol):
-    """Which group a record is in."""
+    """A way to divide the records of a lot into groups."""
 
     @property
     def unproven(self) -> str:
-        """Why there is no bound; empty if there is one."""
+        """The reason why there is no bound; empty if there is one."""
         ...
 
     def expected(self, expected_batch: float) -> float:
-        """How many groups a lot is expected to have: a public number."""
+        """Returns how many groups a lot is expected to have, a public number."""
         ...
 
     def groups(self, records: Indices, rng: Rng) -> Indices:
-        """The group of each of these records of the dataset, in their order."""
+        """Returns the group of each of these records of the dataset, in their order."""
         ...
 
 
@@ -81,11 +81,11 @@ class ByCoin:
         validate.count("count", self.count)
 
     def expected(self, expected_batch: float) -> float:
-        """All of them."""
+        """Returns the number of groups."""
         return float(self.count)
 
     def groups(self, records: Indices, rng: Rng) -> Indices:
-        """A record's coin is a function of the stream and its own number."""
+        """Returns the group of each record, which is a function of the stream and of the record's own number."""
         coins = rng.uniform(int(records.max()) + 1 if len(records) else 0)
         return np.floor(coins[records] * self.count).astype(np.int64)
 
@@ -117,11 +117,11 @@ class ByPosition:
         validate.count("size", self.size)
 
     def expected(self, expected_batch: float) -> float:
-        """Expected batch over size."""
+        """Returns the expected batch over the size of a group, at least 1."""
         return max(1.0, expected_batch / self.size)
 
     def groups(self, records: Indices, rng: Rng) -> Indices:
-        """In the order of the lot."""
+        """Returns the groups in the order of the lot."""
         return np.arange(len(records), dtype=np.int64) // self.size
 
 
@@ -156,14 +156,15 @@ class Microbatches:
         self._rule(self.weigher.init())
 
     def init(self) -> State:
-        """The weigher's, and the number of the lot."""
+        """Returns the state of the clipping rule, and 0, the number of the first lot."""
         return [self.weigher.init(), 0]
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """One release."""
+        """Returns one release of the clipped means of the groups, and the next state."""
         inner, step = state
         rule, watch = self._rule(inner), Watched()
         total, means = self._means(grads, rng.child("groups", step))
+        # Clip the mean of every group; one that is not finite counts nothing.
         if means:
             names = tuple(total)
             squared = torch.stack([torch.stack([squared_norms(mean[n][None])[0] for n in names]) for mean in means])
@@ -190,6 +191,8 @@ class Microbatches:
         return Release(value, compose([released.event, *spent])), [inner, step + 1]
 
     def _rule(self, state: State) -> Rule:
+        """Returns the clipping rule of this step; raises Refusal for one that looks at single records."""
+
         def look() -> Norms:
             raise Refusal(
                 f"{self.weigher!r} looks at the norms of the lot's records, and microbatches have none; "
@@ -205,6 +208,7 @@ class Microbatches:
         return rule
 
     def _reach(self, rule: Rule, expected_batch: float) -> Sensitivity | Unproven:
+        """Returns how far one record moves the sum: 2C, since it can change one group's vector to any within C."""
         if isinstance(rule.sensitivity, Unproven):
             return rule.sensitivity
         groups = math.ceil(self.grouping.expected(expected_batch))
@@ -212,7 +216,7 @@ class Microbatches:
         return Unproven(self.grouping.unproven, twice.l2) if self.grouping.unproven else twice
 
     def _means(self, grads: PerSample, rng: Rng) -> tuple[Grads, list[Grads]]:
-        """Zeros to add to, and the mean gradient of every group that has a record."""
+        """Returns zeros to add to, and the mean gradient of every group that has a record."""
         parts: Iterable[PerSample] = grads if isinstance(grads, Chunked) else (grads,)
         of = _groups(grads, self.grouping, rng)
         total: Grads | None = None
@@ -224,6 +228,7 @@ class Microbatches:
             finite = part.norms().squared.isfinite().all(dim=1)  # (B,)
             if total is None:
                 total = _summed(part, torch.zeros_like(finite), None)
+            # Add the records of this batch to the sums of their groups; a record that is not finite is left out.
             mine = of(start, b)
             for k in np.unique(mine).tolist():
                 member = torch.from_numpy(mine == k).to(finite.device) & finite
@@ -235,6 +240,7 @@ class Microbatches:
 
 
 def _summed(part: PerSample, member: Tensor, into: Grads | None) -> Grads:
+    """Returns the sum of the members' gradients, added to `into` if there is one."""
     found = part.weighted_sum(member.to(torch.float32)[:, None])
     if into is None:
         return {name: tensor.clone() for name, tensor in found.items()}
@@ -244,7 +250,7 @@ def _summed(part: PerSample, member: Tensor, into: Grads | None) -> Grads:
 
 
 def _groups(grads: PerSample, grouping: Grouping, rng: Rng) -> Callable[[int, int], Indices]:
-    """The groups of the records of a stretch of the lot; by position where nobody says which records they are."""
+    """Returns a function from a stretch of the lot to its records' groups; by position if the records are unknown."""
     records = grads.records if isinstance(grads, Chunked) else None
     if records is not None:
         whole = grouping.groups(records, rng)

@@ -1,9 +1,9 @@
-"""Noisy lookahead: virtual steps with released gradients, the form of ProjectedDPSGD that has a guarantee.
+"""Noisy lookahead: virtual steps by released gradients, the ProjectedDPSGD with a guarantee.
 
     ũ_k = S(θ_{k−1}) + N(0, σ_k² C²),   θ_k = θ_{k−1} − η w_k ũ_k / L,   all on one lot;   update Σ_k w_k ũ_k
 
-One noise σ is split: σ_k = σ/√w_k. Then Σ 1/σ_k² = 1/σ² and the noise of the update has variance Σ w_k² σ_k² = σ²: the ε
-and the update noise of DP-SGD(σ), and only the virtual points are noisier. Or each part is given a noise of its own.
+One noise σ is split: σ_k = σ/√w_k. Then Σ 1/σ_k² = 1/σ² and the noise of the update has variance Σ w_k² σ_k² = σ²: the
+ε and the update noise of DP-SGD(σ), and only the virtual points are noisier. Or each part is given a noise of its own.
 
 Privacy: where the next gradient is taken depends on released values alone, so the parts are an adaptive composition of
 DP-SGD's releases on one draw; the ledger composes them and the sampler amplifies them once, together.
@@ -58,20 +58,21 @@ class NoisyLookahead:
         if isinstance(self.noise, Sequence):
             object.__setattr__(self, "noise", tuple(self.noise))
         for _, noise in self._parts():
-            NoisySum(self.weigher, noise)  # refuses a noise whose norm the weigher does not bound
+            NoisySum(self.weigher, noise)  # refuses a noise whose norm the rule does not bound
 
     def init(self) -> State:
-        """No steps, and the weigher's."""
+        """Returns step 0 and the state of the clipping rule."""
         return {"step": 0, "weigher": self.weigher.init()}
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """A DP-SGD release for each part, by one rule; the weigher learns from the first."""
+        """Returns the sum of one DP-SGD release for each part; the clipping rule learns from the first."""
         eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
         update: Grads = {}
         events: list[Event] = []
         here, learnt = grads, None
         for k, (weight, noise) in enumerate(self._parts()):
             if k > 0:
+                # Only released values decide where the next gradient is taken.
                 here = moved(grads, add({}, update, -eta / expected_batch))
             total, tally, sensitivity = weighed(self.weigher, inner, here)
             learnt = tally if k == 0 else learnt
@@ -82,6 +83,7 @@ class NoisyLookahead:
         return Release(update, compose([*events, *spent])), {"step": state["step"] + 1, "weigher": inner}
 
     def _parts(self) -> list[tuple[float, Noise]]:
+        """Returns the weight and the noise of each part; raises ValueError if their numbers differ."""
         weights = proportions(self.rho, self.rounds)
         noises = self.noise if isinstance(self.noise, Sequence) else _split(self.noise, weights)
         if len(noises) != len(weights):

@@ -1,11 +1,12 @@
-"""DP-SGD (Abadi et al. 2016) as one query: weigh every gradient, sum, add noise once.
+"""DP-SGD (Abadi et al. 2016, arXiv:1607.00133) as one query: clip, sum, add noise once.
 
     g̃ = Σ_{i ∈ lot} φ(‖g_i‖) g_i + N(0, (σC)² I)
 
-What a user swaps is a noun: the weigher (how samples count), the noise, the sampler of the draws.
+What a user exchanges is an object: the clipping rule (how much a record counts), the noise, the sampler of the draws.
 
-Privacy: the weigher bounds what one record moves the sum by; the door adds noise in proportion and brings the event. The
-draw's sampler amplifies it. Dividing by the public expected batch and every optimizer after it are post-processing.
+Privacy: the clipping rule bounds what one record moves the sum by; the release adds noise in proportion and brings the
+event. The draw's sampler amplifies it. Dividing by the public expected batch and every optimizer after it are
+post-processing.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from sordino.release.vectors import Grads, Summed, TwoPartSum
 from sordino.rng.streams import Rng
 
 NO_NORMS = Norms(torch.zeros(0, 0), ())
-"""The norms of no samples in no parameters: what a weigher sees before there is a lot."""
+"""The norms of no records in no parameters, which a clipping rule is given before there is a lot."""
 
 
 @dataclass
 class _Look:
-    """Hands the lot's norms to a weigher and remembers that it looked."""
+    """Hands the lot's norms to a clipping rule and remembers that it looked."""
 
     norms: Callable[[], Norms]
     looked: bool = False
@@ -51,7 +52,7 @@ class _Look:
         return self.norms()
 
     def judged(self, sensitivity: Sensitivity | Unproven) -> Sensitivity | Unproven:
-        """A promise made after looking is no proof, whatever the weigher says."""
+        """Returns the promise, or an unproven one if the rule was chosen after looking, whatever it says."""
         if self.looked and isinstance(sensitivity, Sensitivity):
             return Unproven("the weigher looked at the lot's norms before it chose its rule", sensitivity.l2)
         return sensitivity
@@ -60,7 +61,8 @@ class _Look:
 def weighed(
     weigher: Weigher, state: State, grads: PerSample
 ) -> tuple[Grads | TwoPartSum | Summed | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
-    """The weighted sum of a lot, not sealed yet; the weigher's tally; and how far one record moves the sum."""
+    """Returns the weighted sum of a lot, not sealed yet, the tally, and how far one record moves the sum."""
+    # Fix the rule before any record is weighted. A user's own rule is watched while it is applied.
     look = _Look(grads.norms)
     rule, watch = weigher.rule(state, look), Watched()
     weights, tally = watch(rule.weights), None if rule.tally is None else watch(rule.tally)
@@ -71,6 +73,7 @@ def weighed(
         estimate, broken = grads.estimate, watch.found(grads.ranked)
     else:
         found, estimate, broken = weigh((grads,), rule), EXACT, watch.broken
+    # A rule that looked at the lot, or that depends on other rows, has no proof.
     sensitivity = look.judged(rule.sensitivity)
     if broken and isinstance(sensitivity, Sensitivity):
         sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
@@ -80,7 +83,7 @@ def weighed(
 
 
 def _rounded(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
-    """The promise with how the norms were obtained and what rounding adds to it."""
+    """Returns the promise with how the norms were obtained and what rounding adds to it."""
     if promise.units is not None:  # anybody's function, which may not be hashable
         return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
     return _of_numbers(promise, estimate, rows, dtype)
@@ -88,21 +91,21 @@ def _rounded(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.d
 
 @lru_cache(maxsize=64)
 def _of_numbers(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
-    """The same of a promise that is numbers alone, as most are, and the same at nearly every lot."""
+    """Returns the promise with estimate and rounding; cached, because it is equal at nearly every lot."""
     return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
 
 
 class Query(Protocol):
-    """What is asked of one lot. `NoisySum` is the usual one."""
+    """A query: what is asked of one lot. `NoisySum` is the usual one."""
 
     def init(self) -> State:
-        """The state before the first lot."""
+        """Returns the state before the first lot."""
         ...
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """A noisy sum of the lot's gradients, with its event, and the next state.
+        """Returns a noisy sum of the lot's gradients with its event, and the next state.
 
-        A query that has the sum divided by the expected batch at the door saves a pass over it; the release says so.
+        A query whose release divides the sum by the expected batch saves a pass over it; the release says so.
         """
         ...
 
@@ -129,14 +132,14 @@ class NoisySum:
     noise: Noise
 
     def __post_init__(self) -> None:
-        # Refuse now what could only fail later: a noise whose norm the weigher does not bound.
+        # Refuse now what could only fail later: a noise whose norm the clipping rule does not bound.
         sensitivity = self.weigher.rule(self.weigher.init(), lambda: NO_NORMS).sensitivity
         if isinstance(sensitivity, Sensitivity):
             self.noise.bound(sensitivity)
 
     @classmethod
     def per_layer(cls, layers: Mapping[str, tuple[float, float]]) -> NoisySum:
-        """Layerwise clipping in which every group of parameters has its own bound C_k and multiplier σ_k.
+        """Returns layerwise clipping in which every group of parameters has its own bound C_k and multiplier σ_k.
 
         Group k gets noise σ_k C_k. The multiplier of the whole is what that amounts to, 1/σ² = Σ 1/σ_k²: each group is
         one more release about the same records.
@@ -149,11 +152,11 @@ class NoisySum:
         return cls(Layerwise(bounds, share), Gaussian(share.effective))
 
     def init(self) -> State:
-        """The weigher's."""
+        """Returns the state of the clipping rule before the first lot."""
         return self.weigher.init()
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """One DP-SGD release, divided by the expected batch."""
+        """Returns one DP-SGD release, divided by the expected batch, and the next state."""
         total, tally, sensitivity = weighed(self.weigher, state, grads)
         released = release(Sealed(total), sensitivity, self.noise, rng, divide_by=expected_batch)
         spent, state = self.weigher.advance(state, tally, expected_batch, rng)

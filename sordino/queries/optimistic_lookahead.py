@@ -1,4 +1,4 @@
-"""Optimistic lookahead (Popov 1980): the gradient is taken where the last released one leads.
+"""Optimistic lookahead (Popov 1980): takes the gradient where the last released one leads.
 
     θ̄_t = θ_t − (η/ρ) g̃_{t−1},    g̃_t = (S(θ̄_t) + noise) / L
 
@@ -58,11 +58,11 @@ class OptimisticLookahead:
         NoisySum(self.weigher, self.noise)
 
     def init(self) -> State:
-        """No steps, the weigher's state, nothing released yet."""
+        """Returns step 0, the state of the clipping rule, and no released gradient."""
         return {"step": 0, "weigher": self.weigher.init(), "released": {}}
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """One DP-SGD release, elsewhere."""
+        """Returns one DP-SGD release at the point where the last released gradient leads, and the next state."""
         eta = rate(self.learning_rate, state["step"]) / self.rho
         by = {name: value * -eta for name, value in state["released"].items()}
         released, inner = NoisySum(self.weigher, self.noise)(moved(grads, by), state["weigher"], expected_batch, rng)

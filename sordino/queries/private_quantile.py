@@ -1,13 +1,15 @@
-"""A quantile of private numbers by the exponential mechanism (Smith 2011; expQ in Du et al. 2020).
+"""A quantile of private numbers by the exponential mechanism (Smith 2011).
+
+It is expQ in Du et al. 2020.
 
     u(x) = −|#{i : z_i ≤ x} − α n|  for 0 ≤ x ≤ H, the z clamped to [0, H];   density of the answer ∝ exp(ε u(x) / 2Δ)
 
-Between two neighbouring numbers u is constant, so one of the n + 1 intervals is chosen with probability ∝ width × exp(…),
-then a place in it uniformly.
+Between two neighbouring numbers u is constant, so one of the n + 1 intervals is chosen with probability ∝ width ×
+exp(…), then a place in it uniformly.
 
 Privacy: a record added or removed moves the count at x by 0 or 1 and α n by α, so it moves u(x) by at most
-Δ = max(α, 1 − α), and the answer is ε-differentially private (McSherry & Talwar 2007). H is public: it must not be taken
-from the data.
+Δ = max(α, 1 − α), and the answer is ε-differentially private (McSherry & Talwar 2007). H is public: it must not be
+taken from the data.
 """
 
 from __future__ import annotations
@@ -56,15 +58,15 @@ class PrivateQuantile:
 
     @property
     def sensitivity(self) -> float:
-        """Of u, at any x: max(α, 1 − α)."""
+        """The sensitivity of u at any x: max(α, 1 − α)."""
         return max(self.quantile, 1 - self.quantile)
 
     def __call__(self, values: Sealed[Tensor], rng: Rng) -> tuple[float, Event]:
-        """A public number, and what it cost."""
+        """Returns a public number, and the event of its release."""
         return choose_between(derived(values, self.utility), self.sensitivity, self.epsilon, rng)
 
     def of(self, values: Tensor, *, ledger: Ledger, seed: int | None = None) -> float:
-        """The quantile of a tensor of private numbers, one per record, entered in the ledger of what is done to them."""
+        """Returns the quantile of a tensor of private numbers, one per record, and enters its release in the ledger."""
         if seed is not None:
             ledger.disclose(SEED)
         else:
@@ -74,6 +76,7 @@ class PrivateQuantile:
                 facts.add("entries of the ledger", ledger.length)
                 facts.add("values", digest_of_record(key, values))
 
+            # All ranks must ask the same about the same numbers before one of them releases anything.
             agree_within_group(add)
         rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
         found, event = self(Sealed(values, ledger), rng)
@@ -81,7 +84,7 @@ class PrivateQuantile:
         return found
 
     def utility(self, values: Tensor) -> Steps:
-        """U as a step function."""
+        """Returns u as a step function."""
         # A number that is not finite counts as 0: where it is clamped to must not depend on the others.
         clean = torch.nan_to_num(values.to(torch.float64).flatten(), nan=0.0, posinf=0.0, neginf=0.0)
         inner = clean.clamp(0.0, self.ceiling).sort().values

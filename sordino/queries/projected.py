@@ -1,14 +1,17 @@
-"""ProjectedDPSGD as published (Pflaeging 2023, *Varianten von DPSGD*, ch. 5): virtual steps without noise on the way.
+"""ProjectedDPSGD as published: virtual steps without noise on the way, without a guarantee.
+
+Pflaeging 2023, *Varianten von DPSGD*, ch. 5.
 
     θ_k = θ_{k−1} − η w_k S(θ_{k−1}) / L,    update Σ_k w_k S(θ_{k−1}) + N(0, σ²C²),    all on one lot
 
 Without clipping and noise, Projected(Flat(inf), Gaussian(0.0), …), it is ProjectedSGD.
 
-What the update was before noise, and its first part, are handed out sealed (`Private.kept`): the sources compare the two.
+What the update was before noise, and its first part, are handed out sealed (`Private.kept`): the sources compare the
+two.
 
-Privacy: none. Where the second gradients are taken depends on every record of the lot, so one record changes what all the
-others contribute: with kinked losses all n of them can turn round, and the sum moves by C + 2n(1 − 1/ρ)C where the noise
-was scaled to C. `NoisyLookahead` is the form with a guarantee.
+Privacy: none. Where the second gradients are taken depends on every record of the lot, so one record changes what all
+the others contribute: with kinked losses all n of them can turn round, and the sum moves by C + 2n(1 − 1/ρ)C where the
+noise was scaled to C. `NoisyLookahead` is the form with a guarantee.
 """
 
 from __future__ import annotations
@@ -67,14 +70,16 @@ class Projected:
     def __post_init__(self) -> None:
         checked_rate(self.learning_rate)
         proportions(self.rho, self.rounds)
-        NoisySum(self.weigher, self.noise)  # refuses a noise whose norm the weigher does not bound
+        NoisySum(self.weigher, self.noise)  # refuses a noise whose norm the rule does not bound
 
     def init(self) -> State:
-        """No steps, and the weigher's."""
+        """Returns step 0 and the state of the clipping rule."""
         return {"step": 0, "weigher": self.weigher.init()}
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """The parts, by one rule, then one noise; the weigher learns from the first."""
+        """Returns the sum of the parts with one noise, and the next state; the clipping rule learns from the first
+        part.
+        """
         eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
         total, learnt, sensitivity = weighed(self.weigher, inner, grads)
         first, *others = proportions(self.rho, self.rounds)
@@ -85,6 +90,7 @@ class Projected:
             update = add(update, whole(total), weight)
             scale = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
             sensitivity = Unproven(REASON, scale)
+        # The update before noise is handed out sealed, for diagnostics.
         kept = {"first": Sealed(step), "update": Sealed(add({}, update, 1.0))}
         released = release(Sealed(update), sensitivity, self.noise, rng)
         spent, inner = self.weigher.advance(inner, learnt, expected_batch, rng)

@@ -1,6 +1,7 @@
-"""The noise or the number of steps at which a run meets a target ε.
+"""Finds the noise or the number of steps at which a run meets a target ε.
 
-Both searches ask the certified accountant about the event of the whole run, so whatever else the run releases is counted.
+Both searches ask the certified accountant about the event of the whole run, so whatever else the run releases is
+counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ONE, _TWO = 1.0, 2.0
 
 
 def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
-    """The smallest noise multiplier at which the run is (ε, δ)-DP.
+    """Returns the smallest noise multiplier at which the run is (ε, δ)-DP.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
     >>> sigma = noise_for(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), 1.0, 1e-5)
@@ -27,6 +28,7 @@ def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) 
     """
     first = event_of(_ONE)
     form = scaled(to_json(first), to_json(event_of(_TWO)))
+    # What is released besides the steps may already cost more than ε.
     floor = _floor(event_of if form is None else lambda s: from_json(form(s)), delta)
     if floor >= epsilon:
         raise ValueError(
@@ -36,6 +38,8 @@ def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) 
     said = claims.claim(first, delta, PLD())
     if isinstance(said, NoGuarantee):
         raise ValueError(f"epsilon={epsilon:g}: no noise meets it, {said.reason}; give noise_multiplier instead")
+    # The fast way first: an event that is linear in the multiplier is not built anew for each trial. The result is
+    # checked.
     if form is not None:
         sigma = calibrate(lambda s: from_json(form(s)), PLD(), epsilon, delta)
         if PLD().epsilon(event_of(sigma), delta) <= epsilon:
@@ -44,7 +48,12 @@ def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) 
 
 
 def steps_for(event_of: Callable[[int], Event], steps: int, budget: float, delta: float) -> int:
-    """The most steps, up to `steps`, that keep the run within (budget, δ); BudgetExhausted when not even one does."""
+    """Returns the most steps, up to `steps`, that keep the run within (budget, δ).
+
+    Raises:
+        BudgetExhausted: if not even one step does.
+
+    """
 
     def fits(count: int) -> bool:
         said = claims.claim(event_of(count), delta, PLD())
@@ -64,7 +73,7 @@ def steps_for(event_of: Callable[[int], Event], steps: int, budget: float, delta
 
 
 def _floor(event_of: Callable[[float], Event], delta: float) -> float:
-    """ε when the noise of the steps hides everything: what is left is not the steps'."""
+    """Returns ε when the noise of the steps hides everything, which is the cost of everything else."""
     try:
         found = PLD().epsilon(event_of(1e9), delta)
     except Unsupported:
@@ -73,7 +82,7 @@ def _floor(event_of: Callable[[float], Event], delta: float) -> float:
 
 
 def scaled(one: Any, two: Any) -> Callable[[float], Any] | None:
-    """The JSON of an event as a function of the multiplier, from those at 1 and at 2; None where it is not so simple."""
+    """Returns the JSON of an event as a function of the multiplier, from those at 1 and 2; None if it is not linear."""
     if one == two:
         return lambda s: one
     numbers = isinstance(one, int | float) and isinstance(two, int | float)

@@ -1,4 +1,6 @@
-"""A step taken in parts: virtual steps, at whose ends the gradient is asked for again on the same lot.
+"""Virtual steps: a step in parts, with the gradient computed again at the end of each.
+
+All parts are computed on the same lot.
 
 The update is Σ_k w_k v_k with Σ w_k = 1, and v_k is the gradient at θ − η Σ_{j<k} w_j v_j / L. With proportion ρ the
 virtual steps go 1/ρ of the way, in `rounds` equal parts, and the last part is the rest:
@@ -21,7 +23,7 @@ from sordino.schedules import Schedule
 
 
 def proportions(rho: float, rounds: int) -> tuple[float, ...]:
-    """The weights of the parts.
+    """Returns the weights of the parts.
 
     >>> proportions(2.0, 1), proportions(1.0, 1), proportions(1.5, 2)
     ((0.5, 0.5), (1.0,), (0.3333333333333333, 0.3333333333333333, 0.33333333333333337))
@@ -34,17 +36,17 @@ def proportions(rho: float, rounds: int) -> tuple[float, ...]:
 
 
 def rate(learning_rate: float | Schedule, step: int) -> float:
-    """The learning rate of a step."""
+    """Returns the learning rate of a step."""
     return learning_rate(step) if callable(learning_rate) else learning_rate
 
 
 def checked_rate(learning_rate: float | Schedule) -> float | Schedule:
-    """A learning rate, or a schedule of it."""
+    """Returns a learning rate or a schedule of it; raises ValueError for a negative rate."""
     return learning_rate if callable(learning_rate) else validate.non_negative("learning_rate", learning_rate)
 
 
 def add(total: Mapping[str, Tensor], value: Mapping[str, Tensor], factor: float) -> Grads:
-    """Total + factor · value, in new memory; an empty total is zero."""
+    """Returns total + factor · value in new memory; an empty total counts as zero."""
     return {
         name: factor * v if name not in total else torch.add(total[name], v, alpha=factor) for name, v in value.items()
     }

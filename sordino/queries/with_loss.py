@@ -1,10 +1,10 @@
-"""A noisy mean of the losses beside the noisy sum of the gradients, for logs that may be read.
+"""Releases a noisy mean of the losses beside the gradients, for logs that may be read.
 
     ℓ̃ = (Σ_i clip(ℓ_i, −C, C) + noise) / L,    L the expected batch
 
 Privacy: one record moves the clipped sum by at most C. The loss is released on the same draw as the gradient; both are
-charged, composed before they are amplified. With a multiplier of 20 beside one of 1 for the gradients it costs as much as
-lowering that one by 0.1 %.
+charged, composed before they are amplified. With a multiplier of 20 beside one of 1 for the gradients it costs as much
+as lowering that one by 0.1 %.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class WithLoss:
         return Sensitivity(l2=self.bound, l1=self.bound)
 
     def init(self) -> State:
-        """The query's state, and no loss yet."""
+        """Returns the query's state, and None for the loss."""
         return self.query.init(), None
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
-        """The query's release, and that of the losses of its pass over the lot."""
+        """Returns the query's release composed with that of the losses of its pass over the lot, and the next state."""
         inner, _ = state
         losses = _Losses(self.bound)
         released, inner = self.query(losses.of(grads), inner, expected_batch, rng)
@@ -77,7 +77,7 @@ class WithLoss:
 
 
 def released_loss(query: Query, state: State) -> float | None:
-    """The mean loss that was released last; None before the first."""
+    """Returns the mean loss that was released last; None before the first."""
     if not isinstance(query, WithLoss):
         raise Refusal(
             "private.loss: no loss was released; wrap the query, as in sd.WithLoss(query, bound=3.0, "
@@ -95,13 +95,13 @@ class _Losses:
     found: list[Tensor] | None = field(default=None, init=False)  # by part
 
     def of(self, grads: PerSample) -> PerSample:
-        """The same gradients; a whole pass over them leaves the sum here."""
+        """Returns gradients whose pass also leaves the sum of the losses here."""
         if not isinstance(grads, Chunked):
             return grads
         return replace(grads, parts=lambda: self._watch(grads.parts()))
 
     def total(self, grads: PerSample) -> Tensor:
-        """Σ clip(ℓ), in float64; by a pass of its own where the query made none at the model itself."""
+        """Returns Σ clip(ℓ) in float64; by a pass of its own where the query made none at the model itself."""
         if self.found is None:
             for _ in self._watch(grads.parts() if isinstance(grads, Chunked) else (grads,)):
                 pass
@@ -110,6 +110,7 @@ class _Losses:
         return torch.stack(self.found).sum(dim=0) if ranked is None else ranked.sums(self.found)
 
     def _watch(self, parts: Iterable[PerSample]) -> Iterator[PerSample]:
+        """Yields the parts and keeps the sum of their clipped losses; one that is not a number counts as the bound."""
         found: list[Tensor] = []
         for part in parts:
             losses = part.losses.detach().to(torch.float64).cpu()

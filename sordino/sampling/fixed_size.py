@@ -1,8 +1,8 @@
 """Fixed-size sampling: a uniform subset of exactly b records, drawn anew for every lot.
 
 Privacy: amplification by sampling without replacement (Balle et al. 2018, Wang et al. 2019) holds for one record
-*replaced* by another. Then the sum moves by up to twice the bound, and the accountant counts that; it is not the figure of
-Poisson sampling.
+*replaced* by another. Then the sum moves by up to twice the bound, and the accountant counts that; it is not the figure
+of Poisson sampling.
 """
 
 from __future__ import annotations

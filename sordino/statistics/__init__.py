@@ -1,4 +1,4 @@
-"""Statistics of the data, released through the door into the same ledger as the training."""
+"""Statistics of the data, released with noise into the same ledger as the training."""
 
 from sordino.statistics.clipped_sum import ClippedSum
 from sordino.statistics.mean import Count, Mean

@@ -1,4 +1,4 @@
-"""Σ_i clip(h(x_i)): every record's vector is shortened to the bound, in the norm that the noise needs.
+"""The clipped sum Σ_i clip(h(x_i)), in which every record's vector is shortened to the bound.
 
     clip(v) = v · min(1, C / ‖v‖),   L2 for Gaussian noise, L1 for Laplace noise
 
@@ -24,7 +24,7 @@ from sordino.rng.streams import Rng
 
 
 def identity(rows: Tensor) -> Tensor:
-    """The record itself."""
+    """Returns the records themselves."""
     return rows
 
 
@@ -63,11 +63,12 @@ class ClippedSum:
         return Sensitivity(l2=self.bound, l1=self.bound if isinstance(self.noise, Laplace) else None)
 
     def total(self, rows: Tensor) -> Tensor:
-        """The clipped sum, in the shape of one record's vector."""
+        """Returns the clipped sum, in the shape of one record's vector."""
         wide = rows.to(torch.float64)
         vectors = self.of(wide)
         if self.of is not identity:
             refuse_statistics(self.of, wide, vectors, Rng.from_entropy(), f"of={self.of!r}")
+        # A row whose norm is not finite contributes nothing.
         order = 1 if isinstance(self.noise, Laplace) else 2
         norms = torch.linalg.vector_norm(flattened(vectors), order, dim=1)
         weights = torch.where(torch.isfinite(norms), shorten(norms, self.bound), 0)

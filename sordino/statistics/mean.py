@@ -46,11 +46,11 @@ class Mean:
 
     @property
     def sums(self) -> Sequence[ClippedSum]:
-        """The sum."""
+        """The clipped sum of the records."""
         return (ClippedSum(self.bound, self.noise),)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Tensor:
-        """Divided by the public number."""
+        """Returns the noisy sum divided by the public number of records."""
         return noisy[0] / records()
 
 
@@ -81,7 +81,7 @@ class Count:
         return (ClippedSum(1.0, self.noise, _one),)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> float:
-        """At least 1, so that it can be divided by."""
+        """Returns the noisy count, at least 1, so that it can be divided by."""
         return max(1.0, float(noisy[0]))
 
 

@@ -1,6 +1,7 @@
-"""The private means of the textbooks: how far to clip, how much noise, and what error to expect.
+"""The private means of the textbooks: how far to clip, how much noise, what error to expect.
 
-For n records with E‖x‖² ≤ σ². Clipping at τ biases the mean by at most E(‖x‖ − τ)₊ ≤ σ²/4τ, so the squared error is at most
+For n records with E‖x‖² ≤ σ². Clipping at τ biases the mean by at most E(‖x‖ − τ)₊ ≤ σ²/4τ, so the squared error is at
+most
 
     σ²/n  (the data)  +  σ⁴/16τ²  (clipping)  +  the variance of the noise
 
@@ -24,7 +25,7 @@ from sordino.statistics.mean import Mean
 
 
 def binary_mean(epsilon: float) -> Mean:
-    """For x ∈ {0, 1}: ε-DP, by Laplace noise.
+    """Returns an ε-DP mean of x ∈ {0, 1}, by Laplace noise.
 
     >>> binary_mean(0.5)
     Mean(bound=1.0, noise=Laplace(multiplier=2.0))
@@ -33,7 +34,7 @@ def binary_mean(epsilon: float) -> Mean:
 
 
 def scalar_mean(sigma: float, n: int, epsilon: float) -> Mean:
-    """For numbers with E x² ≤ σ²: clipped at τ = σ√(nε)/2, Laplace noise.
+    """Returns a mean of numbers with E x² ≤ σ², clipped at τ = σ√(nε)/2, with Laplace noise.
 
     >>> scalar_mean(1.0, n=400, epsilon=1.0)
     Mean(bound=10.0, noise=Laplace(multiplier=2.0))
@@ -42,7 +43,7 @@ def scalar_mean(sigma: float, n: int, epsilon: float) -> Mean:
 
 
 def vector_mean(sigma: float, n: int, dimension: int, epsilon: float, delta: float) -> Mean:
-    """For vectors with E‖x‖² ≤ σ²: clipped at τ = σ√(nε)/d^¼, Gaussian noise.
+    """Returns a mean of vectors with E‖x‖² ≤ σ², clipped at τ = σ√(nε)/d^¼, with Gaussian noise.
 
     Args:
         sigma: E‖x‖² ≤ σ².
@@ -64,7 +65,7 @@ def vector_mean(sigma: float, n: int, dimension: int, epsilon: float, delta: flo
 
 
 def scalar_bound(sigma: float, n: int, epsilon: float) -> float:
-    """τ = σ√(nε)/2.
+    """Returns τ = σ√(nε)/2.
 
     Args:
         sigma: E x² ≤ σ².
@@ -83,7 +84,7 @@ def scalar_bound(sigma: float, n: int, epsilon: float) -> float:
 
 
 def vector_bound(sigma: float, n: int, dimension: int, epsilon: float) -> float:
-    """τ = σ√(nε)/d^¼.
+    """Returns τ = σ√(nε)/d^¼.
 
     Args:
         sigma: E‖x‖² ≤ σ².
@@ -105,7 +106,7 @@ def vector_bound(sigma: float, n: int, dimension: int, epsilon: float) -> float:
 
 
 def binary_error(p: float, n: int, epsilon: float) -> float:
-    """E(μ̃ − p)² of the binary mean, exactly.
+    """Returns E(μ̃ − p)² of the binary mean, exactly.
 
     Args:
         p: the true mean.
@@ -124,7 +125,7 @@ def binary_error(p: float, n: int, epsilon: float) -> float:
 
 
 def scalar_error(sigma: float, n: int, epsilon: float) -> float:
-    """The most that E(μ̃ − μ)² of the scalar mean can be.
+    """Returns the most that E(μ̃ − μ)² of the scalar mean can be.
 
     Args:
         sigma: E x² ≤ σ².
@@ -143,7 +144,7 @@ def scalar_error(sigma: float, n: int, epsilon: float) -> float:
 
 
 def vector_error(sigma: float, n: int, dimension: int, epsilon: float, delta: float) -> float:
-    """The most that E‖μ̃ − μ‖² of the vector mean can be.
+    """Returns the most that E‖μ̃ − μ‖² of the vector mean can be.
 
     Args:
         sigma: E‖x‖² ≤ σ².

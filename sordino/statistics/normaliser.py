@@ -1,14 +1,14 @@
-"""Features with mean 0 and variance 1 in each channel, by moments released once with noise.
+"""Normalises features to mean 0 and variance 1 per channel, by moments released with noise.
 
     v_i = (mean over places of x_i/a, mean over places of (x_i/a)²)        one vector a record, 2 × channels
     released: Σ_i v_i · min(1, B/‖v_i‖) + noise, divided by the number of records;    x ↦ (x − μ̃) / √max(ṽ, floor)
 
 Tramèr & Boneh 2021, *Differentially private learning needs better features*, normalise scattering features so. Every
-channel is first divided by its typical size a, a public number: then no channel drowns in the noise that the largest one
-needs, and a multiplier of 50 costs next to nothing.
+channel is first divided by its typical size a, a public number: then no channel drowns in the noise that the largest
+one needs, and a multiplier of 50 costs next to nothing.
 
-Privacy: one record moves the sum by at most B: one release on the data. The map made of it is public, and applying it to a
-record looks at that record alone.
+Privacy: one record moves the sum by at most B: one release on the data. The map made of it is public, and applying it
+to a record looks at that record alone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sordino.release.noise import Noise
 from sordino.statistics.clipped_sum import ClippedSum
 
 LEAST_VARIANCE = 1e-3
-"""In units of the typical size: noise can make a variance negative."""
+"""The least variance, in units of the typical size, because noise can make a variance negative."""
 
 _ROOM = 2.0
-"""The usual bound, over the norm of a record whose channels all have their typical size."""
+"""The ratio of the usual bound to the norm of a record whose channels all have their typical size."""
 
 
 class Normalise(nn.Module):
@@ -57,12 +57,12 @@ class Normalise(nn.Module):
         self.register_buffer("scale", self.typical.reciprocal().to(torch.float32))
 
     def fit(self, mean: Tensor, variance: Tensor) -> None:
-        """By moments that were released."""
+        """Sets mean and scale by moments that were released."""
         self.mean.copy_(mean)
         self.scale.copy_(variance.rsqrt())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, …) to the same."""
+        """Returns the normalised features, (B, C, …)."""
         shape = (-1,) + (1,) * (x.dim() - 2)
         mean, scale = self.mean.view(shape), self.scale.view(shape)
         # A lot of features is large: memory touched for the first time costs more than the arithmetic.
@@ -108,14 +108,14 @@ class Normaliser:
         return (ClippedSum(self.bound, self.noise, self._moments),)
 
     def _moments(self, rows: Tensor) -> Tensor:
-        """(B, C, …) to (B, 2, C): means over places of x/a and of its square."""
+        """Returns (B, 2, C) from (B, C, …): the means over places of x/a and of its square."""
         flat = rows.flatten(2) if rows.dim() > 2 else rows.unsqueeze(2)
         mean, square = flat.mean(2), flat.square().mean(2)
         typical = sizes(mean.shape[1], self.typical)
         return torch.stack([mean / typical, square / typical.square()], dim=1)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Normalise:
-        """The map, in float32."""
+        """Returns the fitted module, in float32."""
         mean, square = noisy[0] / records()
         variance = (square - mean.square()).clamp(min=LEAST_VARIANCE)
         typical = sizes(len(mean), self.typical)
@@ -125,7 +125,7 @@ class Normaliser:
 
 
 def usual_bound(channels: int) -> float:
-    """A bound with room for records whose channels are twice their typical size.
+    """Returns a bound with room for records whose channels are twice their typical size.
 
     >>> usual_bound(8)
     8.0
@@ -134,7 +134,7 @@ def usual_bound(channels: int) -> float:
 
 
 def sizes(channels: int, typical: Sequence[float]) -> Tensor:
-    """The typical size of every channel, in float64."""
+    """Returns the typical size of every channel, in float64."""
     if channels % len(typical):
         raise ValueError(f"{len(typical)} typical sizes for {channels} channels: must divide their number")
     return torch.tensor(typical, dtype=torch.float64).repeat(channels // len(typical))

@@ -1,13 +1,15 @@
-"""Principal directions of the data, privately (DP-PCA as in Abadi et al. 2016).
+"""Principal directions of the data, privately: DP-PCA (Abadi et al. 2016, arXiv:1607.00133).
 
-Every record is a row a of unit length (a zero row stays zero; nothing is centred, since a private mean would cost more):
+Every record is a row a of unit length (a zero row stays zero; nothing is centred, since a private mean would cost
+more):
 
     M̃ = AᵀA + G,   G_{jk} ~ N(0, σ²) on all d² entries,   (M̃ + M̃ᵀ)/2 = V Λ Vᵀ,   x ↦ x V_k
 
 Symmetrising the full G halves the variance off the diagonal, which mirrored noise would not, at the same ε.
 
-Privacy: one record moves AᵀA by aaᵀ, whose Frobenius norm is ‖a‖² ≤ 1: one Gaussian release. Eigenvectors and eigenvalues
-of the noisy matrix, the number of components, and the projection of every record are post-processing or public.
+Privacy: one record moves AᵀA by aaᵀ, whose Frobenius norm is ‖a‖² ≤ 1: one Gaussian release. Eigenvectors and
+eigenvalues of the noisy matrix, the number of components, and the projection of every record are post-processing or
+public.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Projection(nn.Module):
         self.register_buffer("eigenvalues", eigenvalues)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, …) to (B, k)."""
+        """Returns the projected records, (B, k), from (B, …)."""
         wide = torch.promote_types(x.dtype, self.basis.dtype)
         return x.flatten(1).to(wide) @ self.basis.to(wide)
 
@@ -80,7 +82,7 @@ class Gram:
         return Sensitivity(l2=1.0)
 
     def total(self, rows: Tensor) -> Tensor:
-        """In float64; a row that is not finite contributes nothing."""
+        """Returns AᵀA in float64; a row that is not finite contributes nothing."""
         flat = flattened(rows.to(torch.float64))  # (B, d)
         if flat.shape[1] < self.at_least:
             raise Refusal(
@@ -117,11 +119,11 @@ class PCA:
 
     @property
     def sums(self) -> Sequence[Gram]:
-        """One matrix."""
+        """The one matrix that is released."""
         return (Gram(self.noise, self.components),)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Projection:
-        """The eigenvectors of the largest eigenvalues, in float32; nothing is divided."""
+        """Returns the projection to the eigenvectors of the largest eigenvalues, in float32; nothing is divided."""
         matrix = (noisy[0] + noisy[0].mT) / 2
         values, vectors = torch.linalg.eigh(matrix)  # ascending
         return Projection(vectors.flip(1)[:, : self.components].float(), values.flip(0).float())

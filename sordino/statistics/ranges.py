@@ -1,5 +1,7 @@
-"""Bounds of columns, found privately: a noisy histogram over powers of two, as in Wilson et al. 2020, *Differentially
-private SQL with bounded user contribution* (APPROX_BOUNDS), here with Gaussian noise and all columns in one release.
+"""Finds bounds of columns privately, by a noisy histogram over powers of two.
+
+It follows APPROX_BOUNDS of Wilson et al. 2020, *Differentially private SQL with bounded user contribution*
+(arXiv:1909.01917), here with Gaussian noise and all columns in one release.
 
     bins of a column   (−2ᵏ⁺¹, −2ᵏ],  around 0,  [2ᵏ, 2ᵏ⁺¹)        k from −10 to 40
     released           Σ_i (one 1 in each column's bins) + noise;  the bounds span the bins above a threshold
@@ -8,8 +10,8 @@ The threshold is so high that all empty bins of all columns stay below it but on
 rarest values are beyond the bounds and will be cut: of N records about the σ√d·4 that are furthest out, d columns and
 noise multiplier σ. Where no bin is above it, the fullest one is taken.
 
-Privacy: a record has one 1 in each of d columns, so it moves the histogram by √d in L2: one release on the data. A number
-that is not finite counts nowhere. Threshold and bounds are made of what was released.
+Privacy: a record has one 1 in each of d columns, so it moves the histogram by √d in L2: one release on the data. A
+number that is not finite counts nowhere. Threshold and bounds are made of what was released.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Ranged(nn.Module):
         self.register_buffer("high", torch.ones(columns))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, d) to the same."""
+        """Returns the rows, (B, d), with their first columns cut and scaled."""
         first, rest = x[:, : len(self.low)], x[:, len(self.low) :]
         scaled = 2 * (first.clamp(self.low, self.high) - self.low) / (self.high - self.low) - 1
         return torch.cat([scaled, rest], dim=1)
@@ -91,12 +93,13 @@ class Ranges:
         return (ClippedSum(math.sqrt(self.columns), self.noise, self._bins),)
 
     def _bins(self, rows: Tensor) -> Tensor:
-        """(B, d) to (B, columns, bins), a 1 where each number lies."""
+        """Returns (B, columns, bins) from (B, d), with a 1 where each number lies."""
         place = bins_of(rows[:, : self.columns])
         return torch.nn.functional.one_hot(place, BINS + 1)[:, :, :BINS].to(rows.dtype)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Tensor:
-        """The outer edges of the bins above the threshold; nothing is divided by the number of records."""
+        """Returns the outer edges of the bins above the threshold; nothing is divided by the number of records."""
+        # The threshold is so high that an empty bin exceeds it with probability FALSE_ALARM at most, over all bins.
         scale = self.noise.multiplier * math.sqrt(self.columns)
         threshold = scale * float(ndtri(1 - FALSE_ALARM / (BINS * self.columns)))
         found = []
@@ -108,7 +111,7 @@ class Ranges:
 
 
 def bins_of(values: Tensor) -> Tensor:
-    """The bin of every number, from the lowest to the highest; `BINS` of one that is not finite.
+    """Returns the bin of every number, from the lowest to the highest; `BINS` for one that is not finite.
 
     >>> bins_of(torch.tensor([-1e30, 0.0, 1.0, 3.0, 1e30, float("nan")])).tolist()
     [0, 51, 62, 63, 102, 103]
@@ -123,7 +126,7 @@ def bins_of(values: Tensor) -> Tensor:
 
 
 def edges(place: int) -> tuple[float, float]:
-    """Of a bin.
+    """Returns the lower and the upper edge of a bin.
 
     >>> edges(62), edges(51), edges(40)
     ((1.0, 2.0), (-0.0009765625, 0.0009765625), (-2.0, -1.0))

@@ -1,11 +1,11 @@
-"""Global and local sensitivity of example queries: how far one record more or less moves an answer.
+"""Global and local sensitivity of example queries: how far one record moves an answer.
 
     global   the most over all data sets of n records in [low, high]         what noise must be in proportion to
     local    the most for the data at hand                                    may be much less, and tells about them
 
-Privacy: noise in proportion to the local sensitivity has no guarantee: how much there is depends on the records. For the
-median of data all at one place the local sensitivity is 0 and the answer would be told exactly; one record more, and it is
-not. The queries here are for teaching; `Mean`, `Count` and `ClippedSum` release with the global one.
+Privacy: noise in proportion to the local sensitivity has no guarantee: how much there is depends on the records. For
+the median of data all at one place the local sensitivity is 0 and the answer would be told exactly; one record more,
+and it is not. The queries here are for teaching; `Mean`, `Count` and `ClippedSum` release with the global one.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ EXAMPLE_QUERIES: Mapping[str, ExampleQuery] = {
     # Half at either end: one more or less puts it from the middle to an end.
     "median": ExampleQuery(lambda x: float(np.median(x)), lambda n, low, high: (high - low) / 2),
 }
-"""By name."""
+"""The example queries by name."""
 
 LEAST = 2
-"""Records, so that there are some left without one."""
+"""The least number of records, so that some are left without one."""
 
 
 def global_sensitivity(query: str, n: int, low: float, high: float) -> float:
-    """The most that one record added or removed moves the answer, over all data sets of n records in [low, high].
+    """Returns how far one record added or removed can move the answer, over all data sets of n records in [low, high].
 
     >>> global_sensitivity("mean", 10, 0.0, 100.0), global_sensitivity("median", 10, 0.0, 100.0)
     (10.0, 50.0)
@@ -65,7 +65,7 @@ def global_sensitivity(query: str, n: int, low: float, high: float) -> float:
 
 
 def local_sensitivity(query: str, data: Sequence[float], low: float, high: float) -> float:
-    """The most that one record added or removed moves the answer on these data, by trying: not private itself.
+    """Returns how far one record added or removed moves the answer on these data, by trying; it is not private itself.
 
     >>> local_sensitivity("median", [23.0, 31.0, 38.0, 44.0, 71.0], 0.0, 100.0)
     3.5

@@ -1,12 +1,13 @@
-"""Statistics of the data itself: bounded sums over the records, each released once through the door, in the same ledger.
+"""Statistics of the data: bounded sums over the records, each released once with noise.
 
     mean = sd.ask(Mean(bound=1.0, noise=Gaussian(20.0)), data, ledger=ledger)
 
-A statistic is a few sums Σ_i h(x_i) with ‖h(x)‖ ≤ C for every record x, and a function of their noisy values. It is asked
-of the whole data, or of one draw of a sampler; all its sums are then on that one draw. What it gives back is public.
+A statistic is a few sums Σ_i h(x_i) with ‖h(x)‖ ≤ C for every record x, and a function of their noisy values. It is
+asked of the whole data, or of one draw of a sampler; all its sums are then on that one draw. What it gives back is
+public.
 
-Privacy: each sum is one Gaussian or Laplace release with sensitivity C; the ledger composes them, amplifies them once by
-the draw, and composes that with everything else done to the data. The function of the noisy sums is post-processing.
+Privacy: each sum is one Gaussian or Laplace release with sensitivity C; the ledger composes them, amplifies them once
+by the draw, and composes that with everything else done to the data. The function of the noisy sums is post-processing.
 """
 
 from __future__ import annotations
@@ -48,29 +49,31 @@ class Sum(Protocol):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """How far one record can move it."""
+        """How far one record can move the sum."""
         ...
 
     @property
     def noise(self) -> Noise:
-        """What is added to it."""
+        """The noise that is added to the sum."""
         ...
 
     def total(self, rows: Tensor) -> Tensor:
-        """Σ_i h(x_i) over rows of shape (B, …), float64; each row's h looks at that row alone."""
+        """Returns Σ_i h(x_i) over rows of shape (B, …) in float64; each row's h looks at that row alone."""
         ...
 
 
 class Statistic(Protocol[V_co]):
-    """Sums, and what is made of them."""
+    """A statistic: sums over the records, and what is made of their noisy values."""
 
     @property
     def sums(self) -> Sequence[Sum]:
-        """What is released, one after the other, on one draw."""
+        """The sums that are released, one after the other, on one draw."""
         ...
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> V_co:
-        """The result, from the noisy sums; `records()` is the public number to divide by, and asking it may tell N."""
+        """Returns the result from the noisy sums; `records()` is the public number to divide by, and asking it may tell
+        N.
+        """
         ...
 
 
@@ -85,7 +88,7 @@ def ask(
     seed: int | None = None,
     rng: Rng | None = None,
 ) -> V:
-    """Ask a statistic of a tensor of rows, or of the first column of a map-style dataset, and enter it in the ledger.
+    """Asks a statistic of a tensor of rows or of a dataset's first column, and enters its releases in the ledger.
 
     Args:
         statistic: `Mean`, `Count`, `Normaliser`, `PCA`, `Ranges` or another.
@@ -117,6 +120,7 @@ def ask(
           event        Gaussian(5)
 
     """
+    # Check everything before a record is read.
     dataset: Any = list_of(data) if isinstance(data, Tensor) else data
     n, sampler = length(dataset), Full() if sampler is None else sampler
     load = Loader(dataset, None)
@@ -132,11 +136,13 @@ def ask(
             ledger.disclose(claims.DATASET_SIZE)
         return expected
 
+    # A seed can be guessed, so the claim does not cover it. Ranks must ask the same of the same records.
     if seed is not None:
         ledger.disclose(claims.SEED)
     if rng is None and seed is None:
 
         def add(facts: ClaimFacts, key: bytes) -> None:
+            """Adds everything that the ranks must agree on."""
             facts.add("statistic", statistic)
             facts.add("sampler", sampler)
             facts.add("expected_batch", given)
@@ -149,17 +155,20 @@ def ask(
         rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
     for name in told_size(sampler, n, given):
         ledger.disclose(name)
+    # Draw the records and charge the draw before anything is computed on it.
     own = rng.split()
     draw = grouped(next(sampler.draws(n, own.child("draws"), 0)), most_copies(dataset, n), sampler)
     ledger.uses(data)
     page, noise = ledger.page(), own.child("noise")
     _open(ledger, draw, statistic, page)
+    # Add up batch by batch; each record contributes a bounded amount.
     shape = _rows(load(np.zeros(1, dtype=np.int64)))[:0]  # of no records: where the sums begin
     totals = [part.total(shape) for part in statistic.sums]
     for some in chunks(draw.indices, validate.count("physical_batch", physical_batch)):
         rows = _rows(load(some))
         for part, total in zip(statistic.sums, totals, strict=True):
             total += part.total(rows)
+    # Release each sum with noise and enter its event. What follows is post-processing.
     ledger.noised(max((total.numel() for total in totals), default=0))
     noisy = []
     for part, total in zip(statistic.sums, totals, strict=True):
@@ -171,7 +180,7 @@ def ask(
 
 
 def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, dataset_size: int = 1) -> Event:
-    """The event of asking, by releasing the sums of no records; for calibration together with `dry_run`.
+    """Returns the event of asking, by releasing the sums of no records; for calibration together with `dry_run`.
 
     Args:
         statistic: what would be asked.
@@ -195,7 +204,7 @@ def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, datase
 
 
 def _open(ledger: Ledger, draw: Draw, statistic: Statistic[object], page: str) -> None:
-    """Charge a draw with what the statistic would release on it."""
+    """Charges a draw with what the statistic would release on it."""
     cover = None if draw.cover is None else str(draw.cover)
     ledger.open(draw.amplify, lambda: _planned(statistic), cover, draw.bins, page)
 
@@ -208,14 +217,14 @@ def _planned(statistic: Statistic[object]) -> Event:
 
 
 def list_of(data: Tensor) -> torch.utils.data.TensorDataset:
-    """The rows of a tensor as a dataset."""
+    """Returns the rows of a tensor as a dataset."""
     if data.dim() == 0:
         raise Refusal("a tensor without dimensions was given: need one row per record")
     return torch.utils.data.TensorDataset(data)
 
 
 def _rows(batch: Any) -> Tensor:
-    """The first column of a batch."""
+    """Returns the first column of a batch."""
     rows = batch[0] if isinstance(batch, tuple | list) else batch
     if not isinstance(rows, Tensor):
         raise Refusal(f"the first column of the data is a {type(rows).__name__}: need a tensor with a row per record")
