@@ -1,1 +1,1 @@
-"""Attacks on training runs, as risk reports: membership inference, model inversion, a game."""
+"""Attacks on training runs as risk reports: membership inference, model inversion, and a game."""

@@ -1,4 +1,4 @@
-"""Pictures of attacks: ROC curves on log axes under the claims' ceilings; inverted classes in rows."""
+"""Figures of attacks: ROC curves on log axes under the claims' ceilings, and inverted classes in rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _ALARMS = 2
 
 
 def roc_picture(found: Sequence[Membership], path: Path) -> None:
-    """Every run's strongest attack by area, on log axes, and what each claim allows."""
+    """Draws each run's strongest attack by area, on log axes, and what its claim allows."""
+    # Rates that rest on one or two false positives are not drawn.
     least = max(_LEAST, _ALARMS / min(len(roc.others) for one in found for roc in one.rocs.values()))
     grid = np.geomspace(least, 1, 200)
     with svg_figures.figure() as (made, (axes,)):
@@ -40,7 +41,7 @@ def roc_picture(found: Sequence[Membership], path: Path) -> None:
 
 
 def grid_picture(rows: Sequence[tuple[str, Tensor]], path: Path) -> None:
-    """One row of pictures for each run, a picture for each class."""
+    """Draws a row for each run, with a picture for each class."""
     with svg_figures.figure(len(rows)) as (made, listed):
         made.set_size_inches(6.4, 0.9 * len(rows))
         made.subplots_adjust(0.01, 0.01, 0.99, 0.86, hspace=0.35)

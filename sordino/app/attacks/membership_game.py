@@ -1,8 +1,9 @@
-"""The membership game: a coin decides whether a record is one that the network was trained on. You guess.
+"""The membership game: a coin decides whether a record was trained on, and the player guesses.
 
-The attacker–oracle game by which differential privacy is defined, on a trained run: each round shows a record and what the
-network says of it, and asks. At the end stand your score, the loss threshold's, and the best that the claim allows any
-attacker: 1 − the smallest mean of both errors on the claim's trade-off curve.
+It is the attacker–oracle game by which differential privacy is defined, played on a trained run: each round shows a
+record and what the network says of it, and asks. At the end the player's score stands beside that of the loss
+threshold, and beside the best that the claim allows any attacker: 1 − the smallest mean of both errors on the claim's
+trade-off curve.
 
 Privacy: the page shows records of the training set. It is as secret as they are.
 """
@@ -39,7 +40,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """Rounds on one run."""
+    """The rounds of a game on one run."""
 
     name: str
     epsilon: float | None
@@ -50,12 +51,12 @@ class Game:
     """The largest share of right guesses that the claim allows; None without a claim."""
 
     def machine(self) -> float:
-        """How many the loss threshold gets right."""
+        """Returns the share of rounds that the loss threshold guesses correctly."""
         return float(np.mean([(r.confidence > self.threshold) == r.member for r in self.rounds]))
 
 
 def most_right(curve: Tradeoff) -> float:
-    """1 − min over α of (α + f(α))/2: with a fair coin nobody is right more often.
+    """Returns 1 − min over α of (α + f(α))/2, the largest possible share of correct guesses with a fair coin.
 
     >>> import numpy as np
     >>> round(most_right(Tradeoff(np.array([0.0]), np.array([0.2]))), 3)
@@ -66,11 +67,12 @@ def most_right(curve: Tradeoff) -> float:
 
 
 def new_game(folder: str | Path, rounds: int = 12, *, seed: int | None = None) -> Game:
-    """Deal the rounds of a game on a run, by coins of its own."""
+    """Deals the rounds of a game on a run, by coins of its own."""
     of = target(folder)
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     with torch.no_grad():
         logits = torch.cat([of.model(chunk) for chunk in of.x.split(1000)]).double().numpy()
+    # The threshold is chosen on records that are not played with.
     phi = scores.probability(scores.confidence(logits, of.y.numpy()))
     inside, outside = rng.permutation(len(phi) // 2), rng.permutation(len(phi) // 2) + len(phi) // 2
     held = np.concatenate([inside[rounds:], outside[rounds:]])
@@ -87,7 +89,7 @@ def new_game(folder: str | Path, rounds: int = 12, *, seed: int | None = None) -
 
 
 def play(game: Game, ask: Callable[[str], str], say: Callable[[str], None]) -> float:
-    """In the terminal: i for in, o for out, q to stop; returns the share that was right."""
+    """Plays in the terminal (i for in, o for out, q to stop); returns the share of correct guesses."""
     right = done = 0
     for number, one in enumerate(game.rounds, 1):
         if one.picture is not None:
@@ -110,13 +112,14 @@ def play(game: Game, ask: Callable[[str], str], say: Callable[[str], None]) -> f
 
 
 def page(game: Game) -> str:
-    """The game as one HTML page that loads nothing."""
+    """Returns the game as one HTML page that loads nothing."""
     table: list[dict[str, Any]] = [vars(one) for one in game.rounds]
     made = environment().get_template("game.html.jinja")
     return made.render(game=game, rounds=table, machine=game.machine(), title="Was it trained on?")
 
 
 def _round(of: Target, i: int, logits: Any, phi: Any) -> Round:
+    """Returns one round; records that are grey images are shown as a picture."""
     picture = None
     if of.x.dim() == 4 and of.x.shape[1] == 1:
         x = of.x[i, 0].float()
@@ -125,7 +128,7 @@ def _round(of: Target, i: int, logits: Any, phi: Any) -> Round:
 
 
 def _threshold(phi: Any, member: Any) -> float:
-    """The confidence at which most of these would be told apart."""
+    """Returns the confidence that separates the most members from others."""
     order = np.argsort(phi)
     gain = np.cumsum(np.where(member[order], -1, 1))
     return float(phi[order][int(np.argmax(gain))])

@@ -1,10 +1,10 @@
-"""Membership inference on a run: who was trained on? Loss threshold, LiRA and RMIA, beside what the claim allows.
+"""Membership inference on a run by loss threshold, LiRA and RMIA, beside what the claim allows.
 
-Members are records the run was trained on, others are records like them that it was not; scores are of the final network.
-The claim's trade-off curve is the ceiling: whatever the attack, true positives ≤ 1 − f(false positives).
+Members are records the run was trained on, others are records like them that it was not; scores are those of the final
+network. The claim's trade-off curve is the ceiling: whatever the attack, true positives ≤ 1 − f(false positives).
 
-Privacy: a risk report about natural records. An attack under the ceiling proves nothing; one above it, beyond its
-confidence, would contradict the claim, if members and others differ in nothing else.
+Privacy: this is a risk report about natural records. An attack under the ceiling proves nothing; one above it, beyond
+its confidence, would contradict the claim, if members and others differ in nothing else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST = 1000
 
 @dataclass(frozen=True, eq=False)
 class Membership:
-    """What the attacks reached."""
+    """What the attacks reached on one run."""
 
     name: str
     epsilon: float | None
@@ -43,6 +43,7 @@ class Membership:
     ceiling: Tradeoff | None
 
     def __str__(self) -> str:
+        """Returns a table of true-positive rates in words, with the ceiling of the claim."""
         claimed = "no guarantee" if self.epsilon is None else f"claimed ε = {self.epsilon:.3f}"
         first = next(iter(self.rocs.values()))
         lines = [
@@ -60,7 +61,7 @@ class Membership:
         return "\n".join(lines)
 
     def table(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Returns the result as JSON holds it."""
         return {
             "epsilon": self.epsilon,
             "members": len(next(iter(self.rocs.values())).members),
@@ -73,7 +74,7 @@ class Membership:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A run's network with records it was trained on, and others."""
+    """A run's network, with records it was trained on and others."""
 
     evidence: Evidence
     model: torch.nn.Module
@@ -84,7 +85,10 @@ class Target:
 
 
 def target(folder: str | Path, most: int = MOST) -> Target:
-    """Of a finished run. Others are training records that it was not given, if it was given a part; else test records."""
+    """Loads a finished run with equally many members and other records.
+
+    The others are training records that the run was not given if it was given a part of them, else test records.
+    """
     evidence = read(folder)
     settings = read_config(evidence.folder / CONFIG).settings()
     given = settings.options.records
@@ -94,6 +98,7 @@ def target(folder: str | Path, most: int = MOST) -> Target:
     if not path.is_file():
         raise ValueError(f"{evidence.folder}: has no {MODEL}; the run has not finished")
     model.load_state_dict(safetensors.torch.load_file(path))
+    # Records from the same training set make the fairest comparison.
     (x, y), (u, v) = prepared.train.tensors, prepared.test.tensors
     if given is not None and len(x) > given:
         (x, u), (y, v) = (x[:given], x[given:]), (y[:given], y[given:])
@@ -105,13 +110,15 @@ def target(folder: str | Path, most: int = MOST) -> Target:
 
 
 def membership(folder: str | Path, shadows: int = 64, *, seed: int = 0, most: int = MOST) -> Membership:
-    """Attack a run."""
+    """Attacks a run and returns what each attack reached."""
+    # The loss threshold needs the network alone.
     of = target(folder, most)
     with torch.no_grad():
         logits = torch.cat([of.model(chunk) for chunk in of.x.split(1000)]).double().numpy()
     labels = of.y.numpy()
     phi = scores.confidence(logits, labels)
     found = {"loss": scores.loss(phi)}
+    # LiRA and RMIA compare with shadow heads, each trained on half of the records.
     if shadows:
         made = shadow_heads(head_inputs(of.model, of.x), of.y, of.classes, shadows, seed)
         heads = scores.confidence(made.logits, labels)
@@ -126,6 +133,7 @@ def membership(folder: str | Path, shadows: int = 64, *, seed: int = 0, most: in
         if name == "RMIA":
             others[apart] = False
         rocs[name] = Roc(values[of.member], values[others])
+    # The ceiling is what the claim allows any attack.
     guarantee = of.evidence.guarantee
     ceiling = None if guarantee is None else tradeoff(guarantee.event)
     return Membership(of.evidence.name, None if guarantee is None else guarantee.epsilon, rocs, ceiling)

@@ -1,12 +1,12 @@
-"""Model inversion: an input that a network takes for a class, by gradient ascent (Fredrikson, Jha & Ristenpart 2015).
+"""Model inversion: finds an input that a network takes for a class (Fredrikson, Jha & Ristenpart 2015).
 
-    x ← x + η ∂/∂x (z_k(x) − mean of the other z(x) − a ‖x‖² − b TV(x))       z: logits, which do not saturate as ln p does;
-                                                                            TV: total variation: neighbours are alike
+    x ← x + η ∂/∂x (z_k(x) − mean of the other z(x) − a ‖x‖² − b TV(x))
 
-What comes out is what the network thinks of the class, an average over many records. Differential privacy does not promise
+z: the logits, which do not saturate as ln p does; TV: the total variation, which keeps neighbouring pixels alike. The
+result shows what the network thinks of the class, an average over many records. Differential privacy does not promise
 that nothing is learnt of a class: that is what training is for. It bounds what is learnt of one record.
 
-Privacy: it asks a released network, and costs nothing.
+Privacy: the attack asks a released network and costs nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ SENTENCE = (
 
 
 def invert(folder: str | Path) -> Tensor:
-    """One input for every class, (classes, height, width), from 0 to 1, by a run whose network sees pixels."""
+    """Returns one input for every class, (classes, height, width), in [0, 1]; the run's network must see pixels."""
     of = target(folder, most=1)
     if of.x.dim() != 4:
         raise ValueError(
             f"{of.evidence.folder}: its network sees features, not pixels; need a recipe with features='none'"
         )
+    # Only the inputs are optimised; the network is fixed.
     model = of.model
     for p in model.parameters():
         p.requires_grad_(False)
@@ -44,6 +45,7 @@ def invert(folder: str | Path) -> Tensor:
     own = torch.eye(of.classes)
     wanted = own - (1 - own) / max(1, of.classes - 1)
     optimizer = torch.optim.Adam([x], lr=_RATE)
+    # Gradient ascent on the class's logit, with the penalties of the formula above.
     for _ in range(_STEPS):
         optimizer.zero_grad()
         fit = -(model(x) * wanted).sum()

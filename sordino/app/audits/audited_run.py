@@ -1,4 +1,4 @@
-"""A recipe, or a run directory, as what a selftest is made on."""
+"""Prepares a recipe or a run directory for a selftest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from sordino.auditing.selftest_subject import Pieces
 
 
 def job_of(what: str | Path, given: Mapping[str, Any] | None = None) -> Job:
-    """The job of a run directory, its noise and steps as they were; or of a recipe by its name; `given` changes fields."""
+    """Returns the job of a run directory, with its noise and steps as they were, or of a recipe by its name.
+
+    `given` changes fields; the noise is then calibrated again.
+    """
     folder = Path(what)
     if not folder.is_dir():
         return assemble(settle(str(what), given or {}, {}), lambda _: None)
@@ -29,7 +32,7 @@ def job_of(what: str | Path, given: Mapping[str, Any] | None = None) -> Job:
 
 
 def pieces_of(what: str | Path) -> tuple[Pieces, TensorDataset]:
-    """What is tested of it, and on which records: of a run that has ended, at the network it came to."""
+    """Returns what is tested and on which records; for a finished run, with the network it ended with."""
     job = job_of(what)
     problem = job.problem
     path = Path(what) / MODEL

@@ -1,4 +1,4 @@
-"""The one-run audit: train once with canaries in it by fair coins, guess whose coin came up, and say what that shows.
+"""The one-run audit: trains once with canaries included by fair coins, and guesses the coins.
 
 Steinke, Nasr & Jagielski 2023; Mahloujifar, Melis & Chaudhuri 2024; canaries as in `canaries.py`.
 
@@ -61,7 +61,7 @@ class Measured:
     """Of the shift μ between canaries in and out, in deviations: an estimate, no bound."""
 
     def contradicts(self, error: float = ERROR) -> bool:
-        """Is the claim false, but for a chance of `error`?"""
+        """Returns whether the claim is false, except with probability `error`."""
         return self.chance <= error
 
 
@@ -76,6 +76,7 @@ class Audited:
     measured: tuple[Measured, ...] = field(default_factory=tuple)
 
     def __str__(self) -> str:
+        """Returns the result in words: each measurement, and what it does not show."""
         lines = [f"one-run audit of a copy with canaries: claimed ε = {self.epsilon:.3f} at δ = {self.delta:g}"]
         for m in self.measured:
             lines.append(
@@ -92,11 +93,11 @@ class Audited:
 
     @property
     def passed(self) -> bool:
-        """Nothing contradicts the claim; the chance of an error is split over all that was measured."""
+        """Whether nothing contradicts the claim; the probability of an error is split over all measurements."""
         return not any(m.contradicts(ERROR / len(self.measured)) for m in self.measured)
 
     def table(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Returns the result as JSON holds it."""
         return {
             "passed": self.passed,
             "epsilon": self.epsilon,
@@ -109,7 +110,7 @@ class Audited:
 
 @dataclass(frozen=True, eq=False)
 class Claimed:
-    """What the run says of itself, and the curves that its measurements are compared with; made once for many runs."""
+    """What the run claims, and the curves with which measurements are compared; created once for many runs."""
 
     event: Event
     epsilon: float
@@ -120,7 +121,7 @@ class Claimed:
 
     @staticmethod
     def of(event: Event, epsilon: float, delta: float) -> Claimed:
-        """From the run's event."""
+        """Creates it from the run's event."""
         curve = tradeoff(event)
         return Claimed(event, epsilon, delta, curve.mu, tradeoff_tests.of(curve), Louder(event))
 
@@ -136,7 +137,11 @@ def one_training(
     looks: int = LOOKS,
     say: Callable[[str], None] | None = None,
 ) -> Audited:
-    """Train the job once with canaries, `each` of every kind, and measure. `query` is another than the job's, for tests."""
+    """Trains the job once with canaries, `each` of every kind, and measures what they show.
+
+    `query` replaces the job's own query, for tests.
+    """
+    # Canaries are drawn by fair coins; the network gets a number for each gradient canary.
     tell = say or (lambda _: None)
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     prepared = job.data.prepared
@@ -149,6 +154,7 @@ def one_training(
     private = Private(model, loss_fn, asked, penalty=job.penalty(), backend=job.backend(), seed=seed, ledger=Ledger())
     optimizer = problem.optimizer
     optimizer.add_param_group({"params": list(model.numbers.parameters())})
+    # Train as the run does, and score every canary against each released gradient.
     white = np.zeros(len(some.kind))
     every = max(1, job.steps // looks)
     inputs = np.concatenate([some.of(kind) for kind in kinds if kind != "gradient"] or [np.zeros(0, dtype=np.int64)])
@@ -165,6 +171,7 @@ def one_training(
         optimizer.step()
         if (lot.step + 1) % max(1, job.steps // 4) == 0:
             tell(f"step {lot.step + 1} of {job.steps}")
+    # Compare the guesses with what the claim allows.
     basis = claimed or _claimed(private, job)
     black = _losses(before, loss_fn, some) - _losses(model, loss_fn, some)
     measured = []
@@ -177,6 +184,7 @@ def one_training(
 
 
 def _claimed(private: Private, job: Job) -> Claimed:
+    """Returns the claim of the copy with its curves; raises if there is no guarantee."""
     said = private.claim(job.settings.recipe.delta)
     if isinstance(said, NoGuarantee):
         raise ValueError(f"{said}; there is no claim to measure anything beside")
@@ -187,7 +195,7 @@ def _claimed(private: Private, job: Job) -> Claimed:
 def _along(
     private: Private, model: nn.Module, loss_fn: LossFn, some: Canaries, where: NDArray[np.int64], bound: float
 ) -> NDArray[np.float64]:
-    """⟨what was released, each canary's clipped gradient⟩."""
+    """Returns ⟨released gradient, clipped gradient of the canary⟩ for each canary."""
     grads = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
     found = []
     for start in range(0, len(where), 250):
@@ -200,6 +208,7 @@ def _along(
 
 @torch.no_grad()
 def _losses(model: nn.Module, loss_fn: LossFn, some: Canaries) -> NDArray[np.float64]:
+    """Returns the losses of all canaries, in evaluation mode."""
     training, _ = model.training, model.eval()
     try:
         return loss_fn(model, some.x, some.y, some.number).double().numpy()
@@ -210,7 +219,9 @@ def _losses(model: nn.Module, loss_fn: LossFn, some: Canaries) -> NDArray[np.flo
 def _measured(
     kind: str, access: str, scores: NDArray[np.float64], inside: NDArray[np.bool_], claimed: Claimed
 ) -> Measured:
+    """Counts the correct guesses for one kind of canary and turns them into lower bounds on ε."""
     m = len(scores)
+    # The number of guesses is fixed by the claim alone, before the coins are looked at.
     each = guesses.best(m, round(claimed.mu, 3))
     count = guesses.right(scores, inside, each)
     spread = (scores[inside].std() + scores[~inside].std()) / 2

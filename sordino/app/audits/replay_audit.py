@@ -1,18 +1,20 @@
-"""The replay audit: steps of a finished run, chosen by a fresh coin, run again and taken apart.
+"""The replay audit: runs steps of a finished run again, chosen by a fresh coin, and takes them apart.
 
 A run's key, data and settings give every step again, bit by bit. At a chosen step
 
     draw      the lot's records are those that the sampler gives for the run's key and the step's number
-    sum       what came to the door is Σ w(‖g_i‖) g_i over exactly those records, by autograd, one at a time, in float64
+    sum       what came to the release is Σ w(‖g_i‖) g_i over exactly those records, by autograd, one at a time, in
+        float64
     noise     what left it is that sum plus multiplier × bound × the stream's own values, over the public number
     digest    the parameters after the step are those that the ledger had entered, as after every step on the way
     event     the claim charges as many draws as the ledger has steps, at that multiplier
 
-This is no statistical test: a step is right or it is not. n steps are checked, so a run of which a share f is bad passes
-with probability (1 − f)ⁿ. What cannot be seen: what was done outside the run, and bits that no released value depends on.
+This is no statistical test: a step is right or it is not. n steps are checked, so a run of which a share f is bad
+passes with probability (1 − f)ⁿ. What cannot be seen: what was done outside the run, and bits that no released value
+depends on.
 
-Privacy: an auditor needs the data and the run directory with its checkpoints, all of which are as secret as the data. What
-is printed are counts, and how far apart sums that should be equal were.
+Privacy: an auditor needs the data and the run directory with its checkpoints, all of which are as secret as the data.
+The printed results are counts, and how far apart sums were that should be equal.
 """
 
 from __future__ import annotations
@@ -71,11 +73,11 @@ class Replayed:
 
     @property
     def passed(self) -> bool:
-        """Every step that was checked is right."""
+        """Whether every step that was checked is right."""
         return not self.wrong and bool(self.checked)
 
     def passes_with(self, share: float) -> float:
-        """The probability that a run with this share of bad steps would have passed.
+        """Returns the probability that a run with this share of bad steps would have passed.
 
         >>> round(Replayed(100, checked=list(range(20))).passes_with(0.1), 3)
         0.122
@@ -83,6 +85,7 @@ class Replayed:
         return float((1 - share) ** len(self.checked))
 
     def __str__(self) -> str:
+        """Returns the result in words, with the power of the check."""
         n = len(self.checked)
         head = "as entered" if self.passed else f"{len(self.wrong)} found"
         lines = [
@@ -99,7 +102,7 @@ class Replayed:
         return "\n".join(lines)
 
     def table(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Returns the result as JSON holds it."""
         return {
             "passed": self.passed,
             "run_steps": self.steps,
@@ -121,19 +124,22 @@ def replay(
     choose: Sequence[int] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Replayed:
-    """Check `steps` steps of a run, chosen by a fresh coin; `choose` names them instead, for tests."""
+    """Checks `steps` steps of a run, chosen by a fresh coin; `choose` names them instead, for tests."""
+    # Replay needs the environment of the run: its threads, and the way ranks add up.
     run, tell = Run.open(Path(folder)), say or (lambda _: None)
     book = write_ahead.entered(run.folder)
     crew = Crew().going_on(dict(book.environment))  # the sums of ranks are whole numbers, here too
     threads = book.environment.get("threads")
     if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)
+    # Steps can be replayed from any checkpoint of the last lineage.
     starts = _starts(run, book.lineage)
     last = max(book.digests, default=0)
     first = min(starts)
     open_steps = [step for step in book.digests if first < step <= last]
     if not open_steps:
         raise ValueError(f"{run.folder}: no step was entered after its first checkpoint; there is nothing to replay")
+    # The steps are chosen now, so that nobody could prepare for them.
     coin = secrets.SystemRandom()
     chosen = sorted(coin.sample(open_steps, min(steps, len(open_steps))) if choose is None else choose)
     found = Replayed(last, chain=book.chain, environment=difference(dict(book.environment), here(crew.environment)))
@@ -145,7 +151,7 @@ def replay(
 
 
 def _starts(run: Run, lineage: int) -> dict[int, Checkpoint]:
-    """Checkpoints of the last lineage, by their step."""
+    """Returns the undamaged checkpoints of the last lineage, by step."""
     paths = [*run_checkpoint.found(run.checkpoints), run.checkpoints / run_checkpoint.START]
     found = {}
     for path in paths:
@@ -161,7 +167,7 @@ def _starts(run: Run, lineage: int) -> dict[int, Checkpoint]:
 
 
 def _event(run: Run, steps: int, lineage: int, found: Replayed) -> None:
-    """The claim charges a draw for every step that was entered."""
+    """Checks that the claim charges a draw for every step that was entered."""
     guarantee = read_evidence(run.folder).guarantee
     if guarantee is None or lineage:
         found.not_tried.append("event: there is no claim, or steps were left out")
@@ -174,6 +180,7 @@ def _event(run: Run, steps: int, lineage: int, found: Replayed) -> None:
 
 
 def _parts(event: Event) -> list[tuple[Event, int]]:
+    """Returns the parts of an event with their counts."""
     if isinstance(event, Together):
         return [pair for part in event.events for pair in _parts(part)]
     if isinstance(event, Repeat):
@@ -182,7 +189,7 @@ def _parts(event: Event) -> list[tuple[Event, int]]:
 
 
 class _Walk:
-    """Runs from checkpoint to checkpoint, and takes the chosen steps apart."""
+    """Runs from checkpoint to checkpoint and takes the chosen steps apart."""
 
     def __init__(
         self,
@@ -199,7 +206,7 @@ class _Walk:
         self._job = assemble(config.settings(), say, config.resolved)
 
     def over(self, chosen: Sequence[int]) -> None:
-        """All of them, in order, each from the nearest state before it."""
+        """Checks the chosen steps in order, each from the nearest state before it."""
         training: Training | None = None
         for step in chosen:
             near = max(start for start in self._starts if start < step)
@@ -214,6 +221,7 @@ class _Walk:
             self._say(f"step {step}: {'as entered' if not self._found.wrong else self._found.wrong[-1]}")
 
     def _from(self, start: Checkpoint) -> Training:
+        """Returns a run restored from a checkpoint; raises if its noise key is gone."""
         training = Training(self._job, self._run, _ReadOnly(), Silent(), self._crew)  # type: ignore[arg-type]  # enters nothing
         if not training._load(start.state, read_key(self._run.folder)):
             raise ValueError(
@@ -224,6 +232,7 @@ class _Walk:
         return training
 
     def _compare(self, training: Training) -> None:
+        """Compares the parameters with the digest that the ledger has for this step."""
         step, known = training.private.steps, self._digests.get(training.private.steps)
         if known is not None:
             self._found.digests += 1
@@ -231,15 +240,18 @@ class _Walk:
                 self._found.wrong.append(f"step {step}: other parameters than those that were entered")
 
     def _taken_apart(self, training: Training) -> None:
+        """Takes one step and checks its draw, its sum and its noise by other means."""
         private, seen = training.private, list[Taken]()
         stream = private._run.noise.state_dict()
         number = private.steps
 
         def tap(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
+            """Records a copy of what is released and lets it pass unchanged."""
             copied = {name: tensor.detach().clone() for name, tensor in value.items()}
             seen.append(Taken(copied, sensitivity, noise))
             return None
 
+        # Run the step and record what comes to the release.
         before = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
         with tapped(tap):
             training._step()
@@ -247,11 +259,13 @@ class _Walk:
         if len(seen) != 1 or not isinstance(seen[0].sensitivity, Sensitivity):
             self._found.not_tried.append(f"step {step}: {len(seen)} releases on one lot; only its digest was compared")
             return
+        # The draw, from the key alone.
         indices = private._records
         assert indices is not None
         again = draw_again(training, number)
         if again is not None and not np.array_equal(again, indices):
             self._found.wrong.append(f"step {step}: other records than the key and the step's number give")
+        # The sum, then the noise, each by a second implementation.
         self._sum(training, before, indices, seen[0], step)
         written = {name: p.grad for name, p in training.model.named_parameters() if p.grad is not None}
         far = noise_again(
@@ -269,6 +283,7 @@ class _Walk:
             )
 
     def _sum(self, training: Training, before: dict[str, Tensor], indices: Any, seen: Taken, step: int) -> None:
+        """Compares the sum of a step with that of autograd, at the parameters before the step."""
         after = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
         training.model.load_state_dict(before)
         try:
@@ -285,10 +300,10 @@ class _Walk:
 
 
 class _ReadOnly:
-    """In the place of a ledger file: a replay enters nothing, and compares for itself."""
+    """Stands in for the ledger file: a replay enters nothing and compares for itself."""
 
     lineage = 0
 
     def note(self, step: int, parameters: str) -> bool:
-        """Taken as it is."""
+        """Returns True without entering anything."""
         return True

@@ -1,7 +1,7 @@
-"""A step's parts, computed again by other means: who was drawn, what the sum is, what the noise was.
+"""Recomputes the parts of a step by other means: who was drawn, what the sum is, what the noise was.
 
-sum      Σ_i min(1, C / ‖g_i‖) g_i: autograd for one record at a time, norms and sum in float64; a gradient that is not
-finite adds nothing
+sum      Σ_i min(1, C / ‖g_i‖) g_i: autograd for one record at a time, norms and sum in float64; a gradient that is
+    not finite adds nothing
 noise    (released × L − sum) − σ C (1 + slack) z, z by numpy from the run's key, whatever kernel trained
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """What came to the door, what was promised of it, and the noise it was to get."""
+    """What came to the release, the sensitivity promised for it, and the noise to be added."""
 
     value: Grads
     sensitivity: Sensitivity | Unproven
@@ -41,7 +41,7 @@ class Taken:
 
 
 def draw_again(training: Training, number: int) -> NDArray[np.int64] | None:
-    """The records of lot `number` by the sampler from the run's key; None where the sampler asked the records."""
+    """Returns the records of lot `number`, drawn from the run's key; None if the sampler looked at the records."""
     sampler = training.job.sampler
     if isinstance(sampler, Informed):
         return None
@@ -53,14 +53,14 @@ def draw_again(training: Training, number: int) -> NDArray[np.int64] | None:
 
 
 def flat_bound(training: Training) -> float | None:
-    """The bound of the configuration, where each gradient is cut to it and nothing else is done."""
+    """Returns the bound of the configuration if each gradient is clipped to it and nothing else is done, else None."""
     query = training.job.query()
     plain = isinstance(query, NoisySum) and isinstance(query.weigher, Flat)
     return training.job.settings.recipe.bound if plain else None
 
 
 def sum_again(training: Training, indices: NDArray[np.int64], seen: Taken) -> float | None:
-    """How far the sum that came to the door is from the oracle's, over the bound; None where the rule is not Flat's."""
+    """Returns the distance of the released sum from the oracle's, in bounds; None if the clipping rule is not `Flat`."""
     bound, model = flat_bound(training), training.model
     if bound is None or training.job.penalty() is not None:
         return None
@@ -68,6 +68,7 @@ def sum_again(training: Training, indices: NDArray[np.int64], seen: Taken) -> fl
     parameters = [p for p in model.parameters() if p.requires_grad]
     total = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
     load = Loader(training.job.data.prepared.train, None)
+    # One record at a time, so that nothing of the batch engine is used.
     for i in indices:
         loss = batches.losses(training.job.problem.loss_fn, model, load(np.array([i]))).sum()
         grads = [g.double() for g in torch.autograd.grad(loss, parameters)]
@@ -90,13 +91,16 @@ def noise_again(
     bound: float | None,
     expected_batch: float,
 ) -> float:
-    """How far the noise is from what the run's settings and key give, over its own length.
+    """Returns the distance of the noise from what the run's settings and key give, relative to its length.
 
-    Multiplier and, where the rule is Flat's, bound are those of the configuration, not what the door was told.
+    The multiplier and, if the clipping rule is `Flat`, the bound are those of the configuration, not what the release
+    was given.
     """
     assert isinstance(seen.sensitivity, Sensitivity)
+    # The scale follows from the configuration.
     promised = seen.noise.bound(seen.sensitivity) if bound is None else bound
     scale = multiplier * promised * (1 + seen.sensitivity.rounding)
+    # The values follow from the key.
     sizes = [value.numel() for value in seen.value.values()]
     if isinstance(seen.noise, Gaussian):
         blocks = [block.clone() for block in stream.normal_blocks(sum(sizes), 1.0)]
@@ -105,6 +109,7 @@ def noise_again(
         values = stream.laplace(sum(sizes)).double()
     units: Any = seen.sensitivity.units
     factors = {} if units is None else units({name: value.numel() for name, value in seen.value.items()})
+    # What was added is the written gradient, undone by the public factors, minus the sum.
     off = length = 0.0
     for (name, value), piece in zip(seen.value.items(), values.split(sizes), strict=True):
         laid = torch.empty_like(value, dtype=torch.float64)  # in the order of memory

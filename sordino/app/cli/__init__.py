@@ -1,1 +1,1 @@
-"""The `sordino` command: one file per subcommand, imported only when it is called."""
+"""The `sordino` command: one file for each subcommand, imported only when it is called."""

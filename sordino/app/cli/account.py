@@ -1,4 +1,4 @@
-"""`sordino account`: ε of a training run, how it came about, and what looser methods would have said."""
+"""`sordino account`: computes ε of a training run, explains it, and shows what looser methods would say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")
 
 
 def _said(statement: str, number: str, method: Any) -> str:
-    """A bound is worded as a statement about privacy; anything else is a number and says what it is not."""
+    """Returns a bound worded as a privacy statement; an estimate is worded as a number that guarantees nothing."""
     return f"{statement} by {method.name}" if method.is_bound else f"{number} by {method.name}: estimate, no guarantee"
 
 
@@ -52,7 +52,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Account and print; returns the exit code."""
+        """Accounts for the run and prints the result; returns the exit code."""
         from sordino.accounting import Unsupported
 
         event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
@@ -71,10 +71,12 @@ class Command:
         return 0
 
     def _account(self, event: Event) -> tuple[dict[str, Any], list[str]]:
+        """Returns the result as a table and as lines to print."""
         from sordino import accounting
 
         method = accountant(self.accountant)
         result: dict[str, Any] = {"accountant": method.name, "is_bound": method.is_bound, "event": to_json(event)}
+        # δ at the given ε, or ε at the given δ.
         if self.epsilon is not None:
             found = method.delta(event, self.epsilon)
             result |= {"epsilon": self.epsilon, "delta": found}
@@ -87,13 +89,16 @@ class Command:
             lines = [_said(f"({_shown(found)}, {self.delta:g})-DP", f"epsilon = {found:.4g}", method)]
             if math.isinf(found):
                 lines = [f"no finite epsilon at delta={self.delta:g} by {method.name}"]
+        # A number means nothing without its neighbouring relation.
         relation = accounting.relation_of(event)
         result["relation"] = str(relation)
         lines.append(f"neighbours: {relation}")
+        # PLD also certifies a lower bound, which shows how tight the figure is.
         if isinstance(method, accounting.PLD) and self.epsilon is None:
             low, _ = method.bounds(event, self.delta)
             result["certified_lower"] = low
             lines.append(f"certified: {low:.6g} <= epsilon <= {rounded_up_to(6, found)}")
+        # Shuffled batches have no proved amplification: the figure is shown beside a lower bound.
         if self.sampling == "shuffle":
             result["shuffle"] = shuffled = self._shuffle()
             least = f"an attack proves epsilon >= {shuffled['lower_bound']:.4g}"
@@ -105,6 +110,7 @@ class Command:
         return result, lines
 
     def _shuffle(self) -> dict[str, float]:
+        """Returns a proved lower bound for shuffled batches, and the ε that Poisson sampling would have."""
         from sordino import accounting
 
         lots = lots_in_a_pass(self.rate)
@@ -115,6 +121,7 @@ class Command:
         return {"lower_bound": lower, "poisson": poisson}
 
     def _methods(self, event: Event) -> list[dict[str, Any]]:
+        """Returns ε by every accountant, or why one has no theorem for this event."""
         from sordino.accounting import Strong, Unsupported
 
         rows = []
@@ -128,6 +135,7 @@ class Command:
         return rows
 
     def _explain(self, event: Event, rows: list[dict[str, Any]]) -> list[str]:
+        """Returns lines that describe the event, the result of each method, and how PLD works."""
         lines = [f"event: {describe(event)}", f"every method at delta={self.delta:g}:"]
         for row in rows:
             mark = "" if row["is_bound"] else "   (no bound)"

@@ -1,4 +1,4 @@
-"""What the accounting commands share: the run they speak about, accountants by name, how results are printed."""
+"""Shared parts of the accounting commands: the event of the flags, accountants by name, and printing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
 
 
 def accountant(name: AccountantName) -> Any:
-    """The accountant of that name."""
+    """Returns the accountant of that name."""
     from sordino import accounting
 
     return {
@@ -35,17 +35,18 @@ def accountant(name: AccountantName) -> Any:
 def run_event(
     rate: float, multiplier: float, steps: int, sampling: SamplingName, noise: NoiseName, dataset_size: int | None
 ) -> Event:
-    """The run that a command's flags describe."""
+    """Returns the event of the run that a command's flags describe."""
     release: Event = Gaussian(multiplier) if noise == "gaussian" else Laplace(multiplier)
     return training_event(rate, release, steps, sampling, dataset_size)
 
 
 def show(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:
-    """Print a result once: as JSON, or as lines."""
+    """Prints a result once, as JSON or as lines."""
     print(json.dumps(_finite(result)) if as_json else "\n".join(lines))
 
 
 def _finite(value: Any) -> Any:
+    """Returns a value with infinite and undefined numbers replaced by text, which JSON can hold."""
     if isinstance(value, float) and not math.isfinite(value):
         return "inf" if value > 0 else "nan"
     if isinstance(value, dict):

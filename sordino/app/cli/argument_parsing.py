@@ -1,4 +1,4 @@
-"""Arguments to a command's dataclass; what cannot be parsed becomes one line: what was given, what is near it."""
+"""Parses arguments into a command's dataclass, and turns the parser's errors into one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEAR = "Perhaps you meant:"
 
 
 def parse(command: type[Any], arguments: list[str], prog: str, about: str) -> Any:
-    """The command with its arguments; ValueError with one line when they are wrong."""
+    """Returns the command with its arguments; raises ValueError with one line if they are wrong."""
     said = io.StringIO()
     try:
         with redirect_stderr(said):
@@ -30,13 +30,14 @@ def parse(command: type[Any], arguments: list[str], prog: str, about: str) -> An
 
 
 def one_line(box: str, prog: str) -> str:
-    r"""The message in a framed text.
+    r"""Returns the message in a framed error text, with the nearest known flag if there is one.
 
     >>> one_line("╭─ Value error ─╮\n│ Error parsing --steps: 'abc' │\n│ ──────── │\n│ help │", "sordino train")
     "Error parsing --steps: 'abc'; see `sordino train --help`"
     """
     words: list[str] = []
     near, waiting = "", False
+    # Keep the text up to the first rule inside the frame, and the first suggestion.
     for line in box.splitlines()[1:]:  # the first is the frame's title
         text = _FRAME.sub("", line)
         if waiting and text:

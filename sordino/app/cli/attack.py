@@ -1,4 +1,4 @@
-"""`sordino attack`: what known attacks do to a run; risk reports, never proofs."""
+"""`sordino attack`: runs known attacks on a run; the results are risk reports, never proofs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Do it."""
+        """Carries out the attack or the game; returns the exit code."""
         if not self.runs:
             raise ValueError("no run was given: need a run directory, such as runs/mnist-20250101-120000")
         return {"mia": self._mia, "inversion": self._inversion, "game": self._game}[self.action]()
 
     def _mia(self) -> int:
+        """Runs membership inference on each run, keeps the findings and prints them."""
         from sordino.app.attacks.attack_figures import roc_picture
         from sordino.app.attacks.membership_inference import membership
         from sordino.app.runs import run_findings
@@ -49,6 +50,7 @@ class Command:
         return 0
 
     def _inversion(self) -> int:
+        """Draws an input for every class and prints where the picture is."""
         from sordino.app.attacks.attack_figures import grid_picture
         from sordino.app.attacks.model_inversion import SENTENCE, invert
 
@@ -59,6 +61,7 @@ class Command:
         return 0
 
     def _game(self) -> int:
+        """Plays the membership game here, or writes a page to play it on."""
         from sordino.app.attacks.membership_game import new_game, page, play
         from sordino.app.runs import atomic_files
 

@@ -1,4 +1,4 @@
-"""`sordino audit`: is the mechanism the claimed one? Exactly, by replay; by tests; by what an attack can show."""
+"""`sordino audit`: checks whether the mechanism is the claimed one, by tests, by replay and by attack."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Do it; 1 when something was found."""
+        """Carries out the audit; returns 1 if something was found."""
         return {"selftest": self._selftest, "replay": self._replay, "run": self._run}[self.action]()
 
     def _selftest(self) -> int:
+        """Tests sums, noise, sampler and ledger of a recipe or a run."""
         from sordino.app.audits.audited_run import pieces_of
         from sordino.auditing.selftest import selftest
 
@@ -60,11 +61,13 @@ class Command:
         return self._said(selftest(pieces, dataset, error=self.error))
 
     def _replay(self) -> int:
+        """Runs recorded steps again and compares them with the ledger."""
         from sordino.app.audits.replay_audit import replay
 
         return self._said(replay(self.what, self.steps))
 
     def _run(self) -> int:
+        """Trains a copy with canaries and measures a lower bound on ε."""
         from sordino.app.audits.audited_run import job_of
         from sordino.app.audits.one_run_audit import one_training
 
@@ -73,6 +76,7 @@ class Command:
         return self._said(one_training(job, self.canaries, self.kinds))
 
     def _said(self, verdict: Verdict | Replayed | Audited) -> int:
+        """Prints the verdict, keeps it in the run directory, and writes the report again if there is one."""
         from sordino.app.runs import run_findings
 
         folder = Path(self.what)

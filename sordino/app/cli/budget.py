@@ -1,4 +1,4 @@
-"""`sordino budget`: create, look at and spend the privacy budget of a dataset. Exit code 3 when it is exceeded."""
+"""`sordino budget`: creates, shows and spends the privacy budget of a dataset; exit code 3 if exceeded."""
 
 from __future__ import annotations
 
@@ -45,17 +45,19 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Do it; returns the exit code."""
+        """Carries out the action and prints the budget; returns the exit code."""
         from sordino.accounting.accountant import Unsupported
         from sordino.accounting.budget import Budget, BudgetExhausted
 
         try:
+            # A budget is created once and never overwritten.
             if self.action == "create":
                 if self.epsilon is None or self.delta is None:
                     raise ValueError("create: needs --epsilon and --delta")
                 budget = Budget.create(self.path, self.epsilon, self.delta)
             else:
                 budget = Budget(self.path)
+            # A run is entered before it starts, or refused.
             if self.action == "spend":
                 if self.rate is None or self.multiplier is None or self.steps is None:
                     raise ValueError("spend: needs --rate, --multiplier and --steps")
@@ -74,6 +76,7 @@ class Command:
         return 0
 
     def _show(self, budget: Any) -> None:
+        """Prints the limit, what is spent and left, and the runs."""
         epsilon, delta = budget.limit
         entries, spent = budget.entries(), budget.spent()
         result = {

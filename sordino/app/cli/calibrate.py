@@ -1,4 +1,4 @@
-"""`sordino calibrate`: the noise, the number of steps or the rate that meets a privacy target."""
+"""`sordino calibrate`: finds the noise, the number of steps or the rate that meets a privacy target."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Search and print; returns the exit code."""
+        """Finds the missing parameter and prints it; returns the exit code."""
         from sordino.accounting import Unsupported, calibrate
 
+        # Exactly one parameter may be missing.
         given = {"rate": self.rate, "multiplier": self.multiplier, "steps": self.steps}
         missing = [name for name, value in given.items() if value is None]
         if len(missing) != 1:
@@ -52,6 +53,7 @@ class Command:
             noise=self.noise,
             dataset_size=self.dataset_size,
         )
+        # The result is accounted for again, so that the printed ε belongs to the printed value.
         try:
             found = calibrate(event_of, method, self.epsilon, self.delta, whole=name == "steps")
             reached = method.epsilon(event_of(found), self.delta)

@@ -1,4 +1,4 @@
-"""`sordino compare`: runs side by side, and where they begin to differ from the first one."""
+"""`sordino compare`: compares runs, and shows where they begin to differ from the first one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Read, compare, print, write."""
+        """Compares the runs, prints the result, and writes a page if asked; returns the exit code."""
         from sordino.app.report.compare_runs import CHOOSING, compare, sentences, write
         from sordino.app.report.difference import Amounts
 
@@ -58,7 +58,7 @@ class Command:
 
 
 def _show(rows: list[dict[str, object]]) -> None:
-    """A table by rich, as wide as the terminal, or as it needs in a pipe."""
+    """Prints the table of runs, as wide as the terminal, or as wide as needed in a pipe."""
     from rich.console import Console
     from rich.table import Table
 

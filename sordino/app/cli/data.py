@@ -1,4 +1,4 @@
-"""`sordino data`: get, list and check data sets."""
+"""`sordino data`: fetches, lists and checks data sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Do it; 1 when a data set could not be had or is damaged."""
+        """Carries out the action; returns 1 if a data set is unavailable or damaged."""
         names = self.names or (NAMES if self.action == "fetch" else (*NAMES, *filed.FILES))
         for name in names:
             if name not in filed.FILES and name not in NAMES:
@@ -44,6 +44,7 @@ class Command:
         return self._files(name) if name in filed.FILES else self._images(name)
 
     def _files(self, name: str) -> tuple[str, str]:
+        """Returns the state and the description of a data set of raw files."""
         entry = filed.files(name)
         about = f"{entry.about}; licence: {entry.licence}"
         if self.action == "fetch":
@@ -56,6 +57,7 @@ class Command:
         return ("cached" if state == "good" and self.action == "list" else state), about
 
     def _images(self, name: str) -> tuple[str, str]:
+        """Returns the state and the description of a data set of images."""
         entry = data_catalogue.entry(name)
         about = f"{entry.sizes[0]:,} + {entry.sizes[1]:,} images {'×'.join(map(str, entry.shape))}; {entry.about}"
         if self.action == "fetch":

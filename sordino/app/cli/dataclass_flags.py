@@ -1,4 +1,4 @@
-"""The fields of a dataclass as flags of a command: name, type and help are written once, where the field is.
+"""Turns the fields of a dataclass into flags of a command, with name, type and help.
 
 A flag that is not given is its default, the very object, so that a command can tell what was asked for: flags win over
 files. For most that is None. A yes-or-no flag takes no None, so its default is a number: 0 and 1 mean no and yes, and are
@@ -20,7 +20,7 @@ Flag = tuple[str, Any, Field[Any]]
 
 
 def flags(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag]:
-    """One flag for each field, as `dataclasses.make_dataclass` takes them."""
+    """Yields one flag for each field, in the form that `dataclasses.make_dataclass` takes."""
     kinds, said = get_type_hints(table), field_docs(table)
     for one in fields(table):
         if one.name in leave_out:
@@ -33,7 +33,7 @@ def flags(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag]:
 
 
 def unsaid(default: bool) -> Any:
-    """The default of a yes-or-no flag that was not given, which is no bool.
+    """Returns the default of a yes-or-no flag that was not given, which is a number and no bool.
 
     >>> unsaid(True) is True, bool(unsaid(True))
     (False, True)
@@ -42,12 +42,12 @@ def unsaid(default: bool) -> Any:
 
 
 def was_given(command: Any, name: str) -> bool:
-    """Was this flag of a command on the command line?"""
+    """Returns whether this flag of a command was on the command line."""
     return next(getattr(command, name) is not one.default for one in fields(command) if one.name == name)
 
 
 def field_docs(table: type[Any]) -> dict[str, str]:
-    """The text under each field of a class.
+    """Returns the text under each field of a class.
 
     >>> from sordino.app.runs.recipe import Recipe
     >>> field_docs(Recipe)["bound"]
@@ -56,6 +56,7 @@ def field_docs(table: type[Any]) -> dict[str, str]:
     (made,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
     assert isinstance(made, ast.ClassDef)
     found = {}
+    # Python keeps no docstrings of fields, so they are read from the source.
     for one, after in zip(made.body, made.body[1:], strict=False):
         text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, str):

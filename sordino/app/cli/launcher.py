@@ -1,4 +1,7 @@
-"""A command that a launcher started several times: torchrun and its like set RANK and WORLD_SIZE."""
+"""Joins the processes that torchrun or another launcher started into one process group.
+
+Launchers set RANK and WORLD_SIZE.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ BACKEND = "gloo"
 
 @contextmanager
 def launched() -> Iterator[bool]:
-    """Inside, the ranks are a group, if there are any; whether this process is the one that prints and writes."""
+    """Yields whether this process prints and writes; inside, the ranks form a process group if there are any."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield True
         return

@@ -1,4 +1,7 @@
-"""`sordino COMMAND …`: finds the command's file, parses its arguments, turns bad input into one line and exit code 2."""
+"""`sordino COMMAND …`: finds the command, parses its arguments, and reports bad input in one line.
+
+Bad input has exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,9 @@ USAGE = 2
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    """Runs a command; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
+    # Help and version need no command.
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
         return 0 if arguments else USAGE
@@ -62,9 +66,11 @@ def main(argv: list[str] | None = None) -> int:
     if name not in commands:
         print(f"sordino: no command {name!r}; there is: {', '.join(commands)}", file=sys.stderr)
         return USAGE
+    # Only training runs on several ranks; other commands would do everything several times.
     if name not in RANKED and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         print(f"sordino {name}: not on several ranks; of the commands {' and '.join(RANKED)} are", file=sys.stderr)
         return USAGE
+    # Only the module of this command is imported, so that `sordino --help` is fast.
     from sordino.app.cli.argument_parsing import parse
 
     module, about = commands[name]
@@ -86,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _help() -> str:
+    """Returns the text of `sordino --help`."""
     commands = all_commands()
     width = max(map(len, commands))
     rows = [f"  {name:<{width}}  {about}" for name, (_, about) in commands.items()]

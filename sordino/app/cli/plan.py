@@ -1,4 +1,4 @@
-"""`sordino plan`: what would it cost? A page with sliders on 127.0.0.1, the exact accountant behind it."""
+"""`sordino plan`: serves a what-if page on 127.0.0.1 with the exact accountant behind it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Command:
     """Say where the page is as one JSON object."""
 
     def run(self) -> int:
-        """Serve until interrupted."""
+        """Serves the page until it is interrupted; returns the exit code."""
         from sordino.app.planner import Planner
 
         with Planner(self.port) as planner:

@@ -1,4 +1,4 @@
-"""Pictures of a run's privacy: δ(ε), and what the best attack can do. SVG keeps its text, PNG is sharp."""
+"""Figures of a run's privacy: δ(ε), and what the best attack can do."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _FAR = 1e-3
 
 @contextmanager
 def _figure(path: Path, event: Event) -> Iterator[Any]:
+    """Yields axes in the common style and writes the figure to a file afterwards."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -35,7 +36,7 @@ def _figure(path: Path, event: Event) -> Iterator[Any]:
 
 
 def profile(event: Event, delta: float, path: Path) -> None:
-    """δ(ε), with ε at the δ asked for."""
+    """Draws δ(ε), with ε at the δ asked for."""
     import numpy as np
 
     method = PLD(tolerance=3e-4)
@@ -55,7 +56,7 @@ def profile(event: Event, delta: float, path: Path) -> None:
 
 
 def errors(event: Event, curve: Tradeoff, path: Path) -> None:
-    """The errors no attack can both stay below."""
+    """Draws the pairs of errors that no attack can stay below."""
     import numpy as np
 
     grid = np.linspace(0, 1, 401)

@@ -1,4 +1,4 @@
-"""`sordino recipes`: what can be trained, and what came of it when it was measured."""
+"""`sordino recipes`: lists what can be trained, with measured accuracy, ε and time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Print the table."""
+        """Prints the table of recipes, methods or words; returns the exit code."""
         if self.methods:
             return self._methods()
         if self.words:
@@ -35,6 +35,7 @@ class Command:
         return 0
 
     def _methods(self) -> int:
+        """Prints the methods with a line about each."""
         from sordino.app.runs.methods import METHODS
 
         if self.json:
@@ -44,6 +45,7 @@ class Command:
         return 0
 
     def _words(self) -> int:
+        """Prints the words of each part with a line about each."""
         from sordino.app.runs.method_words import WORDS
 
         if self.json:
@@ -60,6 +62,7 @@ class Command:
 
 
 def _row(recipe: Recipe) -> tuple[str, ...]:
+    """Returns the table row of a recipe."""
     privacy = f"{recipe.epsilon:g}" if recipe.epsilon is not None else f"σ {recipe.noise_multiplier:g}"
     accuracy = "not measured"
     if recipe.accuracy is not None:
@@ -71,6 +74,7 @@ def _row(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _show(rows: list[tuple[str, ...]]) -> None:
+    """Prints rows in aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

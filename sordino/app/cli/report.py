@@ -1,4 +1,4 @@
-"""`sordino report`: a run's report.html and PRIVACY.md, written anew."""
+"""`sordino report`: writes a run's report.html and PRIVACY.md again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Write both files and say where they are."""
+        """Writes both files and prints where they are; returns the exit code."""
         from sordino.app.report import Statement, write
 
         written = write(self.run_dir, Statement(self.unit, self.tuning, self.release, self.verify))

@@ -1,4 +1,4 @@
-"""`sordino resume RUN`: go on with a run that was stopped, killed or failed."""
+"""`sordino resume RUN`: continues a run that was stopped, killed or failed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class Command:
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
-        """The rest of the run."""
+        """Continues the run; returns the exit code."""
         with launched() as first:
             return self._went_on(first=first)
 
     def _went_on(self, *, first: bool) -> int:
-        """Of several ranks one is watched and prints."""
+        """Continues the run on this rank; only the first rank shows progress and prints."""
         view = watching(quiet=self.json) if first else Silent()
 
         def rest() -> int:
+            """Continues the run and reports its result."""
             history = resume(self.folder, view)
             if not first:
                 return followed(history)

@@ -1,4 +1,4 @@
-"""`sordino tradeoff`: what the best attack can do: its true-positive rate at small false-positive rates."""
+"""`sordino tradeoff`: shows the best attack's true-positive rate at small false-positive rates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Compute and print; returns the exit code."""
+        """Computes the trade-off curve and prints it; returns the exit code."""
         from sordino.accounting import Unsupported, tradeoff
 
         event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
@@ -40,6 +40,7 @@ class Command:
         except Unsupported as error:
             print(f"sordino tradeoff: {error}", file=sys.stderr)
             return 2
+        # Low false-positive rates matter most: there an attack is sure of a few people.
         rates = [1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5]
         power = [float(curve.power(alpha)) for alpha in rates]
         result = {"mu": curve.mu, "false_positive_rate": rates, "largest_true_positive_rate": power}

@@ -1,6 +1,6 @@
-"""`sordino train RECIPE`: train privately by a recipe, with ε ticking, and leave a run directory with the claim.
+"""`sordino train RECIPE`: trains privately by a recipe and leaves a run directory with the claim.
 
-    sordino train --data people.csv --target income --epsilon 3          the same on a file of one's own
+    sordino train --data people.csv --target income --epsilon 3          trains on a file of your own
 
 The flags are the fields of `Recipe`, of `Options` and of `OwnFlags`, and a few of the command's own.
 """
@@ -67,8 +67,10 @@ class Train:
             for one in fields(self)
             if one.name not in _OWN and was_given(self, one.name)
         }
+        # Own data comes from the flags or, without them, from the file.
         own = from_flags({name: flags.pop(name, None) for name in _DATA})
         own = own_file.from_table(config.data) if own is None and config is not None and config.data else own
+        # Flags win over the fields of the file.
         given: dict[str, Any] = {} if config is None else dict(config.fields)
         for name, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
             if name in flags:
@@ -76,6 +78,7 @@ class Train:
         given.update(flags)
         parameters: dict[str, Any] = {} if config is None else dict(config.parameters)
         parameters.update(_parsed(self.parameter))
+        # `--without` empties fields of the recipe.
         recipe: str | Recipe | None = self.recipe
         if self.without:
             if self.recipe is None:
@@ -84,7 +87,7 @@ class Train:
         return settle(recipe, given, parameters, budget_stop=self.budget_stop, own=own)
 
     def _carried_out(self, settings: Settings, config: Config | None, *, first: bool) -> int:
-        """Train; of several ranks one is watched and prints."""
+        """Trains on this rank; only the first rank shows progress and prints. Returns the exit code."""
         view = watching(quiet=self.json) if first else Silent()
         run = partial(carry_out, settings, self.out, view, self.budget)
         if not first and self.seeds == 1:

@@ -1,4 +1,4 @@
-"""How a training command ends: the claim and where everything is, or one line about what went wrong."""
+"""Ends a training command: prints the claim and where everything is, or one line about what went wrong."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ FAILED = 1
 
 
 def finish(history: History, *, report: bool, as_json: bool) -> int:
-    """Write the report if it is wanted, and print what a run came to; 130 when it was asked to stop."""
+    """Writes the report if it is wanted and prints the result of a run; returns 130 if it was asked to stop."""
     if report:
         _report(history)
     stopped = history.status != FINISHED
+    # One JSON object for programs, or the claim in words for people.
     if as_json:
         print(
             json.dumps(
@@ -48,6 +49,7 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
         if (history.run / "report.html").exists():
             print(f"report         {history.run / 'report.html'}")
         print(f"noise key      {_key_said(history)}")
+    # What to type next goes to standard error, so that it never mixes with JSON.
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
     return STOPPED if stopped else 0
@@ -64,12 +66,12 @@ def _key_said(history: History) -> str:
 
 
 def followed(history: History) -> int:
-    """The same for a rank that prints nothing."""
+    """Returns the exit code of a rank that prints nothing."""
     return STOPPED if history.status != FINISHED else 0
 
 
 def finish_several(several: SeveralSeeds, *, report: bool, as_json: bool) -> int:
-    """The same of runs with several seeds: mean and spread, each run's claim, and the claim of all together."""
+    """Prints mean and spread over several seeds, the claim of each run, and the claim of all together."""
     if report:
         for history in several.runs:
             _report(history)
@@ -87,12 +89,14 @@ def finish_several(several: SeveralSeeds, *, report: bool, as_json: bool) -> int
         print(f"\nEach of them by itself, seed 0 for one:\n{several.runs[0].claim}")
         print(f"\nAll of them together, which is what a mean or the best of them is made of:\n{several.together}\n")
         print(f"runs           {several.folder}")
+    # What to type next goes to standard error, so that it never mixes with JSON.
     if not several.finished:
         print(f"stopped and saved; go on with: sordino resume {several.runs[-1].run}", file=sys.stderr)
     return 0 if several.finished else STOPPED
 
 
 def _report(history: History) -> None:
+    """Writes the report of a run; a full disk only costs the report, because the run itself is complete."""
     from sordino.app.report import write
 
     try:
@@ -102,7 +106,7 @@ def _report(history: History) -> None:
 
 
 def guarded(name: str, work: Callable[[], int]) -> int:
-    """Failures of the machine or of the training as one line; bad input is the caller's to tell."""
+    """Runs a command and reports failures of the machine or the training in one line; returns the exit code."""
     try:
         return work()
     except KeyboardInterrupt:

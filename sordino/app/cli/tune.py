@@ -1,4 +1,4 @@
-"""`sordino tune RECIPE --grid FIELD=VALUE,VALUE …`: search for hyper-parameters, with the search in the claim.
+"""`sordino tune RECIPE --grid FIELD=VALUE,VALUE …`: searches for hyper-parameters, with its price in the claim.
 
 The flags of `sordino train` for fields of the recipe can be given too; --epsilon is that of the whole search.
 """
@@ -50,7 +50,7 @@ class Tune:
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
-        """Search, release the best, print the claim."""
+        """Searches, releases the best trial and prints the claim; returns the exit code."""
         own = {one.name for one in fields(Tune)}
         names = [one.name for one in fields(self) if one.name not in own and was_given(self, one.name)]
         settings = settle(self.recipe, {name: getattr(self, name) for name in names})
@@ -63,7 +63,7 @@ class Tune:
         return guarded("tune", lambda: self._told(search(what, folder, budget, view.say)))
 
     def _told(self, found: Found) -> int:
-        """What came of it."""
+        """Prints the result of the search; returns the exit code."""
         if self.json:
             last = found.last
             said = {
@@ -94,6 +94,7 @@ Command.__doc__ = "Search for hyper-parameters; the claim has the price of the s
 
 
 def _grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
+    """Returns the values to try for each field of the recipe."""
     found: dict[str, tuple[Any, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
@@ -107,7 +108,7 @@ def _grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
 
 
 def _value(text: str) -> Any:
-    """A number where it is one."""
+    """Returns the text as a number if it is one."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -1,4 +1,4 @@
-"""A scenario's numbers: the noise, the claim, what an attack can do, what to type and what to write.
+"""Computes a scenario's numbers: noise, claim, what an attack can do, a command and code.
 
 **Privacy:** ε is the claim that the run itself would print, made by the same function from the same event; a noise that
 was solved for is rounded up, which can only lower ε.
@@ -23,10 +23,11 @@ _DIGITS = 5
 
 @lru_cache(maxsize=256)
 def noise(scenario: Scenario) -> float:
-    """The multiplier given, or the least one that meets the target, rounded up."""
+    """Returns the multiplier given, or the smallest one that meets the target, rounded up."""
     if scenario.multiplier is not None:
         return float(scenario.multiplier)
     assert scenario.epsilon is not None
+    # Rounding up can only lower ε.
     found = calibrate(scenario.event, PLD(), scenario.epsilon, scenario.delta)
     multiplier = float(rounded_up_to(_DIGITS, found))
     for _ in range(
@@ -41,7 +42,7 @@ def noise(scenario: Scenario) -> float:
 
 @lru_cache(maxsize=256)
 def answer(scenario: Scenario) -> dict[str, Any]:
-    """What the page shows at once.
+    """Returns what the page shows at once.
 
     >>> said = answer(Scenario(60_000, 256, 15, 1e-5, multiplier=1.1))
     >>> said["epsilon_shown"], said["lots"], said["tier"]
@@ -50,6 +51,7 @@ def answer(scenario: Scenario) -> dict[str, Any]:
     multiplier = noise(scenario)
     event = scenario.event(multiplier)
     said = claim(event, scenario.delta, PLD())
+    # Without a guarantee the page gets a reason and no ε.
     result: dict[str, Any] = {
         "multiplier": multiplier,
         "rate": scenario.rate,
@@ -73,6 +75,7 @@ def answer(scenario: Scenario) -> dict[str, Any]:
 
 
 def _notes(scenario: Scenario) -> list[str]:
+    """Returns warnings about a δ that is too large or lots that are too small."""
     notes = []
     if scenario.delta * scenario.dataset_size >= 1:
         notes.append(

@@ -1,4 +1,4 @@
-"""A scenario as a command to type and as code to write; both give the ε that the page shows."""
+"""A scenario as a command to type and as code to copy; both give the ε that the page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRAINED = {
 
 
 def command(scenario: Scenario, multiplier: float) -> str:
-    """A command line for this scenario: training where the data is known, accounting where it is not.
+    """Returns a command line: training if the data set is known, accounting otherwise.
 
     >>> command(Scenario(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
     'sordino account --rate 0.05 --multiplier 1.1 --steps 20 --delta 1e-05'
@@ -27,7 +27,7 @@ def command(scenario: Scenario, multiplier: float) -> str:
 
 
 def code(scenario: Scenario, multiplier: float) -> str:
-    """The training loop for this scenario, around the reader's own model, loss, optimizer and data."""
+    """Returns the training loop for this scenario, around the reader's own model, loss, optimizer and data."""
     size = f"{scenario.dataset_size:_}" if scenario.dataset_size >= 10_000 else str(scenario.dataset_size)
     return f"""\
 import sordino as sd

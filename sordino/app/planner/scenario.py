@@ -1,4 +1,4 @@
-"""What the page asks about: data, lots, noise or a target. Everything that comes in is checked here."""
+"""A scenario: the data, lots, noise or target that the page asks about; all input is checked here."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class Scenario:
     task: str | None = None
 
     def __post_init__(self) -> None:
+        # Sizes first.
+        """Checks every field, and that the answer can be computed in reasonable time."""
         size = validate.count("dataset_size", self.dataset_size)
         if size > MOST_RECORDS:
             raise ValueError(f"dataset_size={size}: must be <= {MOST_RECORDS:,}")
@@ -47,6 +49,7 @@ class Scenario:
             raise ValueError(
                 f"task={str(self.task)[:40]!r}: must be one of {', '.join(TASKS)} with its own dataset_size"
             )
+        # Then the target: exactly one of noise and ε.
         validate.fraction("delta", self.delta)
         if (self.multiplier is None) == (self.epsilon is None):
             raise ValueError("give either multiplier (the noise) or epsilon (the target), not both or none")
@@ -62,21 +65,21 @@ class Scenario:
 
     @property
     def rate(self) -> float:
-        """The chance of each record to be in a lot."""
+        """The probability of each record to be in a lot."""
         return self.batch / self.dataset_size
 
     @property
     def lots(self) -> int:
-        """Lots drawn, and so noisy steps made."""
+        """The number of lots drawn, which is the number of noisy steps."""
         return max(1, round(self.epochs / self.rate))
 
     def event(self, multiplier: float, lots: int | None = None) -> Event:
-        """The run as an event."""
+        """Returns the event of the run."""
         return training_event(self.rate, Gaussian(multiplier), self.lots if lots is None else lots)
 
 
 def parse(data: Any) -> Scenario:
-    """A scenario from parsed JSON; whole numbers may be written as 60000.0, as sliders do.
+    """Creates a scenario from parsed JSON; whole numbers may be written as 60000.0, as sliders do.
 
     >>> parse({"dataset_size": 60000.0, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}).lots
     3516

@@ -1,4 +1,4 @@
-"""A scenario's surroundings: ε against epochs, ε against noise, the trade-off curve, other ways to draw the lots.
+"""Computes a scenario's curves: ε against epochs and noise, the trade-off curve, other samplers.
 
 **Privacy:** all points are upper bounds, the trade-off curve one on every attack; a point that has no finite ε is null.
 """
@@ -33,7 +33,7 @@ _PASSES = {
 
 @lru_cache(maxsize=64)
 def curves(scenario: Scenario) -> dict[str, Any]:
-    """What the page draws.
+    """Returns what the page draws.
 
     >>> drawn = curves(Scenario(1000, 100, 2, 1e-5, multiplier=2.0))
     >>> sorted(drawn)
@@ -58,7 +58,7 @@ def curves(scenario: Scenario) -> dict[str, Any]:
 
 
 def _epochs(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
-    """ε up to twice the epochs asked for."""
+    """Returns ε up to twice the epochs asked for."""
     meter = Meter(scenario.event(multiplier, 1).event, scenario.delta)  # type: ignore[attr-defined]
     shares = [*_BEND, *np.linspace(0, 2, points + 1)[1:]]
     lots = sorted({max(1, round(scenario.lots * share)) for share in shares})
@@ -69,7 +69,7 @@ def _epochs(scenario: Scenario, multiplier: float, points: int) -> dict[str, lis
 
 
 def _noise(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
-    """ε around the noise asked for, which is the middle one of an odd number of points."""
+    """Returns ε around the noise asked for, which is the middle one of an odd number of points."""
     method = PLD(tolerance=3e-4)
     grid = [
         float(s)
@@ -80,7 +80,7 @@ def _noise(scenario: Scenario, multiplier: float, points: int) -> dict[str, list
 
 
 def _otherwise(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
-    """ε when the lots are drawn in another way, as many epochs in whole passes."""
+    """Returns ε for other ways to draw the lots, for the same number of epochs in whole passes."""
     passes = math.ceil(scenario.epochs * (1 - 1e-9))
     ways: dict[str, Event] = {"Poisson: each record by its own coin": scenario.event(multiplier)}
     for drawn, how in _PASSES.items():

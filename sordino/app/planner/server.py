@@ -1,4 +1,4 @@
-"""The page and its two questions over HTTP, on the loopback interface only.
+"""Serves the page and its two questions over HTTP, on the loopback interface only.
 
 A page of another site may make the browser ask too (and may point its own host name at 127.0.0.1), so requests must
 carry this server's address in `Host`, and in `Origin` when there is one. Nothing here reads a file but the page, and
@@ -31,7 +31,7 @@ _QUESTIONS: dict[str, Callable[[Scenario], dict[str, Any]]] = {"/api/answer": an
 
 
 class Planner(ThreadingHTTPServer):
-    """The server; port 0 takes any free one. `serve_forever` runs it, `url` says where."""
+    """The HTTP server; port 0 takes any free one. `serve_forever` runs it, and `url` says where."""
 
     daemon_threads = True
 
@@ -51,18 +51,18 @@ class Planner(ThreadingHTTPServer):
         )
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that has gone is no news either; anything else is."""
+        """Reports an error, unless the browser merely closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self.server_address[1])
 
     @property
     def url(self) -> str:
-        """The page's address."""
+        """The address of the page."""
         return f"http://{LOOPBACK}:{self.port}/"
 
 
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _PATIENCE
 
     def do_GET(self) -> None:
-        """The page."""
+        """Sends the page."""
         if not self._is_ours():
             return
         if self.path.partition("?")[0] != "/":
@@ -81,9 +81,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
-        """A question."""
+        """Answers a question."""
         if not self._is_ours():
             return
+        # Only two questions exist; everything in the body is checked by `parse`.
         question = _QUESTIONS.get(self.path)
         if question is None:
             self._refuse(HTTPStatus.NOT_FOUND, f"{self.path[:80]}: ask {' or '.join(_QUESTIONS)}")
@@ -101,6 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, json.dumps(said, allow_nan=False).encode(), "application/json")
 
     def _is_ours(self) -> bool:
+        """Returns whether a request comes from this server's own page; refuses any other."""
         names = {f"{name}:{self.server.port}" for name in (LOOPBACK, "localhost")}
         if self.headers.get("Host") not in names:
             self._refuse(HTTPStatus.FORBIDDEN, f"Host must be {LOOPBACK}:{self.server.port}")
@@ -112,6 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _body(self) -> bytes | None:
+        """Returns the body of a question; refuses one that is not JSON or too large."""
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
             return None
@@ -127,6 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps({"error": why}).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        """Sends a response with headers that forbid the browser everything the page does not need."""
         self.send_response(status)
         headers = {
             "Content-Type": kind,
@@ -144,8 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Say no more than the name."""
+        """Returns the name alone, without a version."""
         return "sordino"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are no news."""
+        """Logs nothing."""

@@ -150,6 +150,7 @@ def _draw(axes: Any, one: Panel) -> None:
     if not solid:
         axes.grid(axis="y")
         axes.set_axisbelow(True)
+    # A field lies under boxes and curves.
     if one.field is not None:
         _field(axes, one.field)
     for boxes in one.boxes:
