@@ -1,1 +1,1 @@
-"""C that only adds speed, and the Python that calls it: see README.md in this folder."""
+"""Compiled C kernels that only add speed, and the Python that calls them: see README.md in this folder."""

@@ -1,8 +1,8 @@
-"""What every binding shares: the types of arguments, the levels, the check before use, and the shape of a convolution.
+"""Shared parts of all kernel bindings: argument types, levels, the check before use, shapes.
 
-A kernel is a C file and a Python file of the same stem. Its functions take a level first, which names the instructions they
-may use; nearly all then take a range (begin, end) of what threads share, and return 0, or another number where memory is
-short. A level the processor does not have is lowered to one it has.
+A kernel is a C file and a Python file of the same stem. Its functions take a level first, which names the instructions
+they may use; nearly all then take a range (begin, end) of what threads share, and return 0, or another number where
+memory is short. A level the processor does not have is lowered to one it has.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LEVELS = ("portable", "AVX2", "AVX-512")
 BEST = len(LEVELS) - 1
 _EIGHT_LANES = LEVELS.index("AVX2")
 ROUNDING = 1e-5
-"""Of the largest value: how far a small case may differ from torch's, which adds in another order."""
+"""How far a small case may differ from torch's, which adds in another order, as a share of the largest value."""
 
 INT, FLOAT, DOUBLE, POINTER = ctypes.c_int, ctypes.c_float, ctypes.c_double, ctypes.c_void_p
 SIZE, STEP = ctypes.c_uint64, ctypes.c_int64
 Functions: TypeAlias = Mapping[str, Sequence[type | None]]
-"""By name, what a function returns, and after it the types of its arguments."""
+"""What a function returns, and after it the types of its arguments, by name."""
 T = TypeVar("T")
 if TYPE_CHECKING:
     Numbers: TypeAlias = array[int]
 
 
 def typed(library: ctypes.CDLL, functions: Functions) -> ctypes.CDLL:
-    """The library, its functions with their types: without them ctypes would cut addresses to 32 bits."""
+    """Returns the library with the types of its functions: without them ctypes would cut addresses to 32 bits."""
     for name, (result, *arguments) in {"sordino_level": (INT, INT), **functions}.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -45,7 +45,7 @@ def typed(library: ctypes.CDLL, functions: Functions) -> ctypes.CDLL:
 
 
 def structure(name: str, **fields: Any) -> type[ctypes.Structure]:
-    """A C struct of these fields in this order."""
+    """Returns a C struct of these fields in this order."""
     return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
 
 
@@ -58,10 +58,11 @@ def trusted(
     *,
     halved: bool = False,
 ) -> T | None:
-    """A kernel at this processor's level, or None: not compiled, below `least`, or wrong on a small case.
+    """Returns a kernel at this processor's level, or None: not compiled, below `least`, or wrong on a small case.
 
     `halved`: sixteen lanes are faster even where the processor computes them in halves, by the stopwatch.
     """
+    # Open the library and find the level; without either, torch does the work.
     try:
         library = typed(opened(made_of), functions)
     except KernelUnavailable:
@@ -69,6 +70,7 @@ def trusted(
     level = int(library.sordino_level(BEST if halved or processor.one_piece() else _EIGHT_LANES))
     if level < least:
         return None
+    # A kernel is used only if it gives torch's values on a small case.
     found = kernel(library, level)
     import torch  # not for the noise, which is bound by this file too
 
@@ -77,24 +79,27 @@ def trusted(
 
 
 def near(*pairs: tuple[Tensor, Tensor], rounding: float = ROUNDING) -> bool:
-    """Whether every found value is the wanted one up to rounding of the largest; what is not a number never is."""
+    """Returns whether every found value is the wanted one up to rounding of the largest; what is not a number never is."""
     return all(bool((found - wanted).abs().max() <= rounding * wanted.abs().max()) for found, wanted in pairs)
 
 
 def check(problem: int, what: str) -> None:
-    """Raise where a kernel says that memory is short."""
+    """Raises where a kernel says that memory is short."""
     if problem:
         raise MemoryError(f"there is no memory for {what}")
 
 
 def numbers(given: Sequence[int]) -> tuple[int, Numbers]:
-    """The address of these numbers as 64 bits each, and what must be held meanwhile; a fifth of the price of ctypes'."""
+    """Returns the address of these numbers as 64 bits each, and the array that must be held meanwhile.
+
+    It costs a fifth of what ctypes' own arrays do.
+    """
     held = array("q", given)
     return held.buffer_info()[0], held
 
 
 def address(x: Tensor | None) -> int | None:
-    """Where a tensor's first value lies; NULL for none."""
+    """Returns where a tensor's first value lies; None, which is NULL, for none."""
     return None if x is None else x.data_ptr()
 
 
@@ -128,7 +133,7 @@ Shape: TypeAlias = ctypes.Array[ctypes.c_int64]
 
 
 def shape_of(a: Tensor, y: Tensor, geometry: KernelGeometry, weight: Sequence[int] = (0, 0, 0, 0)) -> Shape:
-    """Input, output, options, and the steps of the weight where it is read."""
+    """Returns the shape struct of a convolution: input, output, options, and the steps of the weight where it is read."""
     options = (geometry.kernel, geometry.stride, geometry.padding, geometry.dilation)
     return _laid_out(a.shape[1:], a.stride(), y.shape[1:], y.stride(), tuple(weight), options, geometry.groups)
 
@@ -143,7 +148,7 @@ def _laid_out(
     options: tuple[tuple[int, ...], ...],
     groups: int,
 ) -> Shape:
-    """One dimension is a row of an image one pixel high."""
+    """Returns the shape struct; one dimension is a row of an image one pixel high."""
     if len(a) == 2:
         a, y = (a[0], 1, a[1]), (y[0], 1, y[1])
         a_step, y_step = (*a_step[:2], 0, a_step[2]), (*y_step[:2], 0, y_step[2])

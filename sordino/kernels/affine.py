@@ -1,4 +1,4 @@
-"""The compiled linear map of many rows, if it is there: x m + b for the forward pass and for the gradient at the input.
+"""Binding of the compiled linear map of many rows, x m + b, for the forward pass and the input gradient.
 
 Both need the same product, once with the weight's transpose and once with the weight, which is packed in passing
 (affine.c). torch gives the same up to rounding, and is compared with on a small case before the library is used.
@@ -32,13 +32,13 @@ _Affine = structure(
 
 @dataclass(frozen=True)
 class Affines:
-    """The library's function at one level of the processor's abilities."""
+    """Calls the library's function at one level of the processor's abilities."""
 
     library: ctypes.CDLL
     level: int
 
     def takes(self, x: Tensor, m: Tensor) -> bool:
-        """Whether it can do this product, and the product is large enough to be asked about."""
+        """Returns whether it can do this product, and the product is large enough to be asked about."""
         return (
             x.dim() == 2
             and min(*x.shape, m.shape[1]) >= _LEAST
@@ -48,7 +48,7 @@ class Affines:
         )
 
     def __call__(self, x: Tensor, m: Tensor, bias: Tensor | None = None, threads: int = 1) -> Tensor:
-        """X m + b for x (rows, k), rows dense, and m (k, n), rows or columns dense; nothing may be empty."""
+        """Returns x m + b for x (rows, k), rows dense, and m (k, n), rows or columns dense; nothing may be empty."""
         out, n = torch.empty((len(x), m.shape[1])), m.shape[1]
         bias = None if bias is None else bias.contiguous()
         given = _Affine(
@@ -63,12 +63,12 @@ class Affines:
 
 @cache
 def affines() -> Affines | None:
-    """What is used, or None: without vector instructions torch's products are faster."""
+    """Returns the kernel that is used, or None: without vector instructions torch's products are faster."""
     return trusted(build.AFFINE, FUNCTIONS, Affines, agrees, least=1)
 
 
 def agrees(made: Affines) -> bool:
-    """Whether it gives torch's values."""
+    """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     x, w, bias = (torch.randn(shape, generator=rng) for shape in ((271, 300), (21, 300), (21,)))
     y = torch.nn.functional.linear(x, w, bias)

@@ -1,4 +1,4 @@
-"""The C library's allocator, asked by ctypes: no kernel of ours, but bound here like them."""
+"""Binding of the C library's allocator, to hand free memory back to the system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def trim() -> None:
-    """Hand free memory back to the system, where the C library can: glibc. Elsewhere nothing happens."""
+    """Hands free memory back to the system, where the C library can: glibc. Elsewhere nothing happens."""
     found = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if found is not None:
         found(0)

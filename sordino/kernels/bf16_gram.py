@@ -1,7 +1,7 @@
-"""The compiled Gram sums of linear maps from bfloat16, if they are there: Σ_ts (a_t·a_s)(g_t·g_s) per sample.
+"""Binding of the compiled Gram sums of linear maps from bfloat16: Σ_ts (a_t·a_s)(g_t·g_s) per sample.
 
-For processors that multiply pairs of bfloat16 at twice the rate of float32; products are exact, sums of 128 of them
-float32, and the sum over positions float64 (bf16_gram.c). Values below 2⁻¹²⁶ count as zero (`bf16_product`).
+It is for processors that multiply pairs of bfloat16 at twice the rate of float32; products are exact, sums of 128 of
+them float32, and the sum over positions float64 (bf16_gram.c). Values below 2⁻¹²⁶ count as zero (`bf16_product`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPLIT = 1 << 22  # multiplications; fewer are not worth a second thread
 
 @dataclass(frozen=True)
 class LowGrams:
-    """The library's function, for bfloat16.
+    """Calls the library's function, for bfloat16.
 
     Fields of factor_t: where it lies, the steps from sample to sample and from row to row, its width.
     """
@@ -33,10 +33,14 @@ class LowGrams:
     level: int
 
     def __call__(self, g: Tensor, inputs: Sequence[Tensor], threads: int = 1, floor: float = 0.0) -> Tensor:
-        """Of g (B, T, p) with each input (B, T, d), rows dense, (B, inputs, 3) in float64: as `Grams` gives them."""
+        """Returns the Gram sums of g (B, T, p) with each input (B, T, d), rows dense, (B, inputs, 3) in float64.
+
+        The three are those of `Grams`.
+        """
         return torch.stack([self._of(g, a, threads, floor) for a in inputs], 1)
 
     def _of(self, g: Tensor, a: Tensor, threads: int, floor: float) -> Tensor:
+        """Returns the Gram sums of g with one input, (B, 3)."""
         (b, t, p), d = g.shape, a.shape[2]
         out = torch.empty((b, 3), dtype=torch.float64)
         (left, held), (right, also_held) = (
@@ -51,12 +55,12 @@ class LowGrams:
 
 @cache
 def low_grams() -> LowGrams | None:
-    """What is used, or None."""
+    """Returns the kernel that is used, or None."""
     return trusted(build.BF16_GRAM, FUNCTIONS, LowGrams, agrees, least=1)
 
 
 def agrees(made: LowGrams) -> bool:
-    """Whether it gives torch's values."""
+    """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 19, n, generator=rng).bfloat16() for n in (39, 5))
     product = torch.bmm(g.double(), g.double().mT) * torch.bmm(a.double(), a.double().mT)

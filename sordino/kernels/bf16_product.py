@@ -1,13 +1,13 @@
-"""The compiled products of a linear map's per-sample gradients from bfloat16, if they are there.
+"""Binding of the compiled products of a linear map's per-sample gradients from bfloat16.
 
     sum:   out = β out + Σ_i w_i g_iᵀ a_i    weights and sums in float32: nothing is rounded to bfloat16
     rows:  g_iᵀ a_i of every sample          with its sum of squares, taken while a tile is near
     bias:  Σ_t g_it of every sample
 
-For processors that multiply pairs of bfloat16 at twice the rate of float32 (avx512_bf16); elsewhere the values are copied
-to float32 and multiplied there. Products of two bfloat16 are exact in float32, so both ways differ by the rounding of sums
-alone, with one exception: the instruction takes values below 2⁻¹²⁶ for zero and gives none below. What that hides of a norm
-is within the floor that every element adds to the lengths of terms (`matrix_product.vanishing`).
+It is for processors that multiply pairs of bfloat16 at twice the rate of float32 (avx512_bf16); elsewhere the values
+are copied to float32 and multiplied there. Products of two bfloat16 are exact in float32, so both ways differ by the
+rounding of sums alone, with one exception: the instruction takes values below 2⁻¹²⁶ for zero and gives none below. What
+that hides of a norm is within the floor that every element adds to the lengths of terms (`matrix_product.vanishing`).
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ FUNCTIONS = {
 }
 _ROWS = 12  # of a tile: threads begin at multiples
 _FEW_POSITIONS, _FEW_COLUMNS, _LITTLE_WORK = 16, 32, 1 << 17
-"""Of one sample, the last in multiplications: from these on copies to float32 cost more."""
+"""Sizes of one sample, the last in multiplications, from which on copies to float32 cost more."""
 _SMALL = 1 << 22  # multiplications; fewer are not worth a second thread
 _PACKED = "a few packed rows of a product"
 
 
 @dataclass(frozen=True)
 class LowProducts:
-    """The library's functions, for bfloat16.
+    """Calls the library's functions, for bfloat16.
 
-    Fields of product_t: g, a, w, the steps from sample to sample and from row to row of g and of a, samples, t, p, d, out
-    and its step.
+    Fields of product_t: g, a, w, the steps from sample to sample and from row to row of g and of a, samples, t, p, d,
+    out and its step.
     """
 
     library: ctypes.CDLL
     level: int
 
     def takes(self, g: Tensor, a: Tensor) -> bool:
-        """Whether it reads g (B, T, p) and a (B, T, d), and is likely to be faster than copies to float32."""
+        """Returns whether it reads g (B, T, p) and a (B, T, d), and is likely to be faster than copies to float32."""
         t, p, d = *g.shape[1:], a.shape[2]
         large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
         return large and reads(g, a)
 
     def add(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
-        """Out (p, d) = β out + Σ_i w_i g_iᵀ a_i for g (B, T, p), a (B, T, d) and w (B,), rows dense; β is 0 or 1."""
+        """Sets out (p, d) = β out + Σ_i w_i g_iᵀ a_i for g (B, T, p), a (B, T, d) and w (B,), rows dense; β is 0 or 1."""
         w, p = w.contiguous(), g.shape[2]
         given, held = numbers(_fields(g, a, w, out))
         several = 1 if g.numel() * a.shape[2] < _SMALL else threads
@@ -61,7 +61,7 @@ class LowProducts:
         del held
 
     def rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
-        """Out (B, p, d), dense, = g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; the squared norms, (B,)."""
+        """Sets out (B, p, d), dense, to g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; returns ‖·‖², (B,)."""
         b = len(g)
         squared = torch.empty(b, dtype=torch.float64)
         given, held = numbers(_fields(g, a, None, out))
@@ -72,7 +72,7 @@ class LowProducts:
         return squared.to(out.dtype)
 
     def over_positions(self, g: Tensor, threads: int = 1) -> Tensor:
-        """Σ_t g_it, (B, p) in float32, for g (B, T, p), rows dense."""
+        """Returns Σ_t g_it, (B, p) in float32, for g (B, T, p), rows dense."""
         out = torch.empty(len(g), g.shape[2])
         given, held = numbers(_fields(g, g, None, out))
         several = 1 if g.numel() < _SMALL else min(threads, len(g))
@@ -82,11 +82,12 @@ class LowProducts:
 
 
 def reads(*tensors: Tensor) -> bool:
-    """Whether all are bfloat16 on the CPU with their last dimension dense, which is what these kernels read."""
+    """Returns whether all are bfloat16 on the CPU with their last dimension dense, which is what these kernels read."""
     return all([x.dtype is torch.bfloat16 and x.is_cpu and x.stride(-1) == 1 for x in tensors])  # noqa: C419
 
 
 def _fields(g: Tensor, a: Tensor, w: Tensor | None, out: Tensor) -> tuple[int, ...]:
+    """Returns the fields of product_t."""
     factors = (g.data_ptr(), a.data_ptr(), 0 if w is None else w.data_ptr())
     steps = (g.stride(0), g.stride(1), a.stride(0), a.stride(1))
     return (*factors, *steps, *g.shape, a.shape[2], out.data_ptr(), out.stride(-2))
@@ -94,12 +95,12 @@ def _fields(g: Tensor, a: Tensor, w: Tensor | None, out: Tensor) -> tuple[int, .
 
 @cache
 def low_products() -> LowProducts | None:
-    """What is used, or None."""
+    """Returns the kernel that is used, or None."""
     return trusted(build.BF16_PRODUCT, FUNCTIONS, LowProducts, agrees, least=1)
 
 
 def agrees(made: LowProducts) -> bool:
-    """Whether it gives torch's values."""
+    """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((3, 101, 13), (3, 101, 37), (3,)))
     g, a, out, each = g.bfloat16(), a.bfloat16(), torch.ones(13, 37), torch.empty(3, 13, 37)

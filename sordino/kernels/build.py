@@ -1,14 +1,14 @@
-"""Compiles the kernels into libraries beside them: at install, or by `python sordino/kernels/build.py` in a source tree.
+"""Compiles the kernels into libraries beside them, at install or in a source tree.
 
-With names (`build.py lstm gram`) it makes those alone.
+In a source tree run `python sordino/kernels/build.py`. With names (`build.py lstm gram`) it makes those alone.
 
-It needs a C compiler (cc, gcc or clang; CC names another) and nothing else: no headers of Python or torch. Each library is
-made on its own: one that does not compile is left out and torch does its work. The flags are safe on any machine: the code
-looks up at run time what the processor can do. Nothing here imports the package, because it runs before its dependencies
-are there.
+It needs a C compiler (cc, gcc or clang; CC names another) and nothing else: no headers of Python or torch. Each library
+is made on its own: one that does not compile is left out and torch does its work. The flags are safe on any machine:
+the code looks up at run time what the processor can do. Nothing here imports the package, because it runs before its
+dependencies are there.
 
-Made and tested on Linux. On macOS the same flags do; on Windows a compiler with GNU extensions is needed (clang, MinGW),
-and MSVC's cl is not one.
+It was made and tested on Linux. On macOS the same flags do; on Windows a compiler with GNU extensions is needed (clang,
+MinGW), and MSVC's cl is not one.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ FLAGS = (
     *(() if sys.platform == "win32" else ("-fPIC",)),  # code there can always be moved
 )
 SAME_BITS = ("-ffp-contract=off",)
-"""No fused multiply-add: it rounds once where the slow path rounds twice."""
+"""Flags without fused multiply-add, which rounds once where the slow path rounds twice."""
 FUSED = ("-ffp-contract=fast", "-Wno-psabi")
-"""Fused where the processor can; vectors never cross a call, so how they would be passed does not matter."""
+"""Flags with fused multiply-add where the processor can; vectors never cross a call, so how they would be passed does
+not matter."""
 
 
 _WIDE_MACHINES = ("x86_64", "amd64")
 _AGAIN = '#define LANES 16\n#include "{}"\n'
-"""A kernel once more, with sixteen floats to a vector, in the same library."""
+"""The source that compiles a kernel once more, with sixteen floats to a vector, in the same library."""
 
 
 class Library(NamedTuple):
-    """One library: what it is made of, the first of which is compiled, and how."""
+    """Describes one library: what it is made of, the first of which is compiled, and how."""
 
     name: str
     sources: tuple[str, ...]
     flags: tuple[str, ...] = FUSED
     wide: bool = False
-    """Compiled with vectors of sixteen floats too."""
+    """Whether it is compiled with vectors of sixteen floats too."""
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Where the library lies."""
         return HERE / f"lib{self.name}{SUFFIX}"  # without "lib" Python would take it for a module of that name
 
     def source_hash(self) -> str:
-        """Of the sources and the flags: a library that does not carry it is stale."""
+        """Returns a hash of the sources and the flags: a library that does not carry it is stale."""
         digest = hashlib.sha256(" ".join((*FLAGS, *self.flags, _AGAIN if self.wide else "")).encode())
         for name in self.sources:
             digest.update((HERE / name).read_bytes())
@@ -93,7 +94,7 @@ LIBRARIES = (
 
 
 def compiler() -> list[str] | None:
-    """The command of a C compiler."""
+    """Returns the command of a C compiler, or None."""
     if os.environ.get("CC"):
         return shlex.split(os.environ["CC"])
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
@@ -101,7 +102,10 @@ def compiler() -> list[str] | None:
 
 
 def build(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
-    """Compile each; by name, why some could not be. A library in use is replaced, not written over."""
+    """Compiles each library, and returns by name why some could not be.
+
+    A library in use is replaced, not written over.
+    """
     command = compiler()
     if command is None:
         return dict.fromkeys([library.name for library in libraries], "there is no C compiler")
@@ -111,14 +115,17 @@ def build(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
 
 
 def _compiled(library: Library, command: list[str], scratch: Path) -> str | None:
+    """Compiles one library, and returns why it could not be done, or None."""
     made, source = scratch / library.path.name, HERE / library.sources[0]
     try:
         stamp = f'-DSORDINO_SOURCE="{library.source_hash()}"'
         files = [str(source)]
+        # Machines with wide vectors get the kernel twice in one library.
         if library.wide and platform.machine().lower() in _WIDE_MACHINES:
             again = scratch / f"{library.name}_wide.c"
             again.write_text(_AGAIN.format(source.as_posix()))
             files += ["-DSORDINO_WIDE", str(again)]
+        # Compile beside the place where it goes, and move it there when it is complete.
         done = subprocess.run(
             [*command, *FLAGS, *library.flags, stamp, *files, "-o", str(made)],
             capture_output=True,
@@ -137,7 +144,7 @@ def _compiled(library: Library, command: list[str], scratch: Path) -> str | None
 
 
 def told(problems: dict[str, str]) -> str:
-    """What could not be compiled, each reason once."""
+    """Returns what could not be compiled, each reason once."""
     reasons: dict[str, list[str]] = {}
     for name, problem in problems.items():
         reasons.setdefault(problem, []).append(name)

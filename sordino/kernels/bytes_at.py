@@ -1,4 +1,7 @@
-"""Memory by its address: for who compares a few numbers of a tensor often, where a call of torch costs more."""
+"""Reads memory by its address, for code that compares a few numbers of a tensor often.
+
+A call of torch would cost more.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from ctypes import Array, c_char, c_float
 
 
 def bytes_at(address: int, many: int) -> Array[c_char]:
-    """These bytes, read by `.raw`; safe for as long as what lies there is alive."""
+    """Returns these bytes, read by `.raw`; safe for as long as what lies there is alive."""
     return (c_char * many).from_address(address)
 
 
 def floats_at(address: int, first: int, stride: int) -> list[float]:
-    """Two values of float32: number `first` from there on, and the one `stride` after it."""
+    """Returns two values of float32: number `first` from there on, and the one `stride` after it."""
     at = address + 4 * first
     return [c_float.from_address(at).value, c_float.from_address(at + 4 * stride).value]

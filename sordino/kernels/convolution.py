@@ -1,7 +1,7 @@
-"""Per-sample weight gradients of convolutions by the compiled kernel, if there is one: as cheap as the framework's sum.
+"""Binding of the compiled per-sample weight gradients of convolutions, as cheap as the framework's sum.
 
-For float32 on the CPU, in one or two dimensions, with any stride, padding with zeros, dilation and groups, and in either
-memory format. The kernel adds nothing but speed: per_sample/formulas/convolution_rows.py has the same in torch.
+It takes float32 on the CPU, in one or two dimensions, with any stride, padding with zeros, dilation and groups, and in
+either memory format. The kernel adds nothing but speed: per_sample/formulas/convolution_rows.py has the same in torch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _UNEVEN = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))
 
 @cache
 def gradients() -> SampleGradients | None:
-    """The kernel that is used, or None: there is none, or it does not give what it should."""
+    """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
     return trusted(build.CONVOLUTION, FUNCTIONS, SampleGradients, agrees)
 
 
 def agrees(made: SampleGradients) -> bool:
-    """Whether it gives torch's values, where rows and columns differ in everything."""
+    """Returns whether the kernel gives torch's values, where rows and columns differ in everything."""
     return agree(made, _UNEVEN)

@@ -1,9 +1,9 @@
-"""The forward pass of a convolution and the gradient at its input by the compiled kernel, if there is one.
+"""Binding of the compiled forward pass of a convolution and the gradient at its input.
 
     y[t, p] = b[p] + Σ_kc a[t + k, c] w[p, c, k]    and at the input the same product of the output gradient, once for
                                                     every remainder of a pixel's place by the stride
 
-For float32 on the CPU with channels last, without groups and dilation.
+It takes float32 on the CPU with channels last, without groups and dilation.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _PACKED = "the packed weights of a convolution"
 
 @dataclass(frozen=True)
 class Correlations:
-    """The library's functions at one level of the processor's abilities."""
+    """Calls the library's functions at one level of the processor's abilities."""
 
     library: ctypes.CDLL
     level: int = BEST
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry) -> Tensor:
-        """The output, channels last."""
+        """Returns the output, channels last."""
         y = torch.empty(_output(x, weight, geometry), dtype=x.dtype, memory_format=torch.channels_last)
         bias = None if bias is None else bias.contiguous()
         where = (x.data_ptr(), weight.data_ptr(), address(bias), y.data_ptr())
@@ -44,19 +44,20 @@ class Correlations:
         return y
 
     def backward(self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry) -> Tensor:
-        """The gradient at an input of this size, channels last."""
+        """Returns the gradient at an input of this size, channels last."""
         a = torch.empty(size, dtype=g.dtype, memory_format=torch.channels_last)
         where = (g.data_ptr(), weight.data_ptr(), a.data_ptr())
         self._run("sordino_correlation_input", shape_of(a, g, geometry, weight.stride()), len(a), where)
         return a
 
     def _run(self, name: str, shape: object, samples: int, where: tuple[int | None, ...]) -> None:
+        """Runs one of the functions over all samples, divided among threads."""
         of, threads = (self.level, shape), torch.get_num_threads()
         in_parts(getattr(self.library, name), of, where, samples, threads, short=_PACKED)
 
 
 def takes(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> bool:
-    """Whether the kernel can do this layer."""
+    """Returns whether the kernel can do this layer."""
     return (
         on_cpu(x, weight)
         and geometry.groups == 1
@@ -67,18 +68,19 @@ def takes(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> bool:
 
 
 def _output(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> tuple[int, ...]:
+    """Returns the shape of the output."""
     sizes = zip(x.shape[2:], geometry.kernel, geometry.stride, geometry.padding, strict=True)
     return (len(x), len(weight), *((n + 2 * p - k) // s + 1 for n, k, s, p in sizes))
 
 
 @cache
 def correlations() -> Correlations | None:
-    """The kernel that is used, or None: there is none, or it does not give what it should."""
+    """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
     return trusted(build.CORRELATION, FUNCTIONS, Correlations, agrees)
 
 
 def agrees(made: Correlations) -> bool:
-    """Whether output and input gradient of a small layer are torch's."""
+    """Returns whether output and input gradient of a small layer are torch's."""
     x = (torch.arange(2 * 9 * 7 * 6, dtype=torch.float32) * 0.7).sin().view(2, 9, 7, 6)
     weight = (torch.arange(17 * 9 * 3 * 2, dtype=torch.float32) * 1.3).cos().view(17, 9, 3, 2)
     bias = torch.arange(17, dtype=torch.float32)

@@ -1,7 +1,7 @@
-"""Per-sample weight gradients of depthwise convolutions, by the compiled kernel, if there is one.
+"""Binding of the compiled per-sample weight gradients of depthwise convolutions.
 
-For float32 on the CPU, in one or two dimensions, with as many outputs and groups as channels. Its slow path is a product
-and a sum for every tap (per_sample/formulas/convolution_rows.py).
+It takes float32 on the CPU, in one or two dimensions, with as many outputs and groups as channels. Its slow path is a
+product and a sum for every tap (per_sample/formulas/convolution_rows.py).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _UNEVEN = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0), groups=CHANNELS)
 
 
 def takes(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
-    """Whether the kernel can do this layer."""
+    """Returns whether the kernel can do this layer."""
     return geometry.groups == a.shape[1] == g.shape[1] and readable(a, g, geometry)
 
 
 @cache
 def gradients() -> SampleGradients | None:
-    """The kernel that is used, or None: there is none, or it does not give what it should."""
+    """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
     return trusted(build.DEPTHWISE, FUNCTIONS, SampleGradients, agrees)
 
 
 def agrees(made: SampleGradients) -> bool:
-    """Whether it gives torch's values, where rows and columns differ in everything."""
+    """Returns whether the kernel gives torch's values, where rows and columns differ in everything."""
     return agree(made, _UNEVEN)

@@ -1,7 +1,7 @@
-"""The compiled Gram sums of linear maps, if they are there: Σ_ts (a_t·a_s)(g_t·g_s) per sample, without a T × T matrix.
+"""Binding of the compiled Gram sums of linear maps, Σ_ts (a_t·a_s)(g_t·g_s), without a T × T matrix.
 
-Half the work of two matrix products, since both factors are symmetric; products in float32, sums in float64 (gram.c).
-torch gives the same up to rounding, and is compared with on a small case before the library is used.
+They are half the work of two matrix products, since both factors are symmetric; products in float32, sums in float64
+(gram.c). torch gives the same up to rounding, and is compared with on a small case before the library is used.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ _Factor = structure("factor_t", at=POINTER, sample=STEP, row=STEP, width=STEP)
 
 @dataclass(frozen=True)
 class Grams:
-    """The library's function at one level of the processor's abilities."""
+    """Calls the library's function at one level of the processor's abilities."""
 
     library: ctypes.CDLL
     level: int
 
     def __call__(self, g: Tensor, inputs: Sequence[Tensor], threads: int = 1, floor: float = 0.0) -> Tensor:
-        """Of g (B, T, p) with each input (B, T, d), (B, inputs, 3) in float64: the sum, its diagonal part, Σ_t ‖a_t‖‖g_t‖.
+        """Returns, of g (B, T, p) with each input (B, T, d), the Gram sum, its diagonal part and Σ_t ‖a_t‖‖g_t‖.
 
-        To the square of such a length `floor` is added for each element.
+        The result is (B, inputs, 3) in float64. To the square of such a length `floor` is added for each element.
         """
         return self._each(g, inputs, g.shape[1], None, threads, floor)
 
     def stretches(self, g: Tensor, a: Tensor, ranges: Sequence[tuple[int, int]], threads: int = 1) -> Tensor:
-        """The same for stretches of the rows of g (R, p) and a (R, d), by first row and number of rows: (B, 3)."""
+        """Returns the same three numbers for stretches of the rows of g (R, p) and a (R, d), (B, 3).
+
+        A stretch is given by its first row and its number of rows.
+        """
         listed = (ctypes.c_uint64 * (2 * len(ranges)))(*chain.from_iterable(ranges))
         rows = [x if x.stride(1) == 1 else x.contiguous() for x in (g, a)]
         g, a = (x.expand(len(ranges), *x.shape) for x in rows)  # every stretch is one of the same rows
@@ -55,6 +58,7 @@ class Grams:
         threads: int,
         floor: float,
     ) -> Tensor:
+        """Runs the function over all samples, with rows made dense, divided among threads."""
         (b, _, p), count = g.shape, len(inputs)
         given = [x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous() for x in (g, *inputs)]
         out = torch.empty((b, count, 3), dtype=torch.float64)
@@ -72,12 +76,12 @@ class Grams:
 
 @cache
 def grams() -> Grams | None:
-    """What is used, or None."""
+    """Returns the kernel that is used, or None."""
     return trusted(build.GRAM, FUNCTIONS, Grams, agrees)
 
 
 def agrees(made: Grams) -> bool:
-    """Whether it gives torch's values."""
+    """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 11, n, generator=rng) for n in (19, 5))
     product = torch.bmm(g, g.mT) * torch.bmm(a, a.mT)

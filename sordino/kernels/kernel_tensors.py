@@ -1,4 +1,4 @@
-"""What kernels ask of tensors: which they can read, where large results are put, and numbers for the check before use."""
+"""Helpers for tensors of kernels: which can be read, where results are put, and numbers for checks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _OWNER_ONLY = 2  # references to a storage: the owner's tensor, and the handle t
 
 
 def is_free(buffer: Tensor) -> bool:
-    """Whether no tensor shares a buffer's memory but the one its owner keeps."""
+    """Returns whether no tensor shares a buffer's memory but the one its owner keeps."""
     storage = buffer.untyped_storage()
     count: int = torch._C._storage_Use_Count(storage._cdata)
     return count <= _OWNER_ONLY
 
 
 def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """`Room` from the allocator."""
+    """Returns new memory from the allocator, as a `Room`."""
     return like.new_empty(shape)
 
 
 def on_cpu(*tensors: Tensor) -> bool:
-    """Whether all are float32 on the CPU, which is all that kernels read and write."""
+    """Returns whether all are float32 on the CPU, which is all that kernels read and write."""
     return all([x.dtype is torch.float32 and x.is_cpu for x in tensors])  # noqa: C419 — a generator costs more
 
 
 def waves(step: float, *shape: int) -> Tensor:
-    """Some numbers for a check, channels last: no random stream is touched."""
+    """Returns some numbers for a check, channels last, without touching a random stream."""
     made = (torch.arange(prod(shape), dtype=torch.float32) * step).sin().view(shape)
     return made.contiguous(memory_format=torch.channels_last)

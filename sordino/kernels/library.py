@@ -1,4 +1,4 @@
-"""Opening a compiled library: only one that was made of the sources beside it, and only if nobody switched it off."""
+"""Opens a compiled library if it was made of the sources beside it and nobody switched it off."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sordino.kernels.build import Library
 
 
 class KernelUnavailable(Exception):
-    """Why a library is left alone."""
+    """Says why a library is left alone."""
 
 
 def opened(library: Library) -> ctypes.CDLL:
-    """The library, without the types of its functions; `Unavailable` says why not."""
+    """Returns the library, without the types of its functions; raises `KernelUnavailable` to say why not."""
     if os.environ.get("SORDINO_KERNELS") == "0":
         raise KernelUnavailable("SORDINO_KERNELS=0")
     if not library.path.exists():

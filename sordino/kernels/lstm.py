@@ -1,7 +1,7 @@
-"""The compiled LSTM layer, if it is there: all steps of one direction, forward and backward (kernels/lstm.c).
+"""Binding of the compiled LSTM layer: all steps of one direction, forward and backward (kernels/lstm.c).
 
-One product of [x_t, h_{t-1}] with both weights per step, and one pass over the gates. torch gives the same up to rounding
-(lstm_layer.py), and is compared with on a small case before the library is used.
+It makes one product of [x_t, h_{t-1}] with both weights per step, and one pass over the gates. torch gives the same up
+to rounding (lstm_layer.py), and is compared with on a small case before the library is used.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _Layer = structure(
 
 @dataclass(frozen=True)
 class Weights:
-    """Of one direction: (4H, d), (4H, H), and the sum of both biases (4H), all dense."""
+    """Holds the weights of one direction: (4H, d), (4H, H), and the sum of both biases (4H), all dense."""
 
     w_ih: Tensor
     w_hh: Tensor
     bias: Tensor
 
     def layer(self, steps: int, batch: int) -> ctypes.Structure:
-        """What the library is handed: sizes and these weights; the rest is NULL."""
+        """Returns the struct that the library is handed: sizes and these weights; all else is NULL."""
         made = _Layer(steps, batch, self.w_ih.shape[1], self.w_hh.shape[1])
         made.w_ih, made.w_hh, made.bias = self.w_ih.data_ptr(), self.w_hh.data_ptr(), self.bias.data_ptr()
         return made
@@ -50,7 +50,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a forward pass leaves for the backward one."""
+    """Holds what a forward pass leaves for the backward one."""
 
     read: Tensor  # (T, B, d + H): x_t and h_{t-1}
     gates: Tensor  # (T, B, 4H): i, f, z, o; the backward pass overwrites it with the gradients at their inputs
@@ -59,7 +59,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Back:
-    """What a backward pass gives."""
+    """Holds what a backward pass gives."""
 
     dx: Tensor | None  # (T, B, d)
     dh0: Tensor  # (B, H)
@@ -68,12 +68,13 @@ class Back:
 
 
 def _rows(x: Tensor) -> Tensor:
+    """Returns x with dense rows."""
     return x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The library's functions at one level of the processor's abilities."""
+    """Calls the library's functions at one level of the processor's abilities."""
 
     library: ctypes.CDLL
     level: int
@@ -81,7 +82,10 @@ class Recurrence:
     def forward(
         self, x: Tensor, h0: Tensor, c0: Tensor, weights: Weights, threads: int = 1, room: Room = fresh
     ) -> tuple[Tensor, Trace]:
-        """From x (T, B, d), h0 and c0 (B, H) to the hidden states (T, B, H); `room` makes what the trace is kept in."""
+        """Returns the hidden states (T, B, H) from x (T, B, d), h0 and c0 (B, H), and what the backward pass needs.
+
+        `room` makes what the trace is kept in.
+        """
         x, h0, c0 = _rows(x), h0.contiguous(), c0.contiguous()
         (steps, b, d), n = x.shape, h0.shape[1]
         trace = Trace(room((steps, b, d + n), x), room((steps, b, 4 * n), x), room((steps + 1, b, n), x))
@@ -102,7 +106,10 @@ class Recurrence:
         *,
         inner: bool = True,
     ) -> Back:
-        """From gradients at the hidden states (T, B, H) and the last cell state (B, H); `inner`: at x too."""
+        """Returns the gradients at the inputs from those at the hidden states (T, B, H) and the last cell state (B, H).
+
+        `inner` asks for the gradient at x too.
+        """
         dout, dlast = _rows(dout), dlast.contiguous()
         (steps, b, n), d = dout.shape, weights.w_ih.shape[1]
         dx = room((steps, b, d), dout) if inner else None
@@ -115,6 +122,7 @@ class Recurrence:
         return back
 
     def _run(self, function: Callable[..., int], layer: ctypes.Structure, trace: Trace, threads: int) -> None:
+        """Runs one of the functions over all samples, divided among threads."""
         layer.read, layer.gates, layer.cells = trace.read.data_ptr(), trace.gates.data_ptr(), trace.cells.data_ptr()
 
         work = trace.gates.numel() * trace.read.shape[2]
@@ -123,23 +131,24 @@ class Recurrence:
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Float32 on the CPU, and not to be cast to anything else."""
+    """Returns whether all are float32 on the CPU, and not to be cast to anything else."""
     return on_cpu(*tensors) and not torch.is_autocast_enabled("cpu")
 
 
 @cache
 def recurrence() -> Recurrence | None:
-    """What is used, or None: without vector instructions torch's products are faster."""
+    """Returns the kernel that is used, or None: without vector instructions torch's products are faster."""
     return trusted(build.LSTM, FUNCTIONS, Recurrence, agrees, least=1, halved=True)
 
 
 def agrees(made: Recurrence) -> bool:
-    """Whether it gives the values and gradients of torch's own layer."""
+    """Returns whether the kernel gives the values and gradients of torch's own layer."""
     rng = torch.Generator().manual_seed(0)
     steps, b, d, n = 3, 7, 5, 9
     given = [(steps, b, d), (b, n), (b, n), (4 * n, d), (4 * n, n), (4 * n,), (steps, b, n), (b, n)]
     x, h0, c0, w_ih, w_hh, bias, dout, dlast = (torch.randn(shape, generator=rng) for shape in given)
     weights = Weights(w_ih, w_hh, bias)
+    # The kernel's values and gradients, and those of the same steps by autograd.
     out, trace = made.forward(x, h0, c0, weights)
     back = made.backward(trace, weights, dout, dlast)
     with torch.enable_grad():

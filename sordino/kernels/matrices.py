@@ -1,4 +1,4 @@
-"""Sums of squares by row, and weighted rows, of several matrices in one call: matrices.c, where it was compiled.
+"""Binding of matrices.c: sums of squares by row, and weighted rows, of several matrices in one call.
 
 A layer with one position per sample takes a dozen calls of torch for its norms and its sum, and in a small network the
 calls cost more than the work. Without the library torch does the same, call by call.
@@ -30,7 +30,7 @@ _FIELDS = 5  # of a matrix: start, width, stride, where its weighted rows go, wh
 
 
 class Functions:
-    """The library's functions, on float32 values on the CPU."""
+    """Calls the library's functions, on float32 values on the CPU."""
 
     def __init__(self, library: ctypes.CDLL, level: int = BEST) -> None:
         self.library, self.level = library, level
@@ -38,30 +38,30 @@ class Functions:
 
     @staticmethod
     def readable(tensors: Sequence[Tensor], most: int) -> bool:
-        """Whether these can be read as they lie in memory, and none is larger than that."""
+        """Returns whether these can be read as they lie in memory, and none is larger than `most`."""
         for t in tensors:
             if t.dtype is not torch.float32 or not t.is_cpu:
                 return False
         return max(map(Tensor.numel, tensors), default=0) <= most and all(map(Tensor.is_contiguous, tensors))
 
     def joined(self, x: Tensor, y: Tensor, z: Tensor, factor: float) -> None:
-        """Z = (x + y + z) · factor in double precision, rounded once, to the last bit as torch computes it."""
+        """Sets z = (x + y + z) · factor in double precision, rounded once, to the last bit as torch computes it."""
         where = x.data_ptr(), y.data_ptr(), z.data_ptr()
         self.library.sordino_joined(self.level, z.numel(), *where, factor)
 
     def shortened(self, squared: Tensor, bound: float) -> Tensor:
-        """min(1, C / √s) of contiguous values s, to the last bit as torch computes it; 1 of what is not a number."""
+        """Returns min(1, C / √s) of contiguous values s, to the last bit as torch does; 1 of what is not a number."""
         out = torch.empty(squared.shape)
         self.library.sordino_shortened(squared.numel(), squared.data_ptr(), bound, out.data_ptr())
         return out
 
     def within(self, weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
-        """Whether 0 ≤ w (√s + floor) ≤ limit for all weights (n, 1) and contiguous values s (n,)."""
+        """Returns whether 0 ≤ w (√s + floor) ≤ limit for all weights (n, 1) and contiguous values s (n,)."""
         where = (weights.shape[0], weights.data_ptr(), weights.stride(0), squared.data_ptr())
         return bool(self.library.sordino_within(*where, floor, limit))
 
     def finite(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether every number of these contiguous tensors is finite."""
+        """Returns whether every number of these contiguous tensors is finite."""
         n = len(tensors)
         where, held = numbers([*map(Tensor.data_ptr, tensors), *map(Tensor.numel, tensors)])
         found = bool(self.library.sordino_finite(self.level, n, where, where + 8 * n))
@@ -70,7 +70,7 @@ class Functions:
 
 
 class Matrices:
-    """Matrices with one row per sample; each of them `suits`."""
+    """Holds matrices with one row per sample; each of them `suits`."""
 
     def __init__(self, compiled: Functions, matrices: Sequence[Tensor]) -> None:
         self._library, self._level, self._held = compiled.library, compiled.level, matrices
@@ -80,9 +80,10 @@ class Matrices:
         self._at, self._fields = numbers(fields)
 
     def squared(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
-        """‖x_i‖²‖y_i‖² for pairs x, y of matrices, by their places one after the other, (B, pairs); y = −1 leaves it out.
+        """Returns ‖x_i‖²‖y_i‖² for pairs x, y of matrices, (B, pairs), the sums over pairs, (B,), and whether all is
+        finite.
 
-        With it the sums over the pairs, (B,), and whether all is finite.
+        A pair is given by the places of its matrices, one after the other; y = −1 leaves it out.
         """
         rows, columns = self._held[0].shape[0], len(pairs) // 2
         out, sums = torch.empty(rows, columns), torch.empty(rows)
@@ -94,7 +95,7 @@ class Matrices:
         return out, sums, bool(fine)
 
     def weighted(self, weights: Tensor, to: Mapping[int, Tensor], sums: Mapping[int, Tensor], *, anew: bool) -> None:
-        """Write w_i x_i and Σ w_i x_i, for the places asked for; `anew`: the sums begin at 0, not at what is there."""
+        """Writes w_i x_i and Σ w_i x_i, for the places asked for; `anew`: the sums begin at 0, not at what is there."""
         fields = self._fields
         for k in range(len(self._held)):
             fields[_FIELDS * k + 3] = to[k].data_ptr() if k in to else 0
@@ -104,7 +105,7 @@ class Matrices:
 
 
 def suits(m: Tensor, rows: int, most: int) -> bool:
-    """Whether this is a matrix of so many rows that can be read, contiguous each and with no more elements than that."""
+    """Returns whether this is a readable matrix of so many rows, contiguous each, with at most `most` elements."""
     if m.dtype is not torch.float32 or m.dim() != 2 or not m.is_cpu:
         return False
     return m.shape[0] == rows and m.stride(1) == 1 and m.numel() <= most
@@ -112,18 +113,20 @@ def suits(m: Tensor, rows: int, most: int) -> bool:
 
 @cache
 def functions() -> Functions | None:
-    """The functions, or None."""
+    """Returns the functions, or None."""
     return trusted(build.MATRICES, FUNCTIONS, Functions, agrees)
 
 
 def agrees(made: Functions) -> bool:
-    """Whether the functions give what torch gives in double precision."""
+    """Returns whether the functions give what torch gives in double precision."""
+    # Squared norms of two matrices and of their pairs.
     x = torch.arange(3 * 1100).remainder(7).sub(3).float().view(3, 1100)[:, :1061]
     y = x[:, :5].contiguous()
     both = Matrices(made, [x, y])
     squared, sums, fine = both.squared([0, 1, 1, -1])
     own = torch.stack([x.double().square().sum(1), y.double().square().sum(1)], 1)
     own[:, 0] *= own[:, 1]
+    # Three vectors added up, and weighted rows with their sum.
     three = torch.stack([x[0].sin(), x[1].cos() * 2e-4, x[2].sin() * 3])
     sums_of_three, z = ((three[0].double() + three[1]) + three[2]).mul_(0.3).float(), three[2].clone()
     made.joined(three[0], three[1], z, 0.3)

@@ -1,7 +1,7 @@
-"""The compiled noise: AES key stream, Box–Muller, addition and division in one pass over the sums (noise.c).
+"""Binding of the compiled noise: AES key stream, Box–Muller, addition and division in one pass.
 
-It takes addresses and a stream, and knows nothing of what the values are for. Whether it is used at all is decided in
-rng/compiled_noise.py, which compares it bit for bit with the slow path.
+It takes addresses and a stream, and knows nothing of what the values are for (noise.c). Whether it is used at all is
+decided in rng/compiled_noise.py, which compares it bit for bit with the slow path.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Stream(Protocol):
     """The key stream of one draw."""
 
     def state(self) -> bytes:
-        """Key and number of the draw."""
+        """Returns key and number of the draw."""
         ...
 
     def into(self, buffer: memoryview | bytearray) -> None:
-        """Overwrite the buffer with the bytes that come next."""
+        """Overwrites the buffer with the bytes that come next."""
         ...
 
 
 @dataclass(frozen=True)
 class NoiseKernel:
-    """The library's functions at one level of the processor's abilities."""
+    """Calls the library's functions at one level of the processor's abilities."""
 
     library: ctypes.CDLL
     level: int
@@ -63,13 +63,13 @@ class NoiseKernel:
         return SIZE.in_dll(self.library, "sordino_block_values").value
 
     def block(self, stream: Stream, number: int) -> bytes:
-        """One block of a key stream."""
+        """Returns one block of a key stream."""
         out = ctypes.create_string_buffer(16)
         self.library.sordino_keystream(self.level, stream.state(), number, 1, out)
         return out.raw
 
     def keystream(self, stream: Stream, first: int, blocks: int) -> NDArray[np.uint32]:
-        """Blocks first, first + 1, … of a key stream: four words each."""
+        """Returns blocks first, first + 1, … of a key stream: four words each."""
         out = bytearray(16 * blocks)
         held = (ctypes.c_char * len(out)).from_buffer(out)
         self.library.sordino_keystream(self.level, stream.state(), first, blocks, held)
@@ -84,16 +84,19 @@ class NoiseKernel:
         threads: int = 1,
         factor: float = 1.0,
     ) -> None:
-        """Add N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiply the sums by a factor."""
+        """Adds N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiplies the sums by a factor."""
+        # The kernel sees one long array, whose pieces end where `ends` says.
         ends, count = list(accumulate(sizes)), len(sizes)
         tensors, held = numbers((*addresses, *ends))
         state, n, bounds = stream.state(), ends[-1], tensors + 8 * count
 
         def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
+            """Adds the noise of some pairs, made of `words` where the caller makes the key stream."""
             self.library.sordino_add_normal(
                 self.level, state, scale, factor, begin, end, tensors, bounds, count, words, first
             )
 
+        # Threads make their own part of the key stream, so the noise does not depend on their number.
         if not self.ciphers:
             self._fed(stream, n, part)
         else:
@@ -105,16 +108,19 @@ class NoiseKernel:
     def normals_at(
         self, stream: Stream, scale: float, total: int, start: int, count: int, threads: int = 1
     ) -> NDArray[np.float32]:
-        """Values start, start + 1, … of the draw of `total` values that `add_normal` adds, and few others.
+        """Returns values start, start + 1, … of the draw of `total` values that `add_normal` adds, and makes few
+        others.
 
-        Only where it makes the key stream itself. Whole blocks are made where they go; of a block that begins before the
-        values or ends after them, the pairs behind those in it.
+        It works only where the kernel makes the key stream itself. Whole blocks are made where they go; of a block that
+        begins before the values or ends after them, the pairs behind those in it.
         """
         block, end = self.block_values, start + count
         out = np.zeros(count, dtype=np.float32)
+        # Whole blocks.
         first, last = -(-start // block) * block, end if end == total else end // block * block
         if first < last:
             self._stretch(stream, scale, total, (first // 2, _pairs(last, block)), out, start, threads)
+        # What is left of the first and the last block.
         for begin, to in ((start, min(first, end)), (max(first, last), end)):
             if begin < to:
                 base = begin - begin % block
@@ -134,7 +140,7 @@ class NoiseKernel:
         first: int,
         threads: int,
     ) -> None:
-        """Add a draw's values of these pairs to `out`, which holds its values from number `first` on.
+        """Adds a draw's values of these pairs to `out`, which holds its values from number `first` on.
 
         The kernel counts from value 0; it is told where that would lie.
         """
@@ -146,7 +152,7 @@ class NoiseKernel:
         in_parts(self.library.sordino_add_normal, of, to, end, several, _PAIRS, begin=begin)
 
     def _fed(self, stream: Stream, n: int, part: _Part) -> None:
-        """Block after block, each with the words the stream makes for it."""
+        """Adds the noise block after block, each with the words the stream makes for it."""
         block = self.block_values
         pairs, buffer = _pairs(n, block), bytearray(4 * min(block, n + 1))
         words = np.frombuffer(buffer, dtype=np.uint32)
@@ -161,12 +167,16 @@ class _Part(Protocol):
 
 
 def _behind(half: int, begin: int, end: int) -> tuple[int, int]:
-    """The pairs behind values begin … end of a block, whose first `half` values are cosines and the others sines."""
+    """Returns the pairs behind values begin … end of a block.
+
+    Its first `half` values are cosines and the others sines.
+    """
     if end <= half:
         return begin, end
     return (begin - half, end - half) if begin >= half else (0, half)
 
 
 def _pairs(n: int, block: int) -> int:
+    """Returns the number of pairs that n values take, in blocks."""
     whole, rest = divmod(n, block)
     return whole * (block // 2) + (rest + 1) // 2

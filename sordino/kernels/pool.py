@@ -1,7 +1,7 @@
-"""Max pooling by the compiled kernel, if there is one: the maxima of windows, and the gradient at the input.
+"""Binding of the compiled max pooling: the maxima of windows, and the gradient at the input.
 
-For float32 on the CPU with channels last. Both are torch's to the last bit, forward at a third of its price, and two bytes
-for each output say which tap it is from, where torch keeps eight.
+It takes float32 on the CPU with channels last. Both are torch's to the last bit, forward at a third of its price, and
+two bytes for each output say which tap it is from, where torch keeps eight.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ _LAST = torch.channels_last
 
 @dataclass(frozen=True)
 class Pools:
-    """The library's functions at one level of the processor's abilities."""
+    """Calls the library's functions at one level of the processor's abilities."""
 
     library: ctypes.CDLL
     level: int = BEST
 
     def forward(self, x: Tensor, window: KernelWindow) -> tuple[Tensor, Tensor]:
-        """The maxima, channels last, and the tap of its window that each is from."""
+        """Returns the maxima, channels last, and the tap of its window that each is from."""
         size = (*x.shape[:2], *_outputs(x.shape, window))
         y, taps = (torch.empty(size, dtype=dtype, memory_format=_LAST) for dtype in (x.dtype, torch.int16))
         self._run("sordino_pool", x.shape, y, window, (x.data_ptr(), y.data_ptr(), taps.data_ptr()))
         return y, taps
 
     def backward(self, size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
-        """The gradient at an input of this size, channels last."""
+        """Returns the gradient at an input of this size, channels last."""
         g = g.contiguous(memory_format=_LAST)
         x = torch.empty(size, dtype=g.dtype, memory_format=_LAST)
         self._run("sordino_pool_input", size, g, window, (g.data_ptr(), taps.data_ptr(), x.data_ptr()))
         return x
 
     def _run(self, name: str, size: torch.Size, y: Tensor, window: KernelWindow, where: tuple[int, ...]) -> None:
+        """Runs one of the functions over all samples, divided among threads."""
         options = (*window.kernel, *window.stride, *window.padding)
         shape = (ctypes.c_int64 * 11)(*size[1:], *y.shape[2:], *options)
         threads = torch.get_num_threads() if y.numel() >= _SPLIT else 1
@@ -54,12 +55,13 @@ class Pools:
 
 
 def _outputs(size: torch.Size, window: KernelWindow) -> tuple[int, ...]:
+    """Returns the spatial size of the output."""
     sizes = zip(size[2:], window.kernel, window.stride, window.padding, strict=True)
     return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
 
 
 def takes(x: Tensor, window: KernelWindow) -> bool:
-    """Whether the kernel can do this layer: every window has a pixel, and nothing is empty."""
+    """Returns whether the kernel can do this layer: every window has a pixel, and nothing is empty."""
     return (
         x.dim() == 4
         and on_cpu(x)
@@ -73,12 +75,12 @@ def takes(x: Tensor, window: KernelWindow) -> bool:
 
 @cache
 def pools() -> Pools | None:
-    """The kernel that is used, or None: there is none, or it does not give what it should."""
+    """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
     return trusted(build.POOL, FUNCTIONS, Pools, agrees, least=1)
 
 
 def agrees(made: Pools) -> bool:
-    """Whether maxima and gradients of a small layer are torch's to the last bit, among equal values too."""
+    """Returns whether maxima and gradients of a small layer are torch's to the last bit, among equal values too."""
     x = torch.arange(2 * 19 * 7 * 6).remainder(11).float().view(2, 19, 7, 6).contiguous(memory_format=_LAST)
     window = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))
     y, found = torch.ops.aten.max_pool2d_with_indices(x, *window[:3])

@@ -1,4 +1,4 @@
-"""Which processor this is, as far as the speed of products depends on it."""
+"""Identifies the processor, as far as the speed of products depends on it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 _INFORMATION = Path("/proc/cpuinfo")
 _ZEN_4 = ("AuthenticAMD", "25")
-"""Vendor and family of those that run sixteen floats as two times eight; its predecessor, Zen 3, has no AVX-512."""
+"""Vendor and family of processors that run sixteen floats as two times eight; their predecessor, Zen 3, has no AVX-512."""
 
 
 def known(text: str) -> dict[str, str]:
-    """What is said of the first processor, by name.
+    """Returns what is said of the first processor, by name.
 
     >>> known("vendor_id : A")["vendor_id"]
     'A'
@@ -23,6 +23,7 @@ def known(text: str) -> dict[str, str]:
 
 @cache
 def _this() -> dict[str, str]:
+    """Returns what the system says of this processor; nothing where it cannot be asked."""
     try:
         return known(_INFORMATION.read_text())
     except OSError:
@@ -30,7 +31,7 @@ def _this() -> dict[str, str]:
 
 
 def name() -> str:
-    """Its name, with family and model, which a virtual machine may not put into the name."""
+    """Returns the processor's name, with family and model, which a virtual machine may not put into the name."""
     said = _this()
     numbers = [said[key] for key in ("cpu family", "model") if key in said]
     plain = said.get("model name") or platform.processor() or platform.machine()
@@ -38,7 +39,9 @@ def name() -> str:
 
 
 def instructions(said: dict[str, str] | None = None) -> str:
-    """What torch says it uses, and whether the processor multiplies bfloat16, which torch's libraries and kernels look at.
+    """Returns the instructions torch says it uses, and whether the processor multiplies bfloat16.
+
+    torch's libraries and the kernels look at both.
 
     >>> instructions({"flags": "avx512f avx512_bf16"}).endswith(", bf16")
     True
@@ -51,7 +54,7 @@ def instructions(said: dict[str, str] | None = None) -> str:
 
 
 def one_piece(said: dict[str, str] | None = None) -> bool:
-    """Whether sixteen floats, where the processor has such vectors at all, are computed in one piece.
+    """Returns whether sixteen floats, where the processor has such vectors at all, are computed in one piece.
 
     In two pieces they are no faster than eight in most kernels, and rows that are no multiple of sixteen waste more.
 
@@ -65,7 +68,7 @@ def one_piece(said: dict[str, str] | None = None) -> bool:
 
 
 def full_width(instructions: str, said: dict[str, str] | None = None) -> bool:
-    """Whether torch computes sixteen floats in one piece: processors on which nothing of the kernels was timed.
+    """Returns whether torch computes sixteen floats in one piece: on such processors no kernel was timed.
 
     >>> full_width("AVX2"), full_width("AVX512", {"vendor_id": "GenuineIntel", "cpu family": "6"})
     (False, True)

@@ -1,4 +1,4 @@
-"""The compiled products of a linear map's per-sample gradients, if they are there.
+"""Binding of the compiled products of a linear map's per-sample gradients.
 
     sum:   out = β out + Σ_k w_k g_k a_kᵀ    the weights go in while the rows are packed, so no scaled copy is made
     rows:  g_iᵀ a_i of every sample          with its sum of squares, taken while a tile is in the registers
@@ -29,30 +29,30 @@ _ROWS = 6  # of a tile: threads begin at multiples
 _LEAST = 64  # columns of either factor, and rows; narrower products are torch's
 _SMALL = 1 << 21  # multiplications; below, a call costs more than it saves, and a second thread too
 _FEW_POSITIONS, _FEW_COLUMNS, _LITTLE_WORK = 32, 32, 1 << 17
-"""Of one sample, the last in multiplications: from these on its row is made here."""
+"""Sizes of one sample, the last in multiplications, from which on its row is made here."""
 _PACKED = "a few packed rows of a product"
 
 
 @dataclass(frozen=True)
 class Products:
-    """The library's function at one level of the processor's abilities.
+    """Calls the library's functions at one level of the processor's abilities.
 
-    Fields of product_t: g, a, w, the steps from row to row of g and a, rows, p, d, out and its step; of apart_t the steps
-    from sample to sample of g, a and out.
+    Fields of product_t: g, a, w, the steps from row to row of g and a, rows, p, d, out and its step; of apart_t the
+    steps from sample to sample of g, a and out.
     """
 
     library: ctypes.CDLL
     level: int
 
     def takes(self, g: Tensor, a: Tensor, out: Tensor) -> bool:
-        """Whether it can do this product, and is likely to be faster."""
+        """Returns whether it can do this product, and is likely to be faster."""
         (rows, p), d = g.shape, a.shape[1]
         if min(rows, p, d) < _LEAST or rows * p * d < _SMALL:
             return False
         return g.stride(1) == a.stride(1) == out.stride(1) == 1 and on_cpu(g, a, out)
 
     def add(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
-        """Out (p, d) = β out + Σ_k w_k g_k a_kᵀ for g (K, p), a (K, d) and w (K,), rows dense; β is 0 or 1."""
+        """Sets out (p, d) = β out + Σ_k w_k g_k a_kᵀ for g (K, p), a (K, d) and w (K,), rows dense; β is 0 or 1."""
         w, (rows, p) = w.contiguous(), g.shape
         factors = (g.data_ptr(), a.data_ptr(), w.data_ptr(), g.stride(0), a.stride(0))
         given, held = numbers((*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0)))
@@ -61,13 +61,13 @@ class Products:
         del held
 
     def takes_rows(self, g: Tensor, a: Tensor) -> bool:
-        """Whether it can make the rows of g (B, T, p) and a (B, T, d), and is likely to be faster."""
+        """Returns whether it can make the rows of g (B, T, p) and a (B, T, d), and is likely to be faster."""
         t, p, d = *g.shape[1:], a.shape[2]
         large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
         return large and on_cpu(g, a) and g.stride(2) == a.stride(2) == 1
 
     def rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
-        """Out (B, p, d), dense, = g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; the squared norms, (B,)."""
+        """Sets out (B, p, d), dense, to g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; returns ‖·‖², (B,)."""
         (b, t, p), d = g.shape, a.shape[2]
         squared = torch.empty(b, dtype=torch.float64)
         factors = (g.data_ptr(), a.data_ptr(), 0, g.stride(1), a.stride(1))
@@ -83,12 +83,12 @@ class Products:
 
 @cache
 def products() -> Products | None:
-    """What is used, or None: without vector instructions torch's products are faster."""
+    """Returns the kernel that is used, or None: without vector instructions torch's products are faster."""
     return trusted(build.PRODUCT, FUNCTIONS, Products, agrees, least=1)
 
 
 def agrees(made: Products) -> bool:
-    """Whether it gives torch's values."""
+    """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((300, 13), (300, 21), (300,)))
     out = torch.ones(13, 21)

@@ -1,4 +1,4 @@
-"""The two functions of every kernel of per-sample weight gradients of a convolution (sample_gradients.h).
+"""Binding shared by all kernels of per-sample weight gradients of convolutions (sample_gradients.h).
 
 rows:  G_i[p, k, c] = Σ_t g_i[t, p] a_i[t + k, c] for every sample, and Σ G_i²
 sum:   Σ_i w_i G_i
@@ -23,19 +23,19 @@ FUNCTIONS = {
     "sordino_sums": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4, STEP, STEP, STEP),
 }
 CHANNELS = 9
-"""Of the small layer that a kernel is compared on."""
+"""Channels of the small layer that a kernel is compared on."""
 _PADDED = "one sample of a convolution"
 
 
 @dataclass(frozen=True)
 class SampleGradients:
-    """The library's functions at one level of the processor's abilities."""
+    """Calls the library's functions at one level of the processor's abilities."""
 
     library: ctypes.CDLL
     level: int = BEST
 
     def rows(self, a: Tensor, g: Tensor, geometry: KernelGeometry, into: Tensor | None) -> Tensor:
-        """The squared norms, (B,); the gradients themselves go into a dense (B, p, K, C/groups), if there is one."""
+        """Returns the squared norms, (B,); the gradients go into a dense (B, p, K, C/groups), if there is one."""
         squared, shape = a.new_empty(len(a)), shape_of(a, g, geometry)
         where = (a.data_ptr(), g.data_ptr(), address(into), squared.data_ptr())
 
@@ -43,7 +43,7 @@ class SampleGradients:
         return squared
 
     def sum(self, a: Tensor, g: Tensor, geometry: KernelGeometry, weights: Tensor) -> Tensor:
-        """Σ w_i G_i, as (p, K, C/groups); a sample of weight 0 is not looked at."""
+        """Returns Σ w_i G_i, as (p, K, C/groups); a sample of weight 0 is not looked at."""
         shape, threads, weights = shape_of(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
         size = (g.shape[1], prod(geometry.kernel), a.shape[1] // geometry.groups)
         sums = a.new_zeros((max(1, threads), *size))
@@ -54,12 +54,12 @@ class SampleGradients:
 
 
 def readable(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
-    """Whether such a kernel can read this layer: one or two dimensions, nothing empty."""
+    """Returns whether such a kernel can read this layer: one or two dimensions, nothing empty."""
     return on_cpu(a, g) and len(geometry.kernel) <= 2 and min(a.shape[1:]) > 0 and min(g.shape[1:]) > 0
 
 
 def agree(made: SampleGradients, geometry: KernelGeometry) -> bool:
-    """Whether rows, norms and sum of a small layer are torch's."""
+    """Returns whether rows, norms and sum of a small layer are torch's."""
     a, groups = waves(0.7, 2, CHANNELS, 7, 6), geometry.groups
     weight = torch.zeros(5 if groups == 1 else groups, CHANNELS // groups, *geometry.kernel)
     options = (geometry.stride, geometry.padding, geometry.dilation, groups)

@@ -1,9 +1,9 @@
-"""A compiled function over a range, by as many threads as torch uses: ctypes lets go of the interpreter during a call.
+"""Runs a compiled function over a range, by as many threads as torch uses.
 
-They are torch's own threads where its OpenMP runtime can be found (libgomp, on Linux). After a parallel operation those
-wait for the next one by spinning for a while, and a second set of threads would have to share the cores with them. The
-ranges are handed out by compiled code (threads.c): a thread that came through the interpreter would wait for its lock.
-Elsewhere a pool of threads does the work.
+ctypes lets go of the interpreter during a call. The threads are torch's own where its OpenMP runtime can be found
+(libgomp, on Linux). After a parallel operation those wait for the next one by spinning for a while, and a second set of
+threads would have to share the cores with them. The ranges are handed out by compiled code (threads.c): a thread that
+came through the interpreter would wait for its lock. Elsewhere a pool of threads does the work.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ Arguments = Sequence[Any]
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Returns the pool of threads of a process."""
     return ThreadPoolExecutor(threads, thread_name_prefix="sordino")
 
 
 @cache
 def torchs_threads() -> int | None:
-    """The address by which torch's own threads are called, if its OpenMP runtime is one whose entry is known."""
+    """Returns the address by which torch's own threads are called, if its OpenMP runtime is one whose entry is known."""
     try:
         maps = Path("/proc/self/maps").read_text().split()
     except OSError:  # not Linux
@@ -55,7 +56,7 @@ def torchs_threads() -> int | None:
 
 @cache
 def _team() -> Callable[..., int] | None:
-    """The compiled function that hands out ranges, if it gives each once."""
+    """Returns the compiled function that hands out ranges, if it gives each once."""
     if torchs_threads() is None:
         return None
     try:
@@ -67,10 +68,11 @@ def _team() -> Callable[..., int] | None:
 
 
 def _agrees(team: Callable[..., int]) -> bool:
-    """Whether a function is given every range once, with its other arguments where they belong."""
+    """Returns whether a function is given every range once, with its other arguments where they belong."""
     seen: list[tuple[float, ...]] = []
 
     def noted(*given: float) -> int:
+        """Notes the arguments of a call."""
         seen.append(given)
         return 0
 
@@ -83,7 +85,7 @@ _functions: dict[int, tuple[Any, int | None, tuple[bool, ...]]] = {}  # by ident
 
 
 def _known(function: Any) -> tuple[int | None, tuple[bool, ...]]:
-    """A function's address, and which of its arguments are floats."""
+    """Returns a function's address, and which of its arguments are floats."""
     found = _functions.get(id(function))
     if found is None:
         is_float = tuple([kind is FLOAT for kind in function.argtypes])
@@ -92,6 +94,7 @@ def _known(function: Any) -> tuple[int | None, tuple[bool, ...]]:
 
 
 def _number(given: Any) -> int:
+    """Returns an argument as a number: itself, or the address of what it holds."""
     if isinstance(given, int):
         return given
     if isinstance(given, bytes):
@@ -100,6 +103,7 @@ def _number(given: Any) -> int:
 
 
 def _call(team: Callable[..., int], function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int:
+    """Calls a function for all ranges by torch's threads, with its arguments sorted into numbers and floats."""
     address, is_float = _known(function)
     arguments = list(zip((*before, 0, 0, *after), is_float, strict=True))
     given = [_number(x) for x, one in arguments if not one]
@@ -125,10 +129,11 @@ def in_parts(
     short: str | None = None,
     begin: int = 0,
 ) -> None:
-    """`function(*before, first, last, *after)` for ranges that cover [begin, end).
+    """Calls `function(*before, first, last, *after)` for ranges that cover [begin, end).
 
-    They are cut at multiples of `multiple` from begin. The first range is the calling thread's, whose clock the choice of
-    formulas reads. `short`: of what there may be too little memory, where the function returns a number that says so.
+    They are cut at multiples of `multiple` from begin. The first range is the calling thread's, whose clock the choice
+    of formulas reads. `short`: of what there may be too little memory, where the function returns a number that says
+    so.
     """
     if begin >= end:
         return
@@ -144,11 +149,13 @@ def in_parts(
 
 
 def _cuts(begin: int, end: int, threads: int, multiple: int) -> list[int]:
+    """Returns where the range is cut: as many parts as threads, at multiples."""
     cuts = {begin + round((end - begin) * k / threads / multiple) * multiple for k in range(threads)}
     return [*sorted([cut for cut in cuts if cut < end]), end]
 
 
 def _by_pool(run: Callable[[int, int], Any], cuts: list[int]) -> int:
+    """Runs the ranges by a pool of threads, the first in this one, and returns the first problem."""
     first, *ranges = pairwise(cuts)
     others = [_pool(os.getpid(), len(ranges)).submit(run, *cut) for cut in ranges]
     try:

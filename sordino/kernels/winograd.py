@@ -1,10 +1,12 @@
-"""3×3 convolutions by Winograd's minimal filtering F(2×2, 3×3), if the kernel was compiled (Lavin & Gray 2016).
+"""Binding of 3×3 convolutions by Winograd's minimal filtering F(2×2, 3×3).
+
+Lavin & Gray 2016, arXiv:1509.09308.
 
     y  = Aᵀ[(G w Gᵀ) ∘ (Bᵀ d B)]A      output, and with the weights turned around the gradient at the input
 
-Four output pixels take 16 multiplications per pair of channels in place of 36. For stride 1 without dilation and groups,
-up to two pixels of padding, float32 on the CPU with channels last. The transforms add and halve only, so rounding is
-that of the direct sum up to a small factor (docs/engine.md); larger tiles would save more and round worse.
+Four output pixels take 16 multiplications per pair of channels in place of 36. It takes stride 1 without dilation and
+groups, up to two pixels of padding, float32 on the CPU with channels last. The transforms add and halve only, so
+rounding is that of the direct sum up to a small factor (docs/engine.md); larger tiles would save more and round worse.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _PLAIN = KernelWindow((3, 3), padding=(1, 1))
 
 
 def fits(geometry: KernelGeometry) -> bool:
-    """Whether it is a convolution of this kind."""
+    """Returns whether it is a convolution of this kind."""
     return (
         geometry.kernel == (3, 3)
         and geometry.stride == geometry.dilation == (1, 1)
@@ -42,13 +44,13 @@ def fits(geometry: KernelGeometry) -> bool:
 
 
 def channels_last(x: Tensor) -> bool:
-    """Whether the channels of a pixel lie side by side."""
+    """Returns whether the channels of a pixel lie side by side."""
     return x.stride(1) == 1 or x.shape[1] == 1
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Output and input gradient at one level of the processor's abilities; `room` makes what packed weights lie in."""
+    """Computes output and input gradient at one level of the processor's abilities; `room` makes memory for weights."""
 
     library: ctypes.CDLL
     level: int = BEST
@@ -56,14 +58,17 @@ class Passes:
     def forward(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry, room: Room = fresh
     ) -> Tensor:
-        """The output, channels last."""
+        """Returns the output, channels last."""
         size = (len(x), len(weight), *(n + 2 * p - 2 for n, p in zip(x.shape[2:], geometry.padding, strict=True)))
         return self._pass(x, torch.Size(size), weight.data_ptr(), weight.stride(), bias, geometry, room)
 
     def backward(
         self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry, room: Room = fresh
     ) -> Tensor:
-        """The gradient at an input of this size, channels last: taps in reverse, the other two dimensions exchanged."""
+        """Returns the gradient at an input of this size, channels last.
+
+        The taps are read in reverse, and the other two dimensions exchanged.
+        """
         out, channel, row, column = weight.stride()
         last = weight.data_ptr() + (2 * row + 2 * column) * weight.element_size()
         (above, left), steps = geometry.padding, (channel, out, -row, -column)
@@ -79,6 +84,7 @@ class Passes:
         geometry: KernelGeometry,
         room: Room,
     ) -> Tensor:
+        """Runs one pass: transforms and packs the weights, then multiplies the tiles of all samples."""
         x = x if channels_last(x) else x.contiguous(memory_format=torch.channels_last)
         y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
         panel = _PANEL[self.library.sordino_level(self.level)]
@@ -94,12 +100,12 @@ class Passes:
 
 @cache
 def passes() -> Passes | None:
-    """The kernel that is used, or None: there is none, or it does not give what it should."""
+    """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
     return trusted(build.WINOGRAD, FUNCTIONS, Passes, agrees)
 
 
 def agrees(made: Passes) -> bool:
-    """Whether output and input gradient of a small layer are torch's."""
+    """Returns whether output and input gradient of a small layer are torch's."""
     x, weight, bias = waves(0.7, 2, 9, 7, 6), waves(1.3, 17, 9, 3, 3), torch.arange(17, dtype=torch.float32)
     y = torch.conv2d(x, weight, bias, padding=1)
     back = conv2d_input(x.shape, weight, y, padding=1)

@@ -1,8 +1,10 @@
-"""Weight gradients of 3×3 convolutions by Winograd's F(3×3, 2×2), if the kernel was compiled (Lavin & Gray 2016).
+"""Binding of the weight gradients of 3×3 convolutions by Winograd's F(3×3, 2×2).
+
+Lavin & Gray 2016, arXiv:1509.09308.
 
     dw = Gᵀ[(A g Aᵀ) ∘ (Bᵀ d B)]G      the weight's gradient: per sample, or once for a weighted sum of all
 
-For the layers of `winograd` with channels last; matrices and rounding are the same.
+It is for the layers of `winograd` with channels last; matrices and rounding are the same.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ _PLAIN = KernelWindow((3, 3), padding=(1, 1))
 
 
 def takes(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
-    """Whether the weight gradients of this layer can be had so."""
+    """Returns whether the weight gradients of this layer can be computed so."""
     return fits(geometry) and readable(a, g, geometry) and channels_last(a) and channels_last(g)
 
 
 @cache
 def gradients() -> SampleGradients | None:
-    """The kernel that is used, or None: there is none, or it does not give what it should."""
+    """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
     return trusted(build.WINOGRAD_ROWS, FUNCTIONS, SampleGradients, agrees)
 
 
 def agrees(made: SampleGradients) -> bool:
-    """Whether it gives torch's values."""
+    """Returns whether the kernel gives torch's values."""
     return agree(made, _PLAIN)

@@ -26,14 +26,14 @@ MODELS: Mapping[str, Callable[[Sequence[int], int], nn.Module]] = {
     "resnet18-dropout": resnet18_dropout,
     "wrn16-4": wrn16_4,
 }
-"""Model by name, from the shape of one record and the number of classes, or of numbers to be told."""
+"""Models by name, made from the shape of one record and the number of classes, or of numbers to be predicted."""
 
 OF_WIDTHS: Mapping[str, Callable[[Sequence[int], int, Sequence[int]], nn.Module]] = {
     "mlp": mlp,
     "hidden-1000": hidden_net,
     "mnist-net": mnist_net,
 }
-"""Those that take the widths of their hidden layers, too."""
+"""Models that take the widths of their hidden layers, too."""
 
 __all__ = [
     "MODELS",

@@ -1,7 +1,7 @@
-"""GroupNorm in place of BatchNorm.
+"""Replaces BatchNorm by GroupNorm.
 
 BatchNorm lets every record of a batch act on every other's gradient, so no clip bounds what one record does; GroupNorm
-(Wu & He 2018) normalises each record by itself.
+(Wu & He 2018, arXiv:1803.08494) normalises each record by itself.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
-    """A copy of the model with GroupNorm where it had BatchNorm; the model is left as it was.
+    """Returns a copy of the model with GroupNorm where it had BatchNorm; the model is left as it was.
 
     There are at most `groups` groups, of two channels or more; one group where a record may have only one number a
-    channel (BatchNorm1d): a group of one number would always be 0.
-    Scale and shift are kept, running means and variances dropped. A layer used in several places stays one layer.
-    A subclass that runs layers of its own after normalising, such as an activation, keeps them; one that does something
-    else besides is refused by name.
-    ReLU modules that work in place are told not to: what they overwrite may be needed for per-sample gradients.
+    channel (BatchNorm1d): a group of one number would always be 0. Scale and shift are kept, running means and
+    variances dropped. A layer used in several places stays one layer. A subclass that runs layers of its own after
+    normalising, such as an activation, keeps them; one that does something else besides is refused by name. ReLU
+    modules that work in place are told not to: what they overwrite may be needed for per-sample gradients.
 
     >>> from torch import nn
     >>> replace_batchnorm(nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48)))[1].num_groups
@@ -35,6 +34,7 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
     model = copy.deepcopy(model)
     if isinstance(model, _BATCH_NORMS):
         return _replaced("", model, groups)
+    # A layer that occurs under several names is replaced once, and stays one layer.
     made: dict[int, nn.Module] = {}
     for prefix, parent in list(model.named_modules()):
         for name, child in list(parent._modules.items()):  # named_children() leaves out a layer's second name
@@ -49,7 +49,7 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
 
 
 def _replaced(name: str, norm: nn.Module, groups: int) -> nn.Module:
-    """GroupNorm, and after it whatever a subclass runs after normalising."""
+    """Returns GroupNorm, and after it whatever a subclass runs after normalising."""
     made = _group_norm(norm, groups)
     kept = list(norm.children())
     if kept or type(norm) not in _BATCH_NORMS or "forward" in norm.__dict__:
@@ -63,7 +63,7 @@ def _replaced(name: str, norm: nn.Module, groups: int) -> nn.Module:
 
 
 def _only_runs(norm: nn.Module, kept: list[nn.Module]) -> bool:
-    """On made-up numbers, in evaluation: is it BatchNorm and then these layers?"""
+    """Returns whether, on made-up numbers in evaluation, it is BatchNorm and then these layers."""
     assert isinstance(norm, _BATCH_NORMS)
     twin, after = copy.deepcopy(norm).eval(), nn.Sequential(*copy.deepcopy(kept)).eval()
     dims = 1 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
@@ -78,6 +78,7 @@ def _only_runs(norm: nn.Module, kept: list[nn.Module]) -> bool:
 
 
 def _group_norm(norm: nn.Module, groups: int) -> nn.GroupNorm:
+    """Returns the GroupNorm that takes a BatchNorm's place, with its scale and shift."""
     assert isinstance(norm, _BATCH_NORMS)
     channels = norm.num_features
     most = 1 if isinstance(norm, nn.BatchNorm1d) else max(1, min(groups, channels // 2))

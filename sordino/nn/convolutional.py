@@ -8,7 +8,7 @@ from torch import nn
 
 
 def expect(given: Sequence[int], needed: Sequence[int | None], name: str) -> None:
-    """Refuse records of another shape than a network is made for; None stands for any number."""
+    """Refuses records of another shape than a network is made for; None stands for any number."""
     fits = len(given) == len(needed) and all(n in (None, g) for g, n in zip(given, needed, strict=True))
     if not fits:
         wanted = " × ".join("any" if n is None else str(n) for n in needed)
@@ -16,7 +16,7 @@ def expect(given: Sequence[int], needed: Sequence[int | None], name: str) -> Non
 
 
 def mnist_cnn(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Module:
-    """The MNIST example of Opacus: 26,010 parameters.
+    """Returns the MNIST example of Opacus: 26,010 parameters.
 
     Args:
         shape: of one record.
@@ -47,7 +47,7 @@ def mnist_cnn(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Modul
 
 
 def cifar_net(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """Conv_CIFAR_Net, the CIFAR-10 example of Opacus: 131,466 parameters.
+    """Returns Conv_CIFAR_Net, the CIFAR-10 example of Opacus: 131,466 parameters.
 
     Args:
         shape: of one record.

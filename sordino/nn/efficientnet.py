@@ -1,4 +1,6 @@
-"""EfficientNet-Lite0 (Tan & Le 2019; the Lite variant of 2020 has no squeeze-and-excitation and ReLU6 throughout), frozen.
+"""EfficientNet-Lite0, frozen, as a source of features (Tan & Le 2019, arXiv:1905.11946).
+
+The Lite variant of 2020 has no squeeze-and-excitation and ReLU6 throughout.
 
     stem 3×3/2 ─► 16 inverted bottlenecks ─► 1×1 to 1,280 ─► mean over places        input (x − 127)/128, x a byte
 
@@ -23,7 +25,7 @@ SIDE = 160
 TYPICAL = 0.5
 """Root mean square of a feature on photographs, to one figure."""
 VERSION = 1
-"""Goes up when the features change, so that cached ones are not mistaken for them."""
+"""A number that goes up when the features change, so that cached ones are not mistaken for them."""
 
 _NORM_EPSILON = 1e-3
 _EXPANSION = 6
@@ -62,19 +64,20 @@ class PaddedConvolution(nn.Module):
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, even, groups=groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pad, convolve."""
+        """Pads the input and convolves it."""
         if self.stride > 1:
             down, across = (self._missing(side) for side in x.shape[2:])
             x = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
         return self.conv(x)  # type: ignore[no-any-return]
 
     def _missing(self, side: int) -> int:
+        """Returns how many pixels of padding a side needs."""
         outputs = -(-side // self.stride)
         return max(0, (outputs - 1) * self.stride + self.kernel - side)
 
 
 class Bottleneck(nn.Module):
-    """Widen by 1×1, filter each channel, narrow by 1×1; added to its input where the shapes agree."""
+    """Widens by 1×1, filters each channel, narrows by 1×1; adds its input where the shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -85,14 +88,14 @@ class Bottleneck(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """ReLU6 after the first two."""
+        """Applies the three convolutions, with ReLU6 after the first two."""
         y = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
         y = torch.as_tensor(self.project(F.relu6(self.depthwise(y), inplace=True)))
         return y.add_(x) if self.residual else y
 
 
 class EfficientNetLite0(nn.Module):
-    """(B, 3, H, W) of bytes to (B, 1280); images are resized to `side`, bilinearly."""
+    """Maps (B, 3, H, W) of bytes to (B, 1280); images are resized to `side`, bilinearly."""
 
     def __init__(self, side: int = SIDE) -> None:
         super().__init__()
@@ -110,7 +113,7 @@ class EfficientNetLite0(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """The features before the classifier."""
+        """Returns the features before the classifier."""
         x = images.to(torch.float32)
         if x.shape[2:] != (self.side, self.side):
             x = F.interpolate(x, (self.side, self.side), mode="bilinear", align_corners=False)
@@ -119,7 +122,8 @@ class EfficientNetLite0(nn.Module):
         return F.relu6(self.head(x), inplace=True).mean((2, 3))
 
     def load_folded(self, weights: Mapping[str, Tensor]) -> None:
-        """Load weights in the published naming (`_blocks.3._bn1.weight` …), batch norm folded in; all must be there."""
+        """Loads weights in the published naming (`_blocks.3._bn1.weight` …), batch norm folded in; all must be there."""
+        # Name the convolution and the norm of every layer as the checkpoint does.
         pairs = [(self.stem, "_conv_stem", "_bn0"), (self.head, "_conv_head", "_bn1")]
         for number, block in enumerate(self.blocks):
             at = f"_blocks.{number}."
@@ -128,6 +132,7 @@ class EfficientNetLite0(nn.Module):
                 pairs.append((block.expand, f"{at}_expand_conv", f"{at}_bn0"))
             pairs.append((block.depthwise, f"{at}_depthwise_conv", f"{at}_bn1"))
             pairs.append((block.project, f"{at}_project_conv", f"{at}_bn2"))
+        # Fold each norm into its convolution.
         for module, conv, norm in pairs:
             try:
                 weight = weights[f"{conv}.weight"]

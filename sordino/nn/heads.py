@@ -14,7 +14,9 @@ _HIDDEN = 1000
 
 
 def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
-    """Softmax regression on all of a record's numbers, starting from 0 (the loss is convex: no seed is needed).
+    """Returns softmax regression on all of a record's numbers, starting from 0.
+
+    The loss is convex, so no seed is needed.
 
     Args:
         shape: of one record.
@@ -38,7 +40,7 @@ def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
 def mnist_net(
     shape: Sequence[int] = (1, 28, 28), classes: int = 10, widths: Sequence[int] = (256, 32)
 ) -> nn.Sequential:
-    """MNIST_Net, 784-256-32-10: 209,514 parameters.
+    """Returns MNIST_Net, 784-256-32-10: 209,514 parameters.
 
     Args:
         shape: of one record.
@@ -58,7 +60,9 @@ def mnist_net(
 
 
 def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
-    """Abadi et al. 2016: a private PCA (to 60 numbers on MNIST), 1,000 ReLU units, softmax: 71,010 trained parameters.
+    """Returns a private PCA (to 60 numbers on MNIST), 1,000 ReLU units and softmax: 71,010 trained parameters.
+
+    It is the network of Abadi et al. 2016, arXiv:1607.00133.
 
     >>> import torch
     >>> from sordino import Gaussian, Ledger, ask
@@ -72,7 +76,7 @@ def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
 
 
 def hidden_net(shape: Sequence[int], classes: int, widths: Sequence[int] = (_HIDDEN,)) -> nn.Sequential:
-    """1,000 ReLU units, softmax: what Abadi et al. 2016 train on the components of a private PCA.
+    """Returns 1,000 ReLU units and softmax: what Abadi et al. 2016 train on the components of a private PCA.
 
     Args:
         shape: of one record.

@@ -1,4 +1,4 @@
-"""Weights of the common ImageNet checkpoints in a network with GroupNorm, and a list of what was not loaded.
+"""Loads common ImageNet checkpoints into a network with GroupNorm, and lists what was not loaded.
 
 Convolutions and the scale and shift of every norm are copied; BatchNorm's running means and variances have no
 counterpart; a classifier for another number of classes starts anew.
@@ -17,7 +17,7 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of a checkpoint.
+    """Lists what became of a checkpoint.
 
     Args:
         loaded: tensors that were taken.
@@ -34,15 +34,16 @@ class Loaded:
 
     loaded: tuple[str, ...]
     statistics: tuple[str, ...]
-    """BatchNorm's, which GroupNorm does not have."""
+    """BatchNorm's statistics, which GroupNorm does not have."""
     another_shape: tuple[str, ...]
-    """In both, but not alike: left as the model had them."""
+    """Tensors that are in both, but not alike: left as the model had them."""
     missing: tuple[str, ...]
-    """Of the model, not in the checkpoint."""
+    """Tensors of the model that are not in the checkpoint."""
     unknown: tuple[str, ...]
-    """Of the checkpoint, not in the model."""
+    """Tensors of the checkpoint that are not in the model."""
 
     def __str__(self) -> str:
+        """Returns the list as one sentence."""
         parts = [f"loaded {len(self.loaded)} tensors"]
         if self.statistics:
             parts.append(f"{len(self.statistics)} statistics of BatchNorm dropped: GroupNorm has none")
@@ -58,7 +59,7 @@ class Loaded:
 
 @torch.no_grad()
 def load_imagenet(model: nn.Module, weights: Mapping[str, Tensor]) -> Loaded:
-    """Copy what fits by name and shape; a checkpoint with no tensor that fits is refused.
+    """Copies what fits by name and shape; a checkpoint with no tensor that fits is refused.
 
     >>> from sordino.nn import resnet18, load_imagenet
     >>> print(load_imagenet(resnet18(), resnet18(classes=1000).state_dict()))

@@ -11,7 +11,7 @@ _WIDTHS = (64, 64)
 
 
 def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> nn.Module:
-    """Two hidden layers of 64 with tanh, whose bounded outputs suit clipped gradients (Papernot et al. 2021).
+    """Returns two hidden layers of 64 with tanh, whose bounded outputs suit clipped gradients (Papernot et al. 2021).
 
     Args:
         shape: of one record.
@@ -33,7 +33,7 @@ def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> 
 def layered(
     shape: Sequence[int], classes: int, widths: Sequence[int], activation: Callable[[], nn.Module]
 ) -> nn.Sequential:
-    """Linear layers of these widths with an activation after each, and a linear layer to the classes."""
+    """Returns linear layers of these widths with an activation after each, and a linear layer to the classes."""
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = math.prod(shape)
     for width in widths:

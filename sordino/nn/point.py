@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 
 class Point(nn.Module):
-    """θ, from 0; a record x gives θ − x."""
+    """Holds θ, which begins at 0; a record x gives θ − x."""
 
     def __init__(self, numbers: int) -> None:
         super().__init__()
         self.theta = nn.Parameter(torch.zeros(numbers))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Where the point is, seen from each record."""
+        """Returns where the point is, seen from each record."""
         return self.theta - x.flatten(1)
 
 
 def point(shape: Sequence[int], outputs: int) -> nn.Module:
-    """As many parameters as a record has numbers.
+    """Returns a point with as many parameters as a record has numbers.
 
     Args:
         shape: of one record.

@@ -1,7 +1,7 @@
-"""Residual networks with GroupNorm (Wu & He 2018) where the originals have BatchNorm, which mixes the records of a batch.
+"""Residual networks with GroupNorm in place of BatchNorm, which mixes the records of a batch.
 
-The names of ResNet-18's layers are those of the common ImageNet checkpoints, so that their weights load
-(`load_imagenet`).
+GroupNorm is that of Wu & He 2018, arXiv:1803.08494. The names of ResNet-18's layers are those of the common ImageNet
+checkpoints, so that their weights load (`load_imagenet`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WIDE_GROUPS = 16
 
 
 class BasicResidualBlock(nn.Module):
-    """ResNet's basic block (He et al. 2016)."""
+    """ResNet's basic block (He et al. 2016, arXiv:1512.03385)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class BasicResidualBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Two convolutions and a shortcut."""
+        """Applies two convolutions and a shortcut."""
         y = F.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
@@ -56,14 +56,14 @@ class ResNet18(nn.Module):
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Returns the logits."""
         x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(self.dropout(self.avgpool(x).flatten(1)))  # type: ignore[no-any-return]
 
 
 def resnet18(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """ResNet-18 for images of any size.
+    """Returns ResNet-18 for images of any size.
 
     Args:
         shape: of one record.
@@ -87,7 +87,7 @@ _DROPOUT = 0.5
 
 
 def resnet18_dropout(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """Resnet18_CIFAR10_Net of Pflaeging 2023 (listing A.3): ResNet-18, half of its last features dropped in training.
+    """Returns Resnet18_CIFAR10_Net of Pflaeging 2023 (listing A.3), which drops half of its last features in training.
 
     Args:
         shape: of one record.
@@ -107,7 +107,7 @@ def resnet18_dropout(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> n
 
 
 class Wide(nn.Module):
-    """Wide ResNet's pre-activation block (Zagoruyko & Komodakis 2016)."""
+    """Wide ResNet's pre-activation block (Zagoruyko & Komodakis 2016, arXiv:1605.07146)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -118,14 +118,14 @@ class Wide(nn.Module):
         self.short = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride != 1 or inputs != outputs else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Norm, ReLU, convolution, twice."""
+        """Applies norm, ReLU and convolution, twice, and a shortcut."""
         y = F.relu(self.norm1(x))
         short = x if self.short is None else self.short(y)
         return self.conv2(F.relu(self.norm2(self.conv1(y)))) + short  # type: ignore[no-any-return]
 
 
 def wrn16_4(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """WRN-16-4, the network of De et al. 2022 for CIFAR-10: 2,748,890 parameters.
+    """Returns WRN-16-4, the network of De et al. 2022 for CIFAR-10: 2,748,890 parameters.
 
     Args:
         shape: of one record.

@@ -1,21 +1,23 @@
-"""Scattering: frozen image features from two layers of Morlet wavelets (Bruna & Mallat 2013), for 2² × coarser maps.
+"""Scattering: frozen image features from two layers of Morlet wavelets (Bruna & Mallat 2013).
+
+The maps are 2² times coarser than the image (arXiv:1203.1513).
 
     S₀ = x ⋆ φ        S₁ = |x ⋆ ψ_{j,θ}| ⋆ φ        S₂ = ||x ⋆ ψ_{0,θ}| ⋆ ψ_{1,θ'}| ⋆ φ
     ψ_{j,θ}(u) = e^{−(u∥² + s²u⊥²)/2σ_j²} (e^{iξ_j u∥} − β) · s/2πσ_j²        σ_j = 0.8·2ʲ,  ξ_j = ¾π/2ʲ,  s = 4/L
 
 with J = 2 scales, L = 8 angles: 1 + 16 + 64 = 81 channels. φ is a Gaussian of deviation 0.8·2^{J−1}; images are
-reflected at their borders. Tramèr & Boneh 2021 put it before private training: a few good features are worth more than
-many learnt ones.
+reflected at their borders. Tramèr & Boneh 2021 (arXiv:2011.11660) put it before private training: a few good features
+are worth more than many learnt ones.
 
 `folded` adds to each feature the one at the mirrored place and angles, and keeps the left half:
 
     F(r, c, θ, θ') = ½ (S(r, c, θ, θ') + S(r, W − 1 − c, −θ, −θ'))
 
-A linear model on F is one on S whose weights do not tell left from right, as training on every image and its mirror image
-would make them; it has half the weights, so a private run adds half the (squared) noise.
+A linear model on F is one on S whose weights do not tell left from right, as training on every image and its mirror
+image would make them; it has half the weights, so a private run adds half the (squared) noise.
 
-`logged` takes log(1 + 4 S/a) with a the channel's typical size, as log-scattering does: energies are spread over decades,
-and what tells classes apart is their ratio.
+`logged` takes log(1 + 4 S/a) with a the channel's typical size, as log-scattering does: energies are spread over
+decades, and what tells classes apart is their ratio.
 
 **Privacy:** the filters are fixed by the formula above; each image is mapped by itself.
 """
@@ -34,7 +36,7 @@ CHANNELS = 1 + SCALES * ANGLES + ANGLES * ANGLES
 TYPICAL = (0.3,) + (0.03,) * ANGLES + (0.05,) * ANGLES + (0.005,) * ANGLES**2
 """Root mean square of each channel on the generated digits of `sordino.app.data`, to one figure: public numbers."""
 VERSION = 1
-"""Goes up when the features change, so that cached ones are not mistaken for them."""
+"""A number that goes up when the features change, so that cached ones are not mistaken for them."""
 
 _SIGMA = 0.8
 _FREQUENCY = 3 * math.pi / 4
@@ -45,7 +47,7 @@ _COARSE = 2**SCALES
 
 
 def morlet(scale: int, angle: float) -> Tensor:
-    """ψ at a scale and an angle, complex128, on a square grid of odd width; its sum is 0."""
+    """Returns ψ at a scale and an angle, complex128, on a square grid of odd width; its sum is 0."""
     sigma, frequency = _SIGMA * 2**scale, _FREQUENCY / 2**scale
     axis = torch.arange(-_RADII[scale], _RADII[scale] + 1, dtype=torch.float64)
     down, across = torch.meshgrid(axis, axis, indexing="ij")
@@ -59,14 +61,14 @@ def morlet(scale: int, angle: float) -> Tensor:
 
 
 def gaussian(sigma: float, radius: int) -> Tensor:
-    """A low-pass filter on a line, float64, of sum 1."""
+    """Returns a low-pass filter on a line, float64, of sum 1."""
     axis = torch.arange(-radius, radius + 1, dtype=torch.float64)
     values = (-axis.square() / (2 * sigma**2)).exp()
     return values / values.sum()
 
 
 class Scattering(nn.Module):
-    """(B, C, H, W) to (B, 81·C, H/4, W/4); sides are multiples of 4, from 8 on. It has no parameters.
+    """Maps (B, C, H, W) to (B, 81·C, H/4, W/4); sides are multiples of 4, from 8 on. It has no parameters.
 
     >>> Scattering()(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 81, 7, 7])
@@ -85,26 +87,28 @@ class Scattering(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """The features; channels of one input channel lie together, by order, scale and angles."""
+        """Returns the features; channels of one input channel lie together, by order, scale and angles."""
         images, channels, height, width = x.shape
         least = _RADII[1] + 1  # reflection needs more than the radius
         if height % _COARSE or width % _COARSE or min(height, width) < least:
             raise ValueError(
                 f"images of {height} × {width}: sides must be multiples of {_COARSE} and at least {least}; pad or resize"
             )
+        # Moduli of both scales: of the image, and at the coarse scale also of the fine moduli.
         x = x.to(self.fine.dtype).reshape(-1, 1, height, width)  # (N, 1, H, W)
         first = _modulus(x, self.fine, 1)  # (N, L, H, W)
         second = _modulus(torch.cat([x, first], 1).reshape(-1, 1, height, width), self.coarse, 2)
         grid = (height // 2, width // 2)
         second = second.view(len(x), (1 + ANGLES) * ANGLES, *grid)  # first those of x, then of each |x ⋆ ψ₀|
         sides = (height // _COARSE, width // _COARSE)
+        # Smooth everything down to the same coarse grid.
         full = _low_pass(torch.cat([x, first], 1), 2 * _SIGMA, 2 * _LOW_PASS_RADIUS, _COARSE)
         half = _low_pass(second, _SIGMA, _LOW_PASS_RADIUS, 2)
         return torch.cat([full, half], 1).view(images, channels * CHANNELS, *sides)
 
 
 def folded(x: Tensor) -> Tensor:
-    """(B, 81·C, H, W) to (B, 81·C, H, ⌈W/2⌉): means over left and right, of angles θ and π − θ.
+    """Returns (B, 81·C, H, ⌈W/2⌉) from (B, 81·C, H, W): means over left and right, of angles θ and π − θ.
 
     The coarse grid begins at the image's border and ends before it, so the mirror stands 1½ pixels left of the middle.
     """
@@ -117,7 +121,7 @@ def folded(x: Tensor) -> Tensor:
 
 
 def logged(x: Tensor) -> Tensor:
-    """(B, 81·C, H, W) to the same: log(1 + 4 x/a), a the typical sizes; below 0, where only rounding leads, 0."""
+    """Returns log(1 + 4 x/a) for x (B, 81·C, H, W), a the typical sizes; 0 below 0, where only rounding leads."""
     if x.dim() != 4 or x.shape[1] % CHANNELS:
         raise ValueError(f"features of shape {tuple(x.shape)}: need (B, {CHANNELS}·C, H, W), as Scattering gives them")
     typical = torch.tensor(TYPICAL, dtype=x.dtype).repeat(x.shape[1] // CHANNELS)
@@ -134,7 +138,7 @@ _MIRROR = (
 
 
 def _modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:
-    """|x ⋆ ψ| for every filter, on every second point if the stride is 2: (N, 1, H, W) to (N, L, H', W')."""
+    """Returns |x ⋆ ψ| for every filter, (N, 1, H, W) to (N, L, H', W'), on every second point if the stride is 2."""
     radius = filters.shape[-1] // 2
     both = F.conv2d(F.pad(x, (radius,) * 4, mode="reflect"), filters, stride=stride)
     real, imaginary = both.chunk(2, dim=1)
@@ -142,13 +146,13 @@ def _modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:
 
 
 def _low_pass(x: Tensor, sigma: float, radius: int, stride: int) -> Tensor:
-    """x ⋆ φ on every `stride`-th point, as one product with φ's matrix: (N, K, H, W) to (N, K, H', W')."""
+    """Returns x ⋆ φ on every `stride`-th point, (N, K, H, W) to (N, K, H', W'), as one product with φ's matrix."""
     down, across = (_matrix(side, sigma, radius, stride) for side in x.shape[2:])
     both = torch.kron(down, across).to(x)  # (H'W', HW)
     return (x.flatten(2) @ both.T).view(*x.shape[:2], len(down), len(across))
 
 
 def _matrix(side: int, sigma: float, radius: int, stride: int) -> Tensor:
-    """The low pass on a line with reflected ends: (side / stride, side)."""
+    """Returns the low pass on a line with reflected ends as a matrix, (side / stride, side)."""
     padded = F.pad(torch.eye(side, dtype=torch.float64).unsqueeze(1), (radius, radius), mode="reflect")
     return F.conv1d(padded, gaussian(sigma, radius).view(1, 1, -1), stride=stride).squeeze(1).T

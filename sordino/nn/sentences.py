@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class SentenceClassifier(nn.Module):
-    """(B, T) tokens and mask to (B, classes) scores."""
+    """Maps (B, T) tokens and mask to (B, classes) scores."""
 
     def __init__(self, encoder: nn.Module, width: int, classes: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class SentenceClassifier(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def features(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The mean of a record's own token vectors, (B, width), of length √width."""
+        """Returns the mean of a record's own token vectors, (B, width), scaled to length √width."""
         found: Any = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         hidden: Tensor = found.last_hidden_state  # (B, T, width)
         mask = attention_mask.unsqueeze(2).to(hidden.dtype)
@@ -32,17 +32,17 @@ class SentenceClassifier(nn.Module):
         return scaled
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The scores."""
+        """Returns the scores."""
         scores: Tensor = self.head(self.features(input_ids, attention_mask))
         return scores
 
     def freeze_encoder(self) -> None:
-        """Train the head alone."""
+        """Freezes the encoder, so that the head alone is trained."""
         for p in self.encoder.parameters():
             p.requires_grad_(False)
 
     def embeddings_frozen(self) -> None:
-        """Train all but the tables of words and places: most of their rows are not met in a small dataset."""
+        """Freezes the tables of words and places: most of their rows do not occur in a small dataset."""
         for name, p in self.encoder.named_parameters():
             if "embeddings" in name:
                 p.requires_grad_(False)
@@ -50,7 +50,7 @@ class SentenceClassifier(nn.Module):
 
 @torch.no_grad()
 def features_of(model: SentenceClassifier, input_ids: Tensor, attention_mask: Tensor, at_once: int = 64) -> Tensor:
-    """Of many records, in evaluation mode."""
+    """Returns the features of many records, in evaluation mode."""
     was = model.training
     model.eval()
     pieces = zip(input_ids.split(at_once), attention_mask.split(at_once), strict=True)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Size:
-    """A transformer's numbers.
+    """The sizes of a transformer.
 
     Args:
         vocabulary: words.
@@ -34,7 +34,7 @@ class Size:
 
 
 class Attention(nn.Module):
-    """Self-attention out of Linear layers, which every engine knows."""
+    """Self-attention made of Linear layers, which every engine knows."""
 
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Attention(nn.Module):
         self.heads, self.causal = heads, causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Softmax(QKᵀ) V."""
+        """Returns softmax(QKᵀ) V, projected."""
         b, t, d = x.shape
         q, k, v = (z.view(b, t, self.heads, -1).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
@@ -61,13 +61,13 @@ class TransformerBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attention and MLP, each on a residual path."""
+        """Applies attention and MLP, each on a residual path."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
 
 class _Trunk(nn.Module):
-    """Tokens (B, T) to states (B, T, width)."""
+    """Maps tokens (B, T) to states (B, T, width)."""
 
     def __init__(self, size: Size, *, causal: bool) -> None:
         super().__init__()
@@ -78,6 +78,7 @@ class _Trunk(nn.Module):
         self.norm = nn.LayerNorm(size.width)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Returns the states, from the embeddings of tokens and places."""
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         return self.norm(self.blocks(self.token(ids) + self.position(places)))  # type: ignore[no-any-return]
 
@@ -102,7 +103,7 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(size.width, size.vocabulary, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits."""
+        """Returns the logits."""
         return self.head(self.trunk(ids))  # type: ignore[no-any-return]
 
 
@@ -127,7 +128,7 @@ class TransformerClassifier(nn.Module):
         self.head = nn.Linear(size.width, classes)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits."""
+        """Returns the logits."""
         return self.head(self.trunk(ids).mean(1))  # type: ignore[no-any-return]
 
 
@@ -162,5 +163,5 @@ class LSTMClassifier(nn.Module):
         self.recurrent = recurrent(embedding, hidden, batch_first=True)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits."""
+        """Returns the logits."""
         return self.head(self.recurrent(self.embedding(ids))[0][:, -1])  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""How per-sample gradients are obtained: backends, all of one protocol."""
+"""Per-sample gradients: backends that compute them, all of one protocol."""
 
 from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.engine.captured import Captured

@@ -1,10 +1,10 @@
-"""Batches as nested tuples, lists and mappings of tensors that share their first dimension; None stays None.
+"""Handles batches: nested tuples, lists and mappings of tensors that share their first dimension.
 
     (x, y)                     loss_fn(model, x, y)
     {"x": …, "y": …}           loss_fn(model, x, y) if those are its names, else loss_fn(model, batch)
 
-A mapping of another library, such as Hugging Face's `BatchEncoding`, is turned into a dict when it is loaded. Every call of
-a loss gets a dict of its own: `batch.pop("labels")` is common, and the batch is needed again.
+None stays None. A mapping of another library, such as Hugging Face's `BatchEncoding`, is turned into a dict when it is
+loaded. Every call of a loss gets a dict of its own: `batch.pop("labels")` is common, and the batch is needed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def plain(batch: Any) -> Any:
-    """The batch with every mapping as a dict of its own, and every list and tuple as it was."""
+    """Returns the batch with every mapping as a dict of its own, and every list and tuple as it was."""
     if isinstance(batch, Mapping):
         return {name: plain(value) for name, value in batch.items()}
     if type(batch) in (tuple, list) and not all(isinstance(leaf, Tensor) for leaf in batch):
@@ -32,14 +32,14 @@ def plain(batch: Any) -> Any:
 
 
 def columns(batch: Any) -> tuple[Any, ...]:
-    """The parts of a batch in order: of a tuple or list, of a dict, or the batch itself as the only one."""
+    """Returns the parts of a batch in order: of a tuple or list, of a dict, or the batch itself as the only one."""
     if isinstance(batch, dict):
         return tuple(batch.values())
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
 def losses(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
-    """What the loss makes of a batch: a tuple or list is spread, a dict by name where the loss names its keys."""
+    """Calls the loss on a batch: a tuple or list is spread, a dict by name where the loss names its keys."""
     if isinstance(batch, tuple | list):
         return loss_fn(model, *batch)
     if not isinstance(batch, dict):
@@ -49,16 +49,18 @@ def losses(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
 
 
 def _spread(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
-    """Does the loss take this dict by names? If it takes neither names nor one dict, it is refused."""
+    """Returns whether the loss takes this dict by names; a loss that takes neither names nor one dict is refused."""
     try:
         _, *taken = inspect.signature(loss_fn).parameters.values()
     except ValueError:  # no signature, as some callables written in C have none, or no parameter at all
         return False
+    # By names: the loss has a parameter for every key, and a key for every parameter that needs one.
     named = {p.name for p in taken if p.kind in _BY_NAME}
     any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken)
     needed = [p for p in taken if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if all(p.name in batch and p.kind in _BY_NAME for p in needed) and (any_name or named >= batch.keys()):
         return True
+    # As a whole: at most one parameter is needed, and it is not one of the keys.
     whole = [p for p in taken if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD]
     if len(needed) <= 1 and whole and whole[0].name not in batch:
         return False
@@ -71,12 +73,12 @@ def _spread(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
 
 
 def mapped(change: Callable[[Tensor], Any], batch: Any) -> Any:
-    """The batch with every tensor changed; what is None stays None."""
+    """Returns the batch with every tensor changed; what is None stays None."""
     return tree_map_only(Tensor, change, batch)
 
 
 def tensors(batch: Any) -> list[Tensor]:
-    """Every tensor of a batch; anything else but None is refused, by its kind and not by its content."""
+    """Returns every tensor of a batch; anything else but None is refused, by its kind and not by its content."""
     bare = isinstance(batch, tuple | list) and all(isinstance(leaf, Tensor) for leaf in batch)
     if bare:  # the common case, without a tree
         leaves: list[Any] = list(batch)
@@ -94,12 +96,12 @@ def tensors(batch: Any) -> list[Tensor]:
 
 
 def size(batch: Any) -> int:
-    """The number of samples B. Private under Poisson sampling: never printed, never in a message."""
+    """Returns the number of samples B, which is private under Poisson sampling: never printed, never in a message."""
     return rows_of(tensors(batch))
 
 
 def rows_of(leaves: list[Tensor]) -> int:
-    """The number of samples in the tensors of one batch."""
+    """Returns the number of samples in the tensors of one batch, and refuses tensors that disagree about it."""
     if any(leaf.dim() == 0 for leaf in leaves):
         raise Refusal(
             "an input has no batch dimension (it is a scalar): need every tensor to have one row per sample; "
@@ -118,12 +120,12 @@ def rows_of(leaves: list[Tensor]) -> int:
 
 
 def take(batch: Any, index: Any) -> Any:
-    """The rows `index` of every tensor."""
+    """Returns the rows `index` of every tensor."""
     return mapped(lambda leaf: leaf[index], batch)
 
 
 def to(batch: Any, device: torch.device) -> Any:
-    """The batch on a device; itself if it is there."""
+    """Returns the batch on a device; itself if it is there."""
     if type(batch) is tuple and all(isinstance(leaf, Tensor) and leaf.device == device for leaf in batch):
         return batch
     return mapped(lambda leaf: leaf.to(device), plain(batch))

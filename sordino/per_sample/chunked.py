@@ -1,8 +1,8 @@
-"""A lot larger than memory, as a sequence of parts that are made one at a time.
+"""Per-sample gradients of a lot larger than memory, as batches that are computed one at a time.
 
 The parts can be gone through again: a rule that is fixed beforehand needs them once, whoever looks at the norms of the
-whole lot first pays for a second pass. Chunked or whole, the sums are the same up to rounding. They can also be asked for
-at other parameters: the same samples, another θ.
+whole lot first pays for a second pass. Chunked or whole, the sums are the same up to rounding. They can also be asked
+for at other parameters: the same samples, another θ.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from sordino.release.vectors import Grads
 
 
 def nothing(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:
-    """The gradients of no samples: an empty draw is a draw."""
+    """Returns the gradients of no samples: an empty draw is a draw."""
     rows = {name: torch.zeros((0, *p.shape), dtype=p.dtype, device=p.device) for name, p in parameters.items()}
     return Materialised(rows, torch.zeros(0), estimate)
 
 
 @dataclass(frozen=True)
 class Chunked:
-    """`parts()` gives the parts of the lot, from the first, each time it is called; at least one.
+    """Computes the gradients of a lot part by part.
 
-    `parts_at(by)` gives them for a model whose parameters are moved by `by`.
+    `parts()` gives the parts of the lot, from the first, each time it is called; at least one. `parts_at(by)` gives
+    them for a model whose parameters are moved by `by`.
     """
 
     parts: Callable[[], Iterable[PerSample]]
@@ -45,7 +46,7 @@ class Chunked:
     ranked: RankedLot | None = None  # of several ranks: `parts` are those of this one
 
     def __iter__(self) -> Iterator[PerSample]:
-        """The parts of the whole lot; refused where other ranks have some of them."""
+        """Returns the parts of the whole lot; refuses where other ranks have some of them."""
         if self.ranked is not None and self.ranked.ranks.size > 1:
             raise Refusal(
                 "this query goes through the records of a lot by itself, and on several ranks each has some of them; need "
@@ -54,7 +55,7 @@ class Chunked:
         return self.own()
 
     def own(self) -> Iterator[PerSample]:
-        """The parts that this rank computes: all of them, where there are no ranks."""
+        """Yields the parts that this rank computes: all of them, where there are no ranks."""
         yield from self.parts()
 
     @property
@@ -63,10 +64,11 @@ class Chunked:
         return torch.cat([part.losses for part in self])
 
     def norms(self) -> Norms:
-        """Of all samples: a pass over the lot."""
+        """Returns the norms of all samples, by a pass over the lot."""
         if self.ranked is None:
             found = [part.norms() for part in self]
             return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
+        # Where ranks share the lot, each measures its own parts, and all get the norms in the order of the lot.
         try:
             found = [part.norms() for part in self.own()]
         except Exception as error:
@@ -76,11 +78,11 @@ class Chunked:
         return Norms(squared, found[0].names, found[0].estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Of all samples: a pass over the lot."""
+        """Returns ⟨g_i, u⟩ of all samples, by a pass over the lot."""
         return torch.cat([part.dot(u) for part in self])
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Of all samples: a pass over the lot, the weights cut to each part."""
+        """Returns Σ_i w_i g_i over all samples, by a pass over the lot, with the weights cut to each part."""
         total, start = into, 0
         for part in self:
             rows = len(part.losses)
@@ -91,7 +93,7 @@ class Chunked:
 
 
 def moved(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
-    """The gradients of the same samples at θ + by; one pass over the lot when they are asked for."""
+    """Returns the gradients of the same samples at θ + by; one pass over the lot when they are asked for."""
     if not isinstance(grads, Chunked) or grads.parts_at is None:
         raise Refusal(
             f"gradients at other parameters were asked of a {type(grads).__name__}: need the lot that Private hands a query"

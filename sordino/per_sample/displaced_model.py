@@ -1,4 +1,4 @@
-"""The model somewhere else for a while: its trainable parameters moved by given vectors, and put back exactly."""
+"""Moves a model's trainable parameters by given vectors for a while, and puts them back exactly."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from sordino.per_sample.protocol import trainable
 
 @contextmanager
 def displaced(model: nn.Module, by: Mapping[str, Tensor]) -> Iterator[None]:
-    """θ + by inside, θ to the last bit after it; parameters missing from `by`, and frozen ones, stay where they are.
+    """Moves the parameters to θ + by inside the context, and back to θ to the last bit after it.
 
-    Of a parameter that comes and goes layer by layer each rank moves its rows, until no rank needs them moved any more.
+    Parameters missing from `by`, and frozen ones, stay where they are. Of a parameter that comes and goes layer by
+    layer each rank moves its rows, until no rank needs them moved any more.
     """
     moved = {name: rows_behind(p) for name, p in trainable(model).items() if name in by}
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Forward passes that write: what they store about private records would leave with the model.
+"""Refuses forward passes that write: what they store about private records would leave with the model.
 
 They are looked for on made-up input first, because data-dependent initialisation must be found before a private record
 has been seen.
@@ -18,8 +18,7 @@ from sordino.refusal import Refusal
 
 
 def made_up(batch: Any) -> Any:
-    """Returns a batch of the same shapes and types that holds nothing of the records: noise for numbers, zeros for the
-    rest.
+    """Returns a batch of the same shapes and types that holds nothing of the records: noise for numbers, else zeros.
 
     The noise lies between 0 and 1, which most losses take: targets of a binary cross-entropy, probabilities, counts.
     """
@@ -34,7 +33,8 @@ def made_up(batch: Any) -> Any:
 
 
 def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any) -> None:
-    """Refuse a forward pass that sets parameters or buffers by what it sees, as data-dependent initialisation does."""
+    """Refuses a forward pass that sets parameters or buffers by what it sees, as data-dependent initialisation does."""
+    # Remember every tensor of the model with its version.
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     versions = {name: tensor._version for name, tensor in held.items()}
     before = {name: tensor.detach().clone() for name, tensor in held.items()}
@@ -44,6 +44,7 @@ def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any
     except Exception:
         return  # a stranger's code may want other numbers; its own records come next
     finally:
+        # Whatever happened, look for a tensor that was written, put it back and refuse.
         for name, tensor in held.items():
             now = tensor.detach()
             if name in data_free:
@@ -60,7 +61,7 @@ def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any
 
 
 def _data_free(model: nn.Module) -> set[str]:
-    """Buffers that follow from the weights alone: the vectors of a spectral normalisation."""
+    """Returns the buffers that follow from the weights alone: the vectors of a spectral normalisation."""
     return {
         f"{name}.{buffer}"
         for name, module in model.named_modules()
@@ -70,7 +71,7 @@ def _data_free(model: nn.Module) -> set[str]:
 
 
 def refuse_changed(model: nn.Module, before: dict[str, Tensor]) -> None:
-    """Refuse a forward pass after which a buffer is not what it was."""
+    """Refuses a forward pass after which a buffer is not what it was."""
     data_free = _data_free(model)
     for name, buffer in model.named_buffers():
         if name not in data_free and not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(before[name])):

@@ -1,10 +1,12 @@
-"""Norms estimated from random directions (DP-SGD-JL, Bu et al. 2021): no gradient of a single record is ever computed.
+"""Estimates norms from random directions; no gradient of a single record is computed (DP-SGD-JL).
+
+Bu et al. 2021, arXiv:2102.03013.
 
     M_i² = (1/r) Σ_j ⟨g_i, v_j⟩²,   v_j ~ N(0, I)          r forward-mode derivatives of the losses
     Σ w_i g_i = ∇ Σ w_i ℓ_i                                one backward pass
 
 It costs r passes where `Captured` costs about one, so it is for models that nothing else takes, and for comparison.
-Only the norm of the whole gradient is estimated: weighers with a bound per layer are refused.
+Only the norm of the whole gradient is estimated: clipping rules with a bound per layer are refused.
 
 Privacy: M_i²/‖g_i‖² is χ²_r/r, so after the clip a record contributes up to C·ρ with ρ = √(r/χ²_r), which no number
 bounds. The directions are drawn anew for every pass over a lot, independently of the data, and are treated as known to
@@ -50,7 +52,7 @@ _AGREE = 1e-3
 
 @dataclass(frozen=True)
 class JL:
-    """Estimate norms from `projections` random directions.
+    """Estimates norms from `projections` random directions.
 
     >>> grads = JL(50).per_sample(nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), (torch.ones(4, 3),))
     >>> grads.norms().squared.shape
@@ -59,11 +61,11 @@ class JL:
 
     projections: int
     directions: int | None = field(default=None, repr=False)
-    """Their seed; None: anew for every batch, as is right where a batch is a whole pass."""
+    """The seed of the directions; None: anew for every batch, as is right where a batch is a whole pass."""
     _verified: WeakKeyDictionary[nn.Module, set[Hashable]] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
-    """Of each model, the losses and modes whose derivative was found to be their gradient, by this object."""
+    """For each model, the losses and modes whose derivative was found to be their gradient, by this object."""
 
     def __post_init__(self) -> None:
         if validate.count("projections", self.projections) < LEAST:
@@ -74,7 +76,7 @@ class JL:
 
     @property
     def estimate(self) -> FromProjections:
-        """What the norms are."""
+        """How the norms are obtained."""
         return FromProjections(self.projections)
 
     def for_pass(self, inventory: Inventory) -> JL:
@@ -84,11 +86,13 @@ class JL:
         return made
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
-        """One derivative of all losses along each direction."""
+        """Estimates each norm from one derivative of all losses along each direction."""
         model_checks.statistics(model)
         parameters = trainable(model)
         if not size(batch):
             return nothing(parameters, self.estimate)
+        # Every forward pass uses the same seed, so that all drop the same; the directions have a generator of their
+        # own.
         theta = {f"model.{name}": p.detach() for name, p in parameters.items()}
         seed = _seed()  # of the forward passes, which must all drop the same
         directions = torch.Generator().manual_seed(_seed() if self.directions is None else self.directions)
@@ -96,9 +100,11 @@ class JL:
         device = next(iter(theta.values())).device
 
         def losses(values: dict[str, Tensor]) -> Tensor:
+            """Returns the losses at these parameters."""
             return one_loss_each(functional_call(wrapped, values, (batch,)), b)
 
         def along(direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+            """Returns the losses and their derivative along a direction, in which rows of padding stay where they are."""
             tangent = {name: direction[name].to(p.dtype) for name, p in theta.items()}
             for name, row in silent:
                 tangent[name] = tangent[name].index_fill(0, torch.tensor(row, device=tangent[name].device), 0)
@@ -114,6 +120,7 @@ class JL:
                 ) from error
             return found
 
+        # Sum the squares of the derivatives along random directions; the first is compared with the backward pass.
         dtype = accumulation_dtype(next(iter(theta.values())).dtype)
         squared, value = torch.zeros(b, dtype=torch.float64), torch.zeros(b)
         for j in range(self.projections):
@@ -135,13 +142,13 @@ class JL:
             self._verified.setdefault(model, set()).add(way)
 
     def sample_bytes(self, model: nn.Module) -> int:
-        """Activations only; a guess from the parameters, as nothing is kept per sample."""
+        """Returns a guess from the parameters: activations only, as nothing is kept per sample."""
         return max(1 << 14, sum(p.numel() for p in trainable(model).values()) // 4)
 
 
 @dataclass(frozen=True)
 class _Estimated:
-    """A `PerSample` whose gradients exist only summed."""
+    """Implements `PerSample` for gradients that exist only summed."""
 
     losses: Tensor
     _norms: Norms
@@ -152,11 +159,11 @@ class _Estimated:
     _seed: int
 
     def norms(self) -> Norms:
-        """The estimates, (B, 1)."""
+        """Returns the estimates, (B, 1)."""
         return self._norms
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """One derivative per tensor."""
+        """Returns ⟨g_i, u⟩, (B, P), by one derivative per tensor."""
         names = [(name, p) for name, p in trainable(self._model).items()]
         columns = []
         for name, p in names:
@@ -167,11 +174,13 @@ class _Estimated:
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """∇ Σ w_i ℓ_i; a sample of weight 0 whose loss is not finite is replaced by another on the way."""
+        """Returns ∇ Σ w_i ℓ_i; a sample of weight 0 whose loss is not finite is replaced by another on the way."""
         if weights.shape[1] != 1:
             raise Refusal("JL estimates the norm of the whole gradient: need one weight per sample; use a flat weigher")
         w = weights[:, 0]
         summed = self._gradient(self._batch, w)
+        # A loss of weight 0 that is not finite would spoil the sum, since 0 · nan is nan. Another record stands in for
+        # it.
         if not all(bool(torch.isfinite(g).all()) for g in summed.values()):  # 0 · nan is nan
             kept = w != 0
             first = int(kept.nonzero()[0]) if bool(kept.any()) else -1
@@ -184,6 +193,7 @@ class _Estimated:
         return into
 
     def _gradient(self, batch: Any, w: Tensor) -> Grads:
+        """Returns the gradient of the weighted losses of a batch, with the random numbers of the estimates."""
         parameters = trainable(self._model)
         with torch.enable_grad(), Seeded(self._seed, next(iter(parameters.values())).device):
             losses = one_loss_each(losses_of(self._loss_fn, self._model, batch), len(w))
@@ -197,15 +207,14 @@ class _Estimated:
 
 
 def _padding(model: nn.Module, parameters: Mapping[str, Tensor]) -> list[tuple[str, int]]:
-    """Rows of tables that have a derivative and no gradient: those of padding_idx."""
+    """Returns the rows of tables that have a derivative and no gradient: those of padding_idx."""
     names = {id(p): f"model.{name}" for name, p in parameters.items()}
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None]
     return [(names[id(m.weight)], m.padding_idx) for m in tables if id(m.weight) in names and m.padding_idx is not None]
 
 
 def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> bool:
-    """Compares the losses' derivative along a direction, which is measured, with that of the backward pass, which is
-    summed.
+    """Compares the derivative along a direction, which is measured, with the backward pass's, which is summed.
 
     Returns whether the two could be compared: where a derivative is not finite nothing is known.
 
@@ -226,4 +235,5 @@ def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -
 
 
 def _seed() -> int:
+    """Returns a random seed from torch's global generator."""
     return int(torch.randint(2**62, ()))

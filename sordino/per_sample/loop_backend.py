@@ -1,4 +1,4 @@
-"""One sample at a time through ordinary autograd: slow, obviously right, the oracle of every other backend."""
+"""The loop backend: one sample at a time through ordinary autograd, the oracle of every other backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sordino.release.vectors import Grads
 
 @dataclass(frozen=True)
 class Loop:
-    """A backward pass per sample.
+    """Computes gradients by a backward pass per sample: slow, and obviously right.
 
     Examples:
         >>> import torch, sordino as sd
@@ -31,7 +31,7 @@ class Loop:
     """
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
-        """Each sample is a batch of one, so what a sample's gradient is needs no definition but autograd's."""
+        """Runs each sample as a batch of one, so what a sample's gradient is needs no definition but autograd's."""
         parameters = trainable(model)
         rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
         losses, vectors = [], vectors_of(model.modules())
@@ -49,5 +49,5 @@ class Loop:
         return Materialised(stacked, torch.stack(losses) if losses else torch.zeros(0))
 
     def sample_bytes(self, model: nn.Module) -> int:
-        """One gradient."""
+        """Returns the bytes of one gradient."""
         return sum(p.numel() * p.element_size() for p in trainable(model).values())

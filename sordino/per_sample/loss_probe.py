@@ -1,15 +1,15 @@
-"""A probe of the loss before the first draw: one record is changed, and the losses of the others are watched.
+"""Probes the loss before the first draw: changes one record and watches the losses of the others.
 
 Losses may be random. Two passes over batches of one shape are compared with the same random numbers; a batch and its
-single records draw different amounts, so they are compared with steady draws (`rng/shape_independent.py`), or, where numpy
-or Python were asked, by the distributions of their losses over many passes.
+single records draw different amounts, so they are compared with steady draws (`rng/shape_independent.py`), or, where
+numpy or Python were asked, by the distributions of their losses over many passes.
 
 Altered records may be ones that the loss cannot take: a target outside [0, 1], a count that is negative, an id that
 stands for nothing. Then a record stands in for another instead, which the loss can take. An error that only the probe's
 own batches cause is reported as such, without the words of the error, which may quote a record.
 
-Privacy: the probe runs on a fixed few records before the first draw, releases nothing, and its messages quote shapes and
-names only.
+Privacy: the probe runs on a fixed few records before the first draw, releases nothing, and its messages quote shapes
+and names only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sordino.rng.global_generators import GlobalState, left_as_they_were, seed_a
 from sordino.rng.shape_independent import Steady
 
 PROBE = 3
-"""Records the probe uses: one to change, two to watch."""
+"""Number of records the probe uses: one to change, two to watch."""
 _STEADY = (0, 1)
 """Seeds of the steady draws, which fall otherwise: their coins land on other sides."""
 _DRAWS = 160
@@ -92,19 +92,21 @@ def _cannot_run(error: Exception) -> str:
 
 
 def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
-    """Refuse a loss that is not one per sample or couples samples, and a forward pass that writes to buffers.
+    """Refuses a loss that is not one per sample or couples samples, and a forward pass that writes to buffers.
 
     The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
     """
     samples = size(batch)  # which refuses what is no batch
     state = UserState([model, loss_fn])
     asked = _Asked(model, loss_fn, batch, state)
+    # Look for writes on made-up input, before a private record has been seen; then check the losses' shape.
     try:
         refuse_written(model, asked.run_as_it_is, made_up(batch))  # before a private record has been seen
         state.put_back()
         before = {name: buffer.clone() for name, buffer in model.named_buffers()}
         loss_vector(asked.run_as_it_is(batch).losses, samples)
         refuse_changed(model, before)
+        # Change one record and watch the others, in both modes; then compare single records with the batch.
         asked.refuse_coupled(changed=samples - 1)
         with evaluation_mode(model):
             asked.refuse_coupled(changed=0)
@@ -125,7 +127,7 @@ class _Ran:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The questions on one batch."""
+    """Asks the questions on one batch."""
 
     model: nn.Module
     loss_fn: LossFn
@@ -134,10 +136,12 @@ class _Asked:
 
     def refuse_coupled(self, changed: int) -> None:
         """Refuses a loss that changes for others when one record does, or that is not the same the second time."""
+        # The same records must give the same losses again; if not, something is kept or counted between passes.
         first = self.run(self.batch)
         if not _same(first.losses, self.run_as_it_is(self.batch).losses):
             raise Refusal(COUNTER if self._is_counted(changed) else _KEPT)
         others = torch.arange(len(first.losses)) != changed
+        # Change one record in several ways; where the records decide how much is drawn, compare with steady draws.
         for other in self._altered_batches(changed):
             try:
                 now = self.run(other)
@@ -177,18 +181,20 @@ class _Asked:
         return _same(first, self.run(self.batch).losses) and _same(after_itself, after_other)
 
     def refuse_counted(self) -> None:
-        """Each record by itself: has it the loss that it has among others?"""
+        """Refuses a loss that differs for a record alone and the same record among others."""
         first = self.run(self.batch)
         singles = [take(self.batch, slice(i, i + 1)) for i in range(len(first.losses))]
         try:
             self.run(singles[0])
         except Exception as error:
             raise Refusal(_cannot_run(error)) from None
+        # Without random draws the losses are compared directly.
         if not first.drawn:
             alone = torch.cat([self.run(single).losses for single in singles])
             if not self._same_but_rounding(first.losses, alone):
                 raise Refusal(_COUNTED)
             return
+        # With draws they are compared under steady ones, or else by their distributions over many passes.
         for seed in _STEADY:
             together, apart = self._steady(self.batch, seed), [self._steady(single, seed) for single in singles]
             known = [losses for losses in apart if losses is not None]
@@ -199,16 +205,17 @@ class _Asked:
                 raise Refusal(_COUNTED)
 
     def _refuse_other_distribution(self, single: Any) -> None:
+        """Refuses a loss whose distribution for a record alone is not that among others."""
         together = torch.stack([self.run(self.batch, seed).losses[0] for seed in range(_DRAWS)])
         alone = torch.stack([self.run(single, _DRAWS + seed).losses[0] for seed in range(_DRAWS)])
         if _distance(together, alone) > _FAR:
             raise Refusal(_COUNTED)
 
     def _same_but_rounding(self, one: Tensor, other: Tensor, watched: Tensor | None = None) -> bool:
-        """The same, or as different as the losses are from themselves when their inputs move by a rounding error.
+        """Returns whether losses are the same, or differ no more than when their inputs move by a rounding error.
 
-        Large terms that cancel leave losses of which little is known; what is left of them differs with the shape of the
-        batch, and with the last bit of the input.
+        Large terms that cancel leave losses of which little is known; what is left of them differs with the shape of
+        the batch, and with the last bit of the input.
         """
         if one.shape != other.shape:
             return False
@@ -224,7 +231,7 @@ class _Asked:
         return bool(((a - b).abs() <= _NOISE * noise + _tolerance(a) * (1 + a.abs())).all())
 
     def _steady(self, batch: Any, seed: int) -> Tensor | None:
-        """The losses with steady draws; None where not everything drawn could be made so."""
+        """Returns the losses with steady draws; None where not everything drawn could be made so."""
         with Steady(seed) as steady:
             ran = self.run(batch)
         return None if steady.unknown or not ran.torch_only else ran.losses
@@ -246,12 +253,13 @@ class _Asked:
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
-    """The largest difference between the distribution functions of two samples, beyond what rounding moves."""
+    """Returns the largest difference between the distribution functions of two samples, beyond what rounding moves."""
     a, b = one.double().sort().values, other.double().sort().values
     places = torch.cat([a, b])
     slack = _tolerance(one) * (1 + places.abs())
 
     def ahead(low: Tensor, high: Tensor) -> float:
+        """Returns how far the first distribution function is above the second, at most."""
         below = torch.searchsorted(low, places, right=True) / len(low)
         return float((below - torch.searchsorted(high, places + slack, right=True) / len(high)).max())
 
@@ -260,7 +268,7 @@ def _distance(one: Tensor, other: Tensor) -> float:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """All modules in evaluation mode for a while; each is put back into its own."""
+    """Puts all modules in evaluation mode for a while, and each back into its own after it."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in modes:
@@ -272,6 +280,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
+    """Returns whether losses agree up to rounding."""
     if one.shape != other.shape:
         return False
     return torch.allclose(one, other, rtol=_tolerance(one), atol=_tolerance(one), equal_nan=True)
@@ -282,7 +291,7 @@ def _tolerance(losses: Tensor) -> float:
 
 
 def _nudged(batch: Any, seed: int) -> Any:
-    """The batch with its numbers moved by about a rounding error."""
+    """Returns the batch with its numbers moved by about a rounding error."""
     generator = torch.Generator().manual_seed(seed)
 
     def nudge(leaf: Tensor) -> Tensor:
@@ -308,10 +317,12 @@ def _changed(batch: Any, i: int, number: Callable[[Tensor, Tensor], Tensor]) -> 
 
 
 def _scaled(factor: float, row: Tensor, leaf: Tensor) -> Tensor:
+    """Returns a row of numbers scaled and moved away from where they were."""
     return 3 + factor * row
 
 
 def _with_row(leaf: Tensor, i: int, row: Tensor) -> Tensor:
+    """Returns a copy of a tensor with one row replaced."""
     result = leaf.clone()
     result[i] = row
     return result

@@ -1,4 +1,4 @@
-"""Per-sample gradients written out, one tensor per parameter: the plain form, which the loop and vmap give."""
+"""Per-sample gradients written out, one tensor per parameter, as the loop and vmap give them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sordino.release.vectors import Grads, accumulation_dtype
 
 @dataclass(frozen=True)
 class Materialised:
-    """Per-sample gradients held in full."""
+    """Holds per-sample gradients in full."""
 
     rows: Grads  # name -> (B, *shape)
     losses: Tensor  # (B,)
     estimate: Estimate = EXACT  # anything else only where there are no rows
 
     def norms(self) -> Norms:
-        """Squared norms from the gradients themselves."""
+        """Returns squared norms from the gradients themselves."""
         columns = [squared_norms(rows) for rows in self.rows.values()]
         if not columns:
             return Norms(torch.zeros(len(self.losses), 0), (), self.estimate)
         return Norms(torch.stack(columns, dim=1), tuple(self.rows), self.estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Inner products from the gradients themselves."""
+        """Returns inner products from the gradients themselves."""
         columns = []
         for name, rows in self.rows.items():
             flat = flattened(rows)
@@ -39,7 +39,7 @@ class Materialised:
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Σ_i w_i g_i, tensor by tensor."""
+        """Returns Σ_i w_i g_i, tensor by tensor."""
         total: Grads = {} if into is None else into
         for column, (name, rows) in enumerate(self.rows.items()):
             dtype = accumulation_dtype(rows.dtype)
@@ -56,7 +56,7 @@ _TOGETHER = 320
 
 
 def _product(w: Tensor, rows: Tensor) -> Tensor:
-    """Σ_i w_i rows_i."""
+    """Returns Σ_i w_i rows_i, a few hundred rows at a time."""
     total: Tensor = torch.tensordot(w[:_TOGETHER], rows[:_TOGETHER], dims=1)
     for some, piece in zip(w[_TOGETHER:].split(_TOGETHER), rows[_TOGETHER:].split(_TOGETHER), strict=True):
         if len(some):

@@ -1,8 +1,8 @@
-"""Refusals before anything is released: models and losses whose samples cannot be told apart.
+"""Refuses models and losses whose samples cannot be told apart, before anything is released.
 
 DP-SGD bounds what one record contributes. That needs a loss per record which depends on that record alone, and a
 forward pass that stores nothing about the records. The model's structure is checked here, before every lot; the loss in
-`probe.py`.
+`loss_probe.py`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ _ONE_PER_SAMPLE = "need one loss per sample, shape (B,); use reduction='none' an
 
 
 def one_loss(losses: Tensor) -> Tensor:
-    """The loss of a batch of one, as a scalar."""
+    """Returns the loss of a batch of one, as a scalar."""
     return loss_vector(losses, 1)[0]
 
 
 def loss_vector(losses: Any, samples: int) -> Tensor:
-    """The losses of `samples` samples. The count is quoted, so it must be a public one: one sample, or the probe's."""
+    """Returns the losses of `samples` samples, and refuses any other shape or type.
+
+    The count is quoted, so it must be a public one: one sample, or the probe's.
+    """
     if not isinstance(losses, Tensor):
         raise Refusal(f"loss_fn returned a {type(losses).__name__}: {_ONE_PER_SAMPLE}")
     if losses.dim() == 0:
@@ -42,7 +45,7 @@ def loss_vector(losses: Any, samples: int) -> Tensor:
 
 
 def given(model: Any, loss_fn: Any, query: Any) -> None:
-    """Refuse what is no model, no loss and no query."""
+    """Refuses what is no model, no loss and no query."""
     if type(model).__module__.startswith(_PIPELINES):
         raise Refusal(
             f"model={type(model).__name__}: pipeline parallelism is not supported, since a record's loss must be asked for "
@@ -56,7 +59,7 @@ def given(model: Any, loss_fn: Any, query: Any) -> None:
 
 
 def structure(model: nn.Module) -> None:
-    """Refuse modules that mix the samples of a batch or store something about them, and parameters without a meaning."""
+    """Refuses modules that mix the samples of a batch or store something about them, and parameters without a meaning."""
     wrapped(model)
     statistics(model)
     for name, p in model.named_parameters():
@@ -76,7 +79,7 @@ _WRAPPERS = {
 
 
 def wrapped(model: nn.Module) -> None:
-    """Refuse wrappers that are not supported, by name."""
+    """Refuses wrappers that are not supported, by name."""
     for name, module in model.named_modules():
         label = f"module {name!r}" if name else "the model"
         for kind in type(module).__mro__:
@@ -95,13 +98,14 @@ def wrapped(model: nn.Module) -> None:
 
 
 def statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
-    """Refuse modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
+    """Refuses modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
     for module in modules_of(model) if modules is None else modules:
         if isinstance(module, _NormBase):  # BatchNorm and InstanceNorm
             _refuse_statistics(model, module)
 
 
 def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
+    """Raises for a BatchNorm or InstanceNorm that uses or stores statistics of the batch."""
     name = next(name for name, found in model.named_modules() if found is module)
     label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
     if isinstance(module, _BatchNorm):

@@ -1,4 +1,7 @@
-"""A model's modules and parameters, listed before every lot, and so without torch's generators, which are slow."""
+"""Lists a model's modules and parameters quickly, as is done before every lot.
+
+It does without torch's generators, which are slow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ Mark = tuple[tuple[int, ...], tuple[tuple[int, bool], ...]]
 
 
 class Inventory:
-    """A model's modules, in the order of `model.modules()`, and its parameters, shared ones as often as they occur."""
+    """Lists a model's modules, in the order of `model.modules()`, and its parameters, shared ones as often as they
+    occur.
+    """
 
     __slots__ = ("mark", "model", "modules", "parameters")
 
@@ -22,7 +27,7 @@ class Inventory:
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """As `list(model.modules())`, in the same order."""
+    """Returns `list(model.modules())`, in the same order."""
     seen: set[nn.Module] = set()
     found: list[nn.Module] = []
     stack = [model]
@@ -37,9 +42,9 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 
 
 def held_by(modules: list[nn.Module]) -> list[Tensor]:
-    """Every tensor a model holds, parameters and buffers.
+    """Returns every tensor a model holds, parameters and buffers.
 
-    Without the vectors of a spectral normalisation, which follow from the weights alone.
+    The vectors of a spectral normalisation are left out; they follow from the weights alone.
     """
     found: list[Tensor] = []
     for m in modules:
@@ -51,7 +56,7 @@ def held_by(modules: list[nn.Module]) -> list[Tensor]:
 
 
 def names_of(modules: list[nn.Module]) -> list[str]:
-    """The names that these have in their modules, in the same order."""
+    """Returns the names that the tensors of `held_by` have in their modules, in the same order."""
     found: list[str] = []
     for m in modules:
         if m._parameters:
@@ -62,7 +67,7 @@ def names_of(modules: list[nn.Module]) -> list[str]:
 
 
 class Names:
-    """A model's parameters by name, as `dict(model.named_parameters())`, and those of them that are trained.
+    """Keeps a model's parameters by name, as `dict(model.named_parameters())`, and those of them that are trained.
 
     They are named anew when they are not the same objects, or are frozen or thawed: until then the dicts are the same.
     """
@@ -76,7 +81,7 @@ class Names:
         self._plain = type(model).named_parameters is nn.Module.named_parameters
 
     def look(self, now: Inventory) -> None:
-        """The model is as seen here."""
+        """Names the parameters anew if the model has changed since they were last named."""
         if now.mark != self._mark or not self._plain:
             self._mark, self.named = now.mark, dict(self._model.named_parameters())
             self.trained = {name: p for name, p in self.named.items() if p.requires_grad}

@@ -1,4 +1,4 @@
-"""Per-sample gradients moved by a public vector, without ever being written out: g_i + u with u = λθ.
+"""Per-sample gradients with an L2 penalty inside the clip, g_i + λθ, without writing them out.
 
     ‖g_i + λθ‖² = ‖g_i‖² + 2λ⟨g_i, θ⟩ + λ²‖θ‖²        per parameter tensor
     Σ w_i (g_i + λθ) = Σ w_i g_i + λ (Σ w_i) θ
@@ -6,10 +6,10 @@
 ⟨g_i, θ⟩ costs next to nothing: a layer that is linear in its parameters has ⟨∂ℓ_i/∂θ, θ⟩ = ⟨δ_i, y_i⟩, its output times
 the gradient there (Euler), and both are at hand in `Captured`. Other layers take one product with θ.
 
-Privacy: θ is public at the step, so a weigher's bound on ‖g_i + λθ‖ bounds what a record contributes, as it does without
-λ. Where g_i ≈ −λθ the three terms cancel and rounding could make the norm read low, and a low norm breaks the bound: the
-terms are added in float64 and the square is raised by κu(‖g_i‖² + λ²‖θ‖²), u the precision they were computed in, and
-to what terms that cancel in the sum leave (`raised`).
+Privacy: θ is public at the step, so a clipping rule's bound on ‖g_i + λθ‖ bounds what a record contributes, as it does
+without λ. Where g_i ≈ −λθ the three terms cancel and rounding could make the norm read low, and a low norm breaks the
+bound: the terms are added in float64 and the square is raised by κu(‖g_i‖² + λ²‖θ‖²), u the precision they were
+computed in, and to what terms that cancel in the sum leave (`raised`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KAPPA = 16.0
 
 
 def prepared(backend: Backend) -> Backend:
-    """The backend, told to find ⟨g_i, θ⟩ on its way if it can."""
+    """Returns the backend, told to find ⟨g_i, θ⟩ on its way if it can."""
     if estimate_of(backend) != Exact():
         raise Refusal(f"backend={backend!r}: a penalty inside the clip needs exact norms; use the default backend")
     return replace(backend, inner=True) if isinstance(backend, Captured) else backend
@@ -43,7 +43,7 @@ def prepared(backend: Backend) -> Backend:
 
 @dataclass(frozen=True)
 class Shifted:
-    """A `PerSample` of g_i + λθ, λ by parameter name; a name without λ is left as it is."""
+    """Implements `PerSample` for g_i + λθ, λ by parameter name; a name without λ is left as it is."""
 
     grads: PerSample
     parameters: Mapping[str, Tensor]  # θ
@@ -55,11 +55,11 @@ class Shifted:
 
     @property
     def losses(self) -> Tensor:
-        """Those of the samples; the penalty is the same for all."""
+        """The losses of the samples; the penalty is the same for all."""
         return self.grads.losses
 
     def norms(self) -> Norms:
-        """The squared norms of the moved gradients, never read low, in float64."""
+        """Returns the squared norms of the moved gradients, never read low, in float64."""
         plain = self.grads.norms()
         squared, inner = plain.squared.double(), self._inner().double()  # (B, P)
         factor = torch.tensor([self.factors.get(name, 0.0) for name in plain.names], dtype=torch.float64)
@@ -71,7 +71,7 @@ class Shifted:
         return Norms(torch.where(shift > 0, both, squared), plain.names, plain.estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """⟨g_i + λθ, u⟩."""
+        """Returns ⟨g_i + λθ, u⟩."""
         found = self.grads.dot(u)
         for column, (name, p) in enumerate(self._theta().items()):
             if name in u and name in self.factors:
@@ -79,7 +79,7 @@ class Shifted:
         return found
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Σ w_i g_i + λ (Σ w_i) θ."""
+        """Returns Σ w_i g_i + λ (Σ w_i) θ."""
         total = self.grads.weighted_sum(weights, into=into)
         summed = weights.sum(dim=0, dtype=torch.float64)  # (1,) or (P,)
         for column, (name, p) in enumerate(self._theta().items()):
@@ -89,13 +89,14 @@ class Shifted:
         return total
 
     def _inner(self) -> Tensor:
-        """⟨g_i, θ⟩, (B, P)."""
+        """Returns ⟨g_i, θ⟩, (B, P)."""
         found = self.grads.inner if isinstance(self.grads, Result | TwoPassResult) else None
         if found is not None:
             return found
         return self.grads.dot({name: p.detach() for name, p in self.parameters.items() if name in self.factors})
 
     def _theta(self) -> Mapping[str, Tensor]:
+        """Returns the parameters, which must not have changed since the gradients were computed."""
         now = tuple(p._version for p in self.parameters.values())
         assert now == self._versions, "the parameters changed between the gradients and their use"
         return self.parameters

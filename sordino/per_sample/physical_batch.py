@@ -1,4 +1,7 @@
-"""How many samples are processed at once: by the memory that is free, or, where a run must repeat, by shapes alone."""
+"""Chooses how many samples are processed at once, by free memory or by shapes alone.
+
+Shapes alone decide where a run must repeat.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from sordino.per_sample.batch_structure import losses as losses_of
 from sordino.release.rounding import USUAL_ROWS
 
 SHARE = 0.25
-"""Of the memory that is free, what per-sample gradients may take."""
+"""The share of the free memory that per-sample gradients may take."""
 
 MOST = USUAL_ROWS
-"""No physical batch is larger, unless one is asked for: more records added up at once in float32 would take more than half
-a percent more noise (`door.rounding`), and past this larger chunks gain little."""
+"""No physical batch is larger, unless one is asked for: more records added up at once in float32 would take more than
+half a percent more noise (`release.rounding`), and past this larger chunks gain little."""
 
 LEAST_BY_SHAPES = 16
 _CHUNKS = 16  # of a lot of the expected size, for ranks to divide
@@ -41,7 +44,7 @@ _ROOM = 0.9  # of plain training's memory for what the backward pass leaves: mor
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory free on a device; a cautious guess where it cannot be asked."""
+    """Returns the memory free on a device; a cautious guess where it cannot be asked."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -51,19 +54,21 @@ def free_bytes(device: torch.device) -> int:
 
 
 def give_back() -> None:
-    """Hand memory that is free inside the C library back to the system, where the library can (glibc)."""
+    """Hands memory that is free inside the C library back to the system, where the library can (glibc)."""
     trim()
 
 
 def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) -> int:
-    """What plain training keeps of one sample between forward and backward, seen on a few samples.
+    """Returns the bytes plain training keeps of one sample between forward and backward, seen on a few samples.
 
-    Left out is what torch's fused recurrent layers keep for themselves, as bytes: their rules keep less, and other things.
+    Left out is what torch's fused recurrent layers keep for themselves, as bytes: their rules keep less, and other
+    things.
     """
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     held: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
+        """Counts the memory of a tensor that autograd saves, each storage once and without parameters."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own and tensor.dtype != torch.uint8:
             held[storage.data_ptr()] = storage.nbytes()
@@ -86,41 +91,45 @@ def physical_batch(
     parameters: int = 0,
     held: Callable[[], int] = lambda: 0,
 ) -> int:
-    """The number of samples processed at once: as many as fit, and half a lot or less if activations fill the memory.
+    """Returns the number of samples processed at once: as many as fit, or half a lot or less if activations are large.
 
-    Norms and sums want inputs and output gradients of all layers, up to twice what plain training keeps. Half the samples
-    at a time take what plain training takes for all; fewer are faster still while what they take leaves the cache, down to
-    as many as keep the layers busy. But every chunk pays for the parameters once more: weights are copied for products,
-    sums are written and added up. Where the parameters are not small beside a lot's activations, a whole lot is faster, and
-    it stays whole if the backward pass leaves less of it than plain training keeps (rows in place of inputs and gradients),
-    or if halves would save less than their sums take.
+    Norms and sums want inputs and output gradients of all layers, up to twice what plain training keeps. Half the
+    samples at a time take what plain training takes for all; fewer are faster still while what they take leaves the
+    cache, down to as many as keep the layers busy. But every chunk pays for the parameters once more: weights are
+    copied for products, sums are written and added up. Where the parameters are not small beside a lot's activations, a
+    whole lot is faster, and it stays whole if the backward pass leaves less of it than plain training keeps (rows in
+    place of inputs and gradients), or if halves would save less than their sums take.
 
-    `activations` is what plain training keeps of a sample, `parameters` the bytes of a sum of gradients, which a smaller
-    batch does not change, and `held` gives what the backward pass leaves of a sample, or 0 if that is not known.
+    `activations` is what plain training keeps of a sample, `parameters` the bytes of a sum of gradients, which a
+    smaller batch does not change, and `held` gives what the backward pass leaves of a sample, or 0 if that is not
+    known.
     """
     fits = int(min(MOST, max(1, SHARE * free_bytes(device) // max(1, sample_bytes))))
+    # A lot with few activations goes as a whole.
     plain = lot * activations
     if plain <= max(_MODEST, _SUMS * parameters):
         return fits
+    # So does one beside whose parameters halves would save little.
     if plain <= _HEAVY * parameters and (wanted := held()) > 0:
         both, saved = _BOTH * parameters, lot * wanted / 2  # by halves
         if saved <= _SUMS * parameters or both + lot * wanted <= _ROOM * (both + plain):
             return fits
+    # Otherwise half a lot, or as many as fit the cache.
     return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
 
 
 def for_ranks(activations: int, lot: float) -> int:
-    """The number of samples processed at once where ranks divide a lot: the same for any number of them.
+    """Returns the number of samples processed at once where ranks divide a lot: the same for any number of ranks.
 
-    A lot is meant to have a few chunks for each of up to a dozen ranks, and chunks enough samples to keep layers busy. For
-    more ranks, or larger lots per rank, give draws(physical_batch=…).
+    A lot is meant to have a few chunks for each of up to a dozen ranks, and chunks enough samples to keep layers busy.
+    For more ranks, or larger lots per rank, give draws(physical_batch=…).
     """
     fits = max(LEAST_BY_SHAPES, _OUTPUTS // max(1, _COPIES * activations))
     return int(min(MOST, fits, max(LEAST_BY_SHAPES, ceil(lot / _CHUNKS))))
 
 
 def physical_batch_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
-    """The number of samples processed at once, by the size of the layers' outputs: the same in every process.
+    """Returns the number of samples processed at once, by the size of the layers' outputs: the same in every process.
 
     Lots are cut into parts of one size: a small last part costs nearly as much as a full one. Poisson lots are seldom
     larger than `lot` by more than four of their deviations.
@@ -128,9 +137,11 @@ def physical_batch_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> in
     total = 0
 
     def count(module: nn.Module, given: Any, output: Any) -> None:
+        """Adds up the bytes of a module's output."""
         nonlocal total
         total += output.numel() * output.element_size() if isinstance(output, Tensor) else 0
 
+    # Run one made-up sample to see the sizes of all outputs.
     hooks = [module.register_forward_hook(count) for module in model.modules()]
     training = model.training
     try:

@@ -1,11 +1,11 @@
-"""What a backend hands over: per-sample gradients that can be measured and summed.
+"""Protocols of backends and of the per-sample gradients that they return.
 
 A backend turns (model, loss_fn, batch) into a `PerSample`: B gradients that can be measured and summed but need never
 exist. Parameters are the model's trainable tensors in the order of `named_parameters()`, each once, tied or not; P of
 them. Everything is a sum: no method divides by B, because B is private.
 
-Privacy: the values here are not protected by anything yet. They pass to a weigher and then through `release`; only the
-query touches them, and nothing here prints, logs or raises on what they contain.
+Privacy: the values here are not protected by anything yet. They pass to a clipping rule and then through `release`;
+only the query touches them, and nothing here prints, logs or raises on what they contain.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Norms:
 
     @classmethod
     def summed(cls, squared: Tensor, sums: Tensor, finite: bool, names: tuple[str, ...]) -> Norms:
-        """Exact norms whose sums over the parameters are known already."""
+        """Returns exact norms whose sums over the parameters are known already."""
         norms = cls(squared, names)
         norms.__dict__["sums"], norms.__dict__["finite"] = sums, finite
         return norms
@@ -59,7 +59,7 @@ class Norms:
         return self.squared.sum(dim=1)
 
     def total(self) -> Tensor:
-        """The L2 norm of each sample's whole gradient, shape (B,)."""
+        """Returns the L2 norm of each sample's whole gradient, shape (B,)."""
         return self.sums.sqrt()
 
     @cached_property
@@ -80,15 +80,15 @@ class PerSample(Protocol):
         ...
 
     def norms(self) -> Norms:
-        """Squared norms, (B, P)."""
+        """Returns squared norms, (B, P)."""
         ...
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """⟨g_i, u⟩ per parameter tensor, (B, P); tensors missing from u count as zero."""
+        """Returns ⟨g_i, u⟩ per parameter tensor, (B, P); tensors missing from u count as zero."""
         ...
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Σ_i w_i g_i for weights of shape (B, 1) or (B, P). Never a mean. Given `into`, adds to that sum in place.
+        """Returns Σ_i w_i g_i for weights of shape (B, 1) or (B, P), never a mean; `into` is a sum to add to in place.
 
         A row of weight 0 contributes exactly nothing, even where its gradient is not finite.
         """
@@ -100,12 +100,12 @@ class OneByOne(Protocol):
     """Gradients whose weighted sums can be made one parameter after the other, each dropped before the next."""
 
     def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """As `weighted_sum`, bit by bit; of a parameter that no sample uses nothing."""
+        """Yields the sums of `weighted_sum`, bit by bit, by parameter; none for a parameter that no sample uses."""
         ...
 
 
 def one_by_one(grads: PerSample, weights: Tensor) -> Iterable[tuple[str, Tensor]]:
-    """The weighted sums of a batch, a parameter at a time where the backend can; none of a batch without a sample."""
+    """Returns the weighted sums of a batch, a parameter at a time where the backend can; none of an empty batch."""
     if not len(weights):
         return ()
     return grads.sums(weights) if isinstance(grads, OneByOne) else grads.weighted_sum(weights).items()
@@ -115,11 +115,11 @@ class Backend(Protocol):
     """A way to obtain per-sample gradients."""
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
-        """The gradients of each sample of a batch; `batch` is a tuple of loss_fn's arguments after the model."""
+        """Returns the gradients of each sample of a batch; `batch` is a tuple of loss_fn's arguments after the model."""
         ...
 
     def sample_bytes(self, model: nn.Module) -> int:
-        """About how much memory one more sample takes, from which a physical batch is chosen."""
+        """Returns about how much memory one more sample takes, from which a physical batch is chosen."""
         ...
 
 
@@ -128,11 +128,11 @@ class Resumable(Protocol):
     """A backend with choices that decide rounding: a run that is to resume bit-equal must take them along."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The choices, as JSON."""
+        """Returns the choices, as JSON."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Choose the same again."""
+        """Makes the same choices again."""
         ...
 
 
@@ -146,7 +146,7 @@ class Measuring(Protocol):
         ...
 
     def choose_by_shapes(self) -> None:
-        """Measures nothing any more: shapes that were not met so far get the formula that follows from them alone."""
+        """Stops measuring: shapes that were not met so far get the formula that follows from them alone."""
         ...
 
 
@@ -155,7 +155,9 @@ class PerPass(Protocol):
     """A backend with something that all batches of a pass share: random directions, or a look at the model's modules."""
 
     def for_pass(self, inventory: Inventory) -> Backend:
-        """The backend for one pass over a lot, during which the model's modules and parameters stay as found here."""
+        """Returns the backend for one pass over a lot, during which the model's modules and parameters stay as found
+        here.
+        """
         ...
 
 
@@ -170,11 +172,14 @@ class Estimating(Protocol):
 
 
 def estimate_of(backend: Backend | None) -> Estimate:
-    """How a backend obtains its norms: what an `Estimating` one says. Asked every step, and `isinstance` is slow there."""
+    """Returns how a backend obtains its norms: what an `Estimating` one says.
+
+    It is asked every step, and `isinstance` is slow there.
+    """
     found: Estimate = getattr(backend, "estimate", EXACT)
     return found
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters by name, in order, tied ones once."""
+    """Returns the trainable parameters by name, in order, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

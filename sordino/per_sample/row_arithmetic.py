@@ -12,7 +12,7 @@ from sordino.release.vectors import Grads, accumulation_dtype
 
 
 def zeros(parameters: Mapping[str, Tensor]) -> Grads:
-    """A sum over no samples."""
+    """Returns a sum over no samples."""
     return {n: torch.zeros(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device) for n, p in parameters.items()}
 
 
@@ -21,7 +21,7 @@ VANISHED = 2.0**-126
 
 
 def vanished(rows: Tensor) -> float:
-    """What the squares of a row of (B, …) in float32 may lose where they are too small to be normal numbers."""
+    """Returns what the squares of a row of (B, …) in float32 may lose where they are too small to be normal numbers."""
     return math.prod(rows.shape[1:]) * VANISHED if rows.dtype is torch.float32 else 0.0
 
 
@@ -31,12 +31,12 @@ read low, and a low norm breaks the bound."""
 
 
 def flattened(rows: Tensor) -> Tensor:
-    """(B, …) as (B, d) in float32 or better; a scalar parameter has d = 1, an empty lot B = 0."""
+    """Returns (B, …) as (B, d) in float32 or better; a scalar parameter has d = 1, an empty lot B = 0."""
     return rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).to(accumulation_dtype(rows.dtype))
 
 
 def squared_norms(rows: Tensor) -> Tensor:
-    """Σ x² of each row of (B, …), accumulated in float32 or better, block by block."""
+    """Returns Σ x² of each row of (B, …), accumulated in float32 or better, block by block."""
     flat = flattened(rows)
     total = torch.zeros(flat.shape[0], dtype=torch.float64, device=flat.device)
     together = max(1, BLOCK // max(1, flat.shape[1]))  # rows

@@ -1,4 +1,4 @@
-"""Random numbers of a forward pass from a seed of our own; torch's global generators are left as they were."""
+"""Seeds the random numbers of a forward pass, and leaves torch's global generators as they were."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 
 
 def reseed(seed: int, device: torch.device) -> None:
-    """Inside a `Seeded`: from here on this seed gives what is drawn."""
+    """Sets the seed of what is drawn from here on, inside a `Seeded`."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
 class Seeded:
-    """Dropout and the like draw what this seed gives, on the CPU and on the device."""
+    """Gives dropout and the like the numbers of one seed, on the CPU and on the device."""
 
     __slots__ = ("_before", "_device", "_seed")
 
@@ -24,6 +24,7 @@ class Seeded:
             self._device = torch.cuda.default_generators[device.index or 0]
 
     def __enter__(self) -> None:
+        """Remembers the generators' states and seeds them."""
         # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
         device = self._device
         self._before = torch.default_generator.get_state(), None if device is None else device.get_state()
@@ -32,6 +33,7 @@ class Seeded:
             device.manual_seed(self._seed)
 
     def __exit__(self, *error: object) -> None:
+        """Puts the generators back."""
         own, other = self._before
         torch.default_generator.set_state(own)
         if self._device is not None and other is not None:

@@ -1,9 +1,9 @@
-"""Spectral normalisation in training: its vectors follow from the weights alone, if nobody counts passes in them.
+"""Keeps the vectors of spectral normalisations functions of the weights and the number of lots.
 
-Every forward pass moves the vectors on by one power iteration (Miyato et al. 2018). Left to itself, a lot of three batches
-would move them three times, and one of two twice: how many records were drawn would leave with the model, and a pass that
-is run again would not be the same. So every pass of the library leaves the vectors as they were, and they are moved
-on once for each lot.
+Every forward pass moves the vectors on by one power iteration (Miyato et al. 2018, arXiv:1802.05957). Left to itself, a
+lot of three batches would move them three times, and one of two twice: how many records were drawn would leave with the
+model, and a pass that is run again would not be the same. So every pass of the library leaves the vectors as they were,
+and they are moved on once for each lot.
 
 Privacy: the vectors are functions of released weights and of the number of lots.
 """
@@ -20,13 +20,13 @@ from torch.nn.utils.parametrize import is_parametrized
 
 
 def vectors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """The vectors of every spectral normalisation among the modules."""
+    """Returns the vectors of every spectral normalisation among the modules."""
     return [b for m in modules if isinstance(m, _SpectralNorm) for b in m._buffers.values() if b is not None]
 
 
 @contextmanager
 def left_unmoved(vectors: Sequence[Tensor]) -> Iterator[None]:
-    """Whatever runs inside, the vectors are what they were after it."""
+    """Puts the vectors back to what they were, whatever runs inside the context."""
     before = [vector.clone() for vector in vectors]
     try:
         yield
@@ -37,7 +37,7 @@ def left_unmoved(vectors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def move_on(modules: Sequence[nn.Module]) -> None:
-    """One power iteration for every spectral normalisation in training mode."""
+    """Runs one power iteration for every spectral normalisation in training mode."""
     if not any(isinstance(m, _SpectralNorm) for m in modules):
         return
     with torch.no_grad():

@@ -1,12 +1,14 @@
-"""The loss of a unit: the mean over its records. A unit is a sample whose tensors have K rows, some of which only fill up.
+"""Computes the loss of a privacy unit: the mean over its records.
+
+A unit is a sample whose tensors have K rows, some of which only fill up.
 
     ℓ_u = Σ_{i ∈ u} ℓ_i / |u|,    so its gradient is the mean of those of its records
 
-The model sees all rows of all units as one batch of U·K records; the backends see U losses, and with them the gradients of
-U samples. Layers then have several rows for each sample, as they do for the tokens of a text.
+The model sees all rows of all units as one batch of U·K records; the backends see U losses, and with them the gradients
+of U samples. Layers then have several rows for each sample, as they do for the tokens of a text.
 
-Privacy: the mean is taken before anything is weighed, so a weigher that bounds ‖g_u‖ bounds what the whole unit adds to a
-sum, however many records it has. K is public, so no shape tells how many a unit has.
+Privacy: the mean is taken before anything is weighted, so a clipping rule that bounds ‖g_u‖ bounds what the whole unit
+adds to a sum, however many records it has. K is public, so no shape tells how many a unit has.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class UnitBatch(NamedTuple):
 
 
 def unit_losses(loss_fn: LossFn, model: nn.Module, records: Any, taken: Tensor) -> Tensor:
-    """One loss per unit, shape (U,): the mean of `loss_fn` over the records that are taken.
+    """Returns one loss per unit, shape (U,): the mean of `loss_fn` over the records that are taken.
 
     >>> two = UnitBatch((torch.tensor([[1.0, 3.0], [5.0, 5.0]]),), torch.tensor([[True, True], [True, False]]))
     >>> unit_losses(lambda m, x: 2 * x, nn.Identity(), *two)

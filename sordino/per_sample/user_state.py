@@ -64,7 +64,7 @@ _SKIPPED_ATTRIBUTES = frozenset({"training", "_parameters", "_modules"})
 
 
 class UserState:
-    """The state of some objects at one moment.
+    """Holds the state of some objects at one moment.
 
     Args:
         roots: the model, the loss, the dataset and collate.
@@ -78,6 +78,7 @@ class UserState:
         self._seen: set[int] = set()
         self._kept: list[Any] = []  # so that no id is used again while it is in `_seen`
         self._bytes = 0
+        # Follow references breadth first, so that what is near the roots is remembered before the limit is reached.
         waiting = collections.deque(roots)
         while waiting and len(self._seen) < _MOST_OBJECTS:
             found = waiting.popleft()
@@ -139,6 +140,7 @@ class UserState:
         return self._remember_object(found)
 
     def _remember_tensor(self, found: Tensor) -> Iterable[Any]:
+        """Notes the content of a tensor, unless it is too large to be copied."""
         size = found.numel() * found.element_size()
         if isinstance(found, nn.Parameter) and size > _LARGE:
             return ()  # the model's own are watched by the tripwire
@@ -148,6 +150,7 @@ class UserState:
         kept, version = found.detach().clone(), found._version
 
         def undo() -> None:
+            """Writes the content back if it has changed."""
             # A write moves the version that autograd looks at, so only what changed is written.
             if found._version == version and size > _LARGE:
                 return
@@ -162,12 +165,14 @@ class UserState:
         return ()
 
     def _remember_array(self, found: np.ndarray[Any, Any]) -> Iterable[Any]:
+        """Notes the content of a numpy array, unless it is too large to be copied."""
         if self._bytes + found.nbytes > _MOST_BYTES or found.dtype.hasobject or not found.flags.writeable:
             return ()
         self._bytes += found.nbytes
         kept = found.copy()
 
         def undo() -> None:
+            """Writes the content back."""
             if found.shape == kept.shape:
                 found[...] = kept
 
@@ -175,10 +180,12 @@ class UserState:
         return ()
 
     def _remember_module(self, found: nn.Module) -> Iterable[Any]:
+        """Notes the attributes of a module, and returns what it holds."""
         own = vars(found)
         kept = {name: value for name, value in own.items() if name not in _SKIPPED_ATTRIBUTES}
 
         def undo() -> None:
+            """Removes attributes that were added, and puts the others back."""
             for name in [name for name in own if name not in kept and name not in _SKIPPED_ATTRIBUTES]:
                 del own[name]
             for name, value in kept.items():
@@ -189,10 +196,12 @@ class UserState:
         return [*kept.values(), *found._modules.values(), *found._parameters.values(), type(found), type(found).forward]
 
     def _remember_function(self, found: types.FunctionType) -> Iterable[Any]:
+        """Notes the globals that a user's function names, and returns what it holds: closure, defaults, attributes."""
         if _is_foreign_name(found.__module__):
             return ()
         inside: list[Any] = [*(found.__closure__ or ()), *(found.__defaults__ or ()), vars(found)]
         inside += (found.__kwdefaults__ or {}).values()
+        # Globals by name, also those of modules of the user's own.
         names = [name for name in _names_of(found.__code__) if name in found.__globals__]
         for name in names:
             self._remember_global(found.__globals__, name)
@@ -207,20 +216,24 @@ class UserState:
         return inside if wrapped is None else [*inside, wrapped]
 
     def _remember_global(self, space: dict[str, Any], name: str) -> None:
+        """Notes which object a global name stands for."""
         kept = space[name]
         if isinstance(kept, (types.ModuleType, type, types.FunctionType)):
             return
 
         def undo() -> None:
+            """Binds the name to that object again."""
             if space.get(name, undo) is not kept:
                 space[name] = kept
 
         self._undo.append(undo)
 
     def _remember_mapping(self, found: dict[Any, Any]) -> Iterable[Any]:
+        """Notes the items of a dict, and returns its values."""
         kept = dict(found)
 
         def undo() -> None:
+            """Puts the items back if any has changed."""
             if len(found) != len(kept) or any(found.get(key, kept) is not value for key, value in kept.items()):
                 found.clear()
                 found.update(kept)
@@ -231,9 +244,11 @@ class UserState:
         return kept.values()
 
     def _remember_sequence(self, found: Any) -> Iterable[Any]:
+        """Notes the items of a list or deque, and returns them."""
         kept = list(found)
 
         def undo() -> None:
+            """Puts the items back if any has changed."""
             if len(found) != len(kept) or any(now is not value for now, value in zip(found, kept, strict=True)):
                 found.clear()
                 found.extend(kept)
@@ -244,9 +259,11 @@ class UserState:
         return kept
 
     def _remember_set(self, found: set[Any]) -> Iterable[Any]:
+        """Notes the members of a set."""
         kept = set(found)
 
         def undo() -> None:
+            """Puts the members back if they have changed."""
             if found != kept:
                 found.clear()
                 found.update(kept)
@@ -255,12 +272,14 @@ class UserState:
         return ()
 
     def _remember_cell(self, found: types.CellType) -> Iterable[Any]:
+        """Notes the content of a closure's cell, and returns it."""
         try:
             kept = found.cell_contents
         except ValueError:  # empty
             return ()
 
         def undo() -> None:
+            """Puts the content back if it is another object."""
             if found.cell_contents is not kept:
                 found.cell_contents = kept
 
@@ -268,6 +287,7 @@ class UserState:
         return [kept]
 
     def _remember_generator(self, found: Any) -> Iterable[Any]:
+        """Notes the state of a random generator of torch, numpy or Python."""
         read: Callable[[], Any]
         write: Callable[[Any], Any]
         if isinstance(found, torch.Generator):
@@ -296,6 +316,7 @@ class UserState:
         }
 
         def undo() -> None:
+            """Puts changed class attributes back, and removes those that were added."""
             for name, value in plain.items():
                 if vars(found).get(name, plain) is not value:
                     setattr(found, name, value)
@@ -318,6 +339,7 @@ class UserState:
         held = {name: getattr(found, name) for name in slots if hasattr(found, name)}
 
         def undo_slots() -> None:
+            """Puts changed slots back, and empties those that were empty."""
             for name in slots:
                 if name in held:
                     if getattr(found, name, held) is not held[name]:
@@ -333,6 +355,7 @@ class UserState:
 
 
 def _carry_out(undone: list[Callable[[], Any]]) -> None:
+    """Runs every undo, and goes on where an object forbids it."""
     for undo in undone:
         try:
             undo()
@@ -357,14 +380,17 @@ def _names_of(code: types.CodeType) -> list[str]:
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:
+    """Returns the names of the slots that one class adds."""
     slots = vars(kind).get("__slots__", ())
     named = (slots,) if isinstance(slots, str) else tuple(slots)
     return tuple(name for name in named if name not in ("__dict__", "__weakref__"))
 
 
 def _is_foreign(kind: type) -> bool:
+    """Returns whether a class belongs to a package whose objects are left alone."""
     return _is_foreign_name(getattr(kind, "__module__", None))
 
 
 def _is_foreign_name(name: str | None) -> bool:
+    """Returns whether a module belongs to a package whose objects are left alone."""
     return name is None or name.partition(".")[0] in _FOREIGN

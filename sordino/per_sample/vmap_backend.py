@@ -1,4 +1,4 @@
-"""All samples at once by `torch.func`: vmap of grad, the gradients of a chunk in memory together."""
+"""The vmap backend: all samples of a chunk at once by `torch.func`, with their gradients in memory together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sordino.refusal import Refusal
 
 
 class FunctionalLoss(nn.Module):
-    """The loss as a module around the user's model, so that the model's parameters can be arguments."""
+    """Wraps the loss as a module around the user's model, so that the model's parameters can be arguments."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
         super().__init__()
@@ -29,14 +29,14 @@ class FunctionalLoss(nn.Module):
         self.training = model.training
 
     def forward(self, batch: Any) -> Tensor:
-        """One loss per sample."""
+        """Returns one loss per sample."""
         found: Tensor = losses_of(self.loss_fn, self.model, batch)
         return found
 
 
 @dataclass(frozen=True)
 class Vmap:
-    """`chunk` samples are vectorised at a time; None takes the whole physical batch.
+    """Vectorises `chunk` samples at a time; None takes the whole physical batch.
 
     Args:
         chunk: samples at a time; None for the whole physical batch.
@@ -57,17 +57,19 @@ class Vmap:
             validate.count("chunk", self.chunk)
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
-        """Each sample goes through the loss as a batch of one."""
+        """Runs each sample through the loss as a batch of one, under vmap."""
         size(batch)
         parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
         wrapped = FunctionalLoss(model, loss_fn)
         leaves, spec = tree_flatten(batch)
 
         def loss(theta: dict[str, Tensor], sample: list[Tensor]) -> Tensor:
+            """Returns the loss of one sample at these parameters."""
             rows = iter(sample)  # vmap takes tensors alone; what is None stays where it was
             one = tree_unflatten([None if leaf is None else next(rows).unsqueeze(0) for leaf in leaves], spec)
             return one_loss(functional_call(wrapped, theta, (one,)))
 
+        # Vectorise the gradient over samples; if torch cannot, find out whether the loss itself fails too.
         each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different", chunk_size=self.chunk)
         try:
             with warnings.catch_warnings():  # an operation without a batching rule is slower, not wrong
@@ -84,5 +86,5 @@ class Vmap:
         return Materialised({name.removeprefix("model."): row for name, row in rows.items()}, losses.detach())
 
     def sample_bytes(self, model: nn.Module) -> int:
-        """One gradient and about as much again for activations and temporaries."""
+        """Returns the bytes of one gradient and about as much again for activations and temporaries."""
         return 4 * sum(p.numel() * max(4, p.element_size()) for p in trainable(model).values())

@@ -138,8 +138,8 @@ class Result:
             return self._weighted_sum(weights, into)
 
     def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
-        # Memory that is not cleared is written with beta = 0, so nothing of an earlier sum is left in it.
         """Adds the weighted gradients of all parts to `into`, or to fresh memory."""
+        # Memory that is not cleared is written with beta = 0, so nothing of an earlier sum is left in it.
         total = room_for_sum(self._names, self._parameters, self._pool) if into is None else into
         norms, beta = self.norms(), 0 if into is None else 1
         # Samples whose norm is not finite must be left out of the arithmetic, not only weighted by 0.

@@ -81,8 +81,8 @@ class Captured:
         return _OnePass(self, inventory)
 
     def _per_sample(self, inventory: Inventory, loss_fn: LossFn, batch: Any) -> PerSample:
-        # Find what is known of this model with this loss and this kind of input.
         """Computes the per-sample gradients of one batch, learning the model first where it is not known yet."""
+        # Find what is known of this model with this loss and this kind of input.
         inputs = tensors(batch)
         b = rows_of(inputs)
         plan = self._plans.find(inventory, loss_fn, inputs)

@@ -1,9 +1,12 @@
-"""A leaf whose code cannot be followed operation by operation: its vector-Jacobian product, one sample at a time under
-`torch.func.vmap`, and where torch cannot do that, as in code that looks at values (the experts of a mixture), in a loop.
+"""Runs a layer without a rule one sample at a time, under vmap or in a loop.
+
+It is for a leaf whose code cannot be followed operation by operation: its vector-Jacobian product is computed for each
+sample under `torch.func.vmap`, and where torch cannot do that, as in code that looks at values (the experts of a
+mixture), in a loop.
 
 The leaf's own code runs on one sample's rows, so whatever it computes is right by construction; the price is a gradient
-per sample in memory and whatever vmap or the loop costs. A leaf that draws random numbers would draw others when it is run
-again, so it is run with the same ones, and that graph differentiated once for each sample.
+per sample in memory and whatever vmap or the loop costs. A leaf that draws random numbers would draw others when it is
+run again, so it is run with the same ones, and that graph differentiated once for each sample.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _CHUNK = 16  # samples per vmap
 
 
 def slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
-    """Where each trainable parameter of a module sits."""
+    """Returns where each trainable parameter of a module sits: its owner, its key and itself, by name."""
     found = {}
     for prefix, owner in module.named_modules():
         for key, p in owner._parameters.items():
@@ -44,7 +47,7 @@ def slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
 
 @contextmanager
 def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """The module with other tensors in its parameters' places, for as long as the context lasts."""
+    """Puts other tensors in the places of a module's parameters, for as long as the context lasts."""
     places = {name: place for name, place in slots(module).items() if name in tensors}
     try:
         for name, (owner, key, _) in places.items():
@@ -56,20 +59,20 @@ def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def _same_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Contexts in which autocast is what it is now: the leaf must be differentiated as it computed."""
+    """Returns contexts in which autocast is what it is now: the leaf must be differentiated as it computed."""
     kind = device.type
     now = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
     return lambda: torch.autocast(kind, *now, cache_enabled=False)  # a cast that is remembered would leave the vmap
 
 
 def spectral_vectors(module: nn.Module) -> list[nn.Module]:
-    """The spectral normalisations whose vectors a forward pass moves on."""
+    """Returns the spectral normalisations whose vectors a forward pass moves on."""
     return [m for m in module.modules() if isinstance(m, _SpectralNorm) and m.training]
 
 
 @contextmanager
 def vectors_held(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iterator[None]:
-    """Spectral normalisations with the vectors that the forward pass ended with, which they do not move on."""
+    """Gives spectral normalisations the vectors that the forward pass ended with, which they do not move on."""
     before = [dict(m._buffers) for m, _ in held]
     try:
         for m, vectors in held:
@@ -84,7 +87,7 @@ def vectors_held(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iter
 
 @dataclass(frozen=True)
 class _Random:
-    """A leaf that drew random numbers: all that is needed to run it again with the same ones."""
+    """Holds all that is needed to run a leaf that drew random numbers again with the same ones."""
 
     module: nn.Module
     original: Callable[..., Any]
@@ -95,7 +98,8 @@ class _Random:
     layouts: dict[int, Layout | None]  # by the place of a tensor among the inputs: where it has its samples
 
     def run(self, only: int | None = None) -> tuple[list[Any], list[Tensor]]:
-        """Outputs and the leaf's parameters on a graph of their own; `only`: every sample is this one."""
+        """Returns outputs and the leaf's parameters on a graph of their own; with `only`, every sample is that one."""
+        # Detached copies of parameters and inputs; with `only`, one sample's rows stand in for all others.
         own = {name: p.detach().requires_grad_() for name, p in self.wanted.items()}
         given = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in self.inputs]
         for j, at in self.layouts.items():
@@ -103,6 +107,7 @@ class _Random:
                 each = given[j].unflatten(at.dim, (-1, at.rows))
                 given[j] = each.narrow(at.dim, only, 1).expand_as(each).flatten(at.dim, at.dim + 1)
         both: Any = tree_unflatten(given, self.spec)
+        # Run the leaf with the same random numbers, and leave the generators as they were.
         # Tensors are kept as they are, in a checkpoint too.
         plainly = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
         with left_as_they_were(), swapped(self.module, own), plainly, torch.enable_grad():
@@ -110,11 +115,12 @@ class _Random:
             return tree_flatten(self.original(*both[0], **both[1]))[0], list(own.values())
 
     def parts(self, number: int, at: Layout, saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """The gradient of each sample's rows of an output, one after the other on one graph."""
+        """Returns the gradient of each sample's rows of an output, one after the other on one graph."""
         with at_hand(self.wanted.values()):
             return self._parts(number, at, g)
 
     def _parts(self, number: int, at: Layout, g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Differentiates the output once per sample, with the other samples' gradients set to zero."""
         outputs, own = self.run()
         rows = []
         for i in range(g.shape[at.dim] // at.rows):
@@ -122,6 +128,7 @@ class _Random:
             span = at.dim, i * at.rows, at.rows
             mine.narrow(*span).copy_(g.narrow(*span))
             found = torch.autograd.grad(outputs[number], own, mine, retain_graph=True, allow_unused=True)
+            # If another sample's value is not finite, 0 · nan spoils this one's gradient: run it without the others.
             if not all(t is None or bool(t.isfinite().all()) for t in found):  # 0 · nan of another: it has no other now
                 others, theirs = self.run(only=i)
                 found = torch.autograd.grad(others[number], theirs, mine, allow_unused=True)
@@ -132,7 +139,7 @@ class _Random:
 
 
 def _samples(tensors: Sequence[Tensor], layouts: Sequence[Layout | None], size: int) -> list[Tensor]:
-    """Each tensor with its samples first, and one sample's rows where they were; those without samples as they are."""
+    """Returns each tensor with its samples first, and one sample's rows where they were; others as they are."""
     return [
         t if at is None else t.unflatten(at.dim, (size, at.rows)).movedim(at.dim, 0)
         for t, at in zip(tensors, layouts, strict=True)
@@ -142,7 +149,7 @@ def _samples(tensors: Sequence[Tensor], layouts: Sequence[Layout | None], size: 
 def _each(
     gradient: Callable[..., dict[str, Tensor]], shared: Sequence[bool], given: Sequence[Tensor], size: int
 ) -> dict[str, Tensor]:
-    """The gradients of all samples, under vmap, or one after the other."""
+    """Returns the gradients of all samples, under vmap, or one after the other."""
     dims = tuple(None if alone else 0 for alone in shared)
     try:
         with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
@@ -156,13 +163,15 @@ def _each(
 
 
 def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run the leaf's own forward, and its per-sample gradients from runs on one sample each."""
+    """Runs the leaf's own forward, and records how to get per-sample gradients from runs on one sample each."""
     original, size = tape.original, tape.size
+    # Find the parameters that are wanted, and where each input has its samples.
     wanted = {name: p for name, (_, _, p) in slots(module).items() if tape.wants(p)}
     inputs, spec = tree_flatten((args, kwargs))
     where = [j for j, leaf in enumerate(inputs) if isinstance(leaf, Tensor)]
     layouts = [tape.argument_layout(("in", j), inputs[j]) for j in where]
     free = not any(inputs[j].requires_grad for j in where)
+    # Run the leaf once on the whole batch, and note whether it drew random numbers.
     began = GlobalState.now()
     vectors = spectral_vectors(module)
     with swapped(module, {name: tape.leaf(p, None if free else inputs[where[0]]) for name, p in wanted.items()}):
@@ -170,6 +179,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     drew: _Random | None = None
     if not (tape.shapes_only or began.same(GlobalState.now())):
         drew = _Random(module, original, wanted, began, spec, inputs, dict(zip(where, layouts, strict=True)))
+    # Keep the vectors of spectral normalisations, so that later runs use the same.
     held = [(m, {key: b.clone() for key, b in m._buffers.items() if b is not None}) for m in vectors]
     outputs, outspec = tree_flatten(output)
     name, kind = tape.name, type(module).__name__
@@ -178,6 +188,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             f"layer '{name}': {kind} returns something that is not a tensor; need tensors; write a rule for it "
             "(sordino.per_sample.layers.rule)"
         )
+    # Record each output that has samples; one that all samples share must not depend on parameters.
     recorded = []
     for number, y in enumerate(outputs):
         at = tape.argument_layout(("out", number), y)
@@ -201,7 +212,10 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             at: Layout = at,
             precision: Callable[[], AbstractContextManager[Any]] = precision,
         ) -> dict[Tensor, Part | Tensor]:
+            """Returns the parts of all parameters from the gradient at one output."""
+
             def gradient(one: Tensor, *own: Tensor) -> dict[str, Tensor]:
+                """Returns the gradients of one sample, from its rows of the output's gradient and of the inputs."""
                 leaves = list(inputs)
                 for j, tensor in zip(where, own, strict=True):
                     leaves[j] = tensor
@@ -209,6 +223,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 given, named = both[0], both[1]
 
                 def run(values: dict[str, Tensor]) -> Tensor:
+                    """Runs the leaf on one sample with these parameters."""
                     with swapped(module, values), vectors_held(held), precision():
                         out: Tensor = tree_flatten(original(*given, **named))[0][number]
                     return out

@@ -1,4 +1,4 @@
-"""Which rule runs which layer.
+"""Registers which rule runs which layer.
 
 A rule runs a layer's forward pass and says how per-sample gradients follow from what it saw:
 
@@ -9,8 +9,8 @@ A rule runs a layer's forward pass and says how per-sample gradients follow from
 
 `tape.leaf` is the parameter as the engine wants it in the graph, `tape.record` takes the output, the tensors to keep
 and a function from those and the gradient at the output to one entry per parameter: a tensor (B, *shape), or a `Part`
-whose squared norm, dot and weighted sum need no such tensor. A rule stands for a class and for the subclasses that leave
-its `forward` alone.
+whose squared norm, dot and weighted sum need no such tensor. A rule stands for a class and for the subclasses that
+leave its `forward` alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FAMILIES: list[tuple[Callable[[nn.Module], bool], Rule]] = []
 
 
 def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
-    """Register a function as the rule of layer types.
+    """Registers a function as the rule of layer types.
 
     Examples:
         >>> class Gain(nn.Module): ...
@@ -48,7 +48,7 @@ def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
 
 
 def family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
-    """Register a function as the rule of layers that have no class in common, and are told by what they are made of."""
+    """Registers a function as the rule of layers that have no class in common, and are known by what they are made of."""
 
     def register(function: R) -> R:
         _FAMILIES.append((belongs, function))
@@ -58,7 +58,7 @@ def family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """The rule of the nearest registered ancestor whose forward this module still has, or of its family."""
+    """Returns the rule of the nearest registered ancestor whose forward this module still has, or of its family."""
     if "forward" in module.__dict__:  # replaced on the instance: we do not know what it does
         return None
     for layer in type(module).__mro__:

@@ -1,4 +1,4 @@
-"""nn.Linear with any number of middle dimensions."""
+"""Rule for nn.Linear, with any number of middle dimensions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def samples_first(x: Tensor, dim: int, size: int) -> Tensor:
-    """(…, B, …, d) to (B, T, d); k rows per sample become positions."""
+    """Returns (…, B, …, d) as (B, T, d); k rows per sample become positions."""
     if dim:
         x = x.movedim(dim, 0)
     return x.reshape(size, -1, x.shape[-1])
 
 
 def _one_position(tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None) -> dict[Tensor, Part | Tensor]:
-    """The parts of y_i = W a_i + b: both norms contain ‖g_i‖²."""
+    """Returns the parts of y_i = W a_i + b, whose norms both contain ‖g_i‖²."""
     squares = Squares(g)
     found: dict[Tensor, Part | Tensor] = {}
     if tape.wants(weight):
@@ -44,7 +44,7 @@ def affine(
     dim: int,
     block: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Y = x Wᵀ + b, recorded; `block` takes some rows of both."""
+    """Computes y = x Wᵀ + b and records it; `block` takes some rows of both."""
     w = tape.leaf(weight, x)
     b = None if bias is None else tape.leaf(bias, x)
     if block is not None:
@@ -57,6 +57,7 @@ def affine(
     plain = x.dim() == 2 and lead[0] == size and block is None  # one position each: nothing to arrange
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts of weight and bias from the gradient at the output."""
         if plain:
             return _one_position(tape, lift(saved[0], g), lift(g), weight, bias)
         rows = samples_first(g.view(*lead, -1), dim, size)  # (B, T, p)
@@ -70,10 +71,12 @@ def affine(
             return dict(found)
         return {p: Block(part, *block, p.shape) for p, part in found.items()}
 
+    # ⟨g_i, θ⟩ follows from the output, if the tape holds outputs.
     product = None
     if tape.outputs:
 
         def rows(g: Tensor, y: Tensor) -> Tensor:
+            """Returns Σ δ·y of each sample."""
             return samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
 
         product = ParameterProduct((weight, bias), rows)
@@ -83,5 +86,5 @@ def affine(
 
 @rule(nn.Linear)
 def linear(tape: Tape, module: nn.Linear, input: Tensor) -> Tensor:
-    """A matrix product."""
+    """Runs a Linear layer as a recorded matrix product."""
     return affine(tape, input, module.weight, module.bias, tape.batch_dim(input))

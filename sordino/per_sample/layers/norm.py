@@ -1,7 +1,7 @@
-"""Layers that scale each feature: LayerNorm, RMSNorm, GroupNorm, InstanceNorm, BatchNorm in evaluation, PReLU.
+"""Rules for layers that scale each feature: normalisations, BatchNorm in evaluation, and PReLU.
 
-y = γ x̂ + β with x̂ the normalised input, so sample i's gradients are Σ_t x̂·g for γ and Σ_t g for β: small enough to be
-written out.
+y = γ x̂ + β with x̂ the normalised input, so sample i's gradients are Σ_t x̂·g for γ and Σ_t g for β: small enough to
+be written out.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ _WARM = 1 << 18
 
 
 def _proxy(p: Tensor | None) -> Tensor | None:
+    """Returns a parameter detached from the graph, or None."""
     return None if p is None else p.detach()
 
 
 def _only(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Returns its arguments as a tuple."""
     return tensors
 
 
 def _over_positions(x: Tensor, size: int, shape: torch.Size) -> Tensor:
-    """(B, …, *shape) to (B, *shape)."""
+    """Returns (B, …, *shape) summed to (B, *shape)."""
     rows = x.reshape(size, -1, *shape)
     return rows[:, 0] if rows.shape[1] == 1 else rows.sum(1)
 
 
 def _first(x: Tensor, dim: int) -> Tensor:
+    """Returns x with the samples' dimension first."""
     return x.movedim(dim, 0) if dim else x
 
 
 @rule(nn.LayerNorm)
 def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
-    """Over the last dimensions."""
+    """Normalises over the last dimensions."""
     dim, shape = tape.batch_dim(input), torch.Size(module.normalized_shape)
     return layer_normed(tape, input, dim, shape, module.weight, module.bias, module.eps)
 
@@ -53,7 +56,7 @@ def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
 def layer_normed(
     tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """`F.layer_norm`, recorded."""
+    """Computes `F.layer_norm` and records it."""
     size = tape.size
     if autocasting(input.device):  # autocast knows layer_norm, not the operation below it
         y, kept = nn.functional.layer_norm(input, list(shape), _proxy(weight), _proxy(bias), eps), _only(input)
@@ -62,6 +65,7 @@ def layer_normed(
         kept = (input, mean, scale)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts of γ and β, from the statistics of the forward pass where it kept them."""
         x = lift(saved[0])
         mu, r = saved[1:] if len(saved) > 1 else torch.native_layer_norm(x, list(shape), None, None, eps)[1:]
         g32, found = lift(g), dict[Tensor, Part | Tensor]()
@@ -76,17 +80,18 @@ def layer_normed(
 
 @rule(nn.RMSNorm)
 def rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:
-    """Without a mean."""
+    """Divides by the root mean square over the last dimensions."""
     dim = tape.batch_dim(input)
     return rms_normed(tape, input, dim, torch.Size(module.normalized_shape), module.weight, module.eps)
 
 
 def rms_normed(tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor, eps: float | None) -> Tensor:
-    """`F.rms_norm`, recorded."""
+    """Computes `F.rms_norm` and records it."""
     size = tape.size
     y = nn.functional.rms_norm(input, list(shape), _proxy(weight), eps)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the part of the weight."""
         unit = lift(nn.functional.rms_norm(saved[0], list(shape), None, eps))
         return {weight: _over_positions(_first(unit * lift(g), dim), size, shape)}
 
@@ -96,12 +101,12 @@ def rms_normed(tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: T
 
 
 def _per_channel(x: Tensor) -> Tensor:
-    """(B, C, …) to (B, C)."""
+    """Returns (B, C, …) summed to (B, C)."""
     return x if x.dim() == 2 else x.flatten(2).sum(2)
 
 
 def _correlated(x: Tensor, mean: Tensor, g: Tensor, groups: int, workspace: Workspace) -> Tensor:
-    """Σ_t (x − mean) g per channel, (B, C), a few samples at a time so that they stay in the cache."""
+    """Returns Σ_t (x − mean) g per channel, (B, C), a few samples at a time so that they stay in the cache."""
     n, c = x.shape[:2]
     spread = (n, c, *[1] * (x.dim() - 2))
     centre = mean.repeat_interleave(c // groups, 1).view(spread)
@@ -121,12 +126,13 @@ def _correlated(x: Tensor, mean: Tensor, g: Tensor, groups: int, workspace: Work
 
 
 def _dense(x: Tensor) -> bool:
+    """Returns whether a tensor fills its memory without gaps, in either memory format."""
     return x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last))
 
 
 @rule(nn.GroupNorm)
 def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:
-    """Over the channels of a group and all positions."""
+    """Normalises over the channels of a group and all positions."""
     tape.batch_dim(input, only=0)
     return group_normed(tape, input, module.num_groups, module.weight, module.bias, module.eps)
 
@@ -140,9 +146,10 @@ def group_normed(
     eps: float,
     rows: int | None = None,
 ) -> Tensor:
-    """`F.group_norm`, recorded; `rows` of the input belong to one sample, by default as the layer's layout says."""
+    """Computes `F.group_norm` and records it; `rows` of the input belong to one sample, by default as its layout says."""
     n, c, positions = input.shape[0], input.shape[1], prod(input.shape[2:])
     x = input if input.is_contiguous() or input.dim() == 4 else input.contiguous()
+    # Under autocast only the function itself is known; otherwise its statistics are kept for the gradients.
     if autocasting(x.device):
         y, kept = nn.functional.group_norm(x, groups, _proxy(weight), _proxy(bias), eps), _only(x)
     else:
@@ -150,6 +157,7 @@ def group_normed(
         kept = (x, mean, scale)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts of γ and β, from the statistics of the forward pass where it kept them."""
         held = lift(saved[0])
         mu, r = (
             saved[1:] if len(saved) > 1 else torch.native_group_norm(held, None, None, n, c, positions, groups, eps)[1:]
@@ -165,12 +173,14 @@ def group_normed(
 
 
 def _affine_channels(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: Tensor) -> Tensor:
+    """Scales and shifts a normalised input by channel, and records it."""
     weight, bias = module.weight, module.bias
     spread = (1, -1, *[1] * (unit.dim() - 2))
     y = unit if weight is None else unit * weight.detach().view(spread)
     y = y if bias is None else y + bias.detach().view(spread)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts of γ and β."""
         g32, found = lift(g), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):
             found[weight] = _per_channel(lift(saved[0]) * g32)
@@ -183,7 +193,7 @@ def _affine_channels(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: T
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 def instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tensor:
-    """Over the positions of a channel, or by stored statistics in evaluation."""
+    """Normalises over the positions of a channel, or by stored statistics in evaluation."""
     tape.batch_dim(input, only=0)
     module._check_input_dim(input)
     if module.track_running_stats and not module.training:
@@ -197,7 +207,7 @@ def instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tenso
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:
-    """Only in evaluation, where it is a fixed scaling."""
+    """Scales by stored statistics, in evaluation only; refuses training mode, which mixes the samples."""
     if module.training or module.running_mean is None:
         raise Refusal(f"layer '{tape.name}': BatchNorm mixes the samples of a batch; use GroupNorm, or module.eval()")
     tape.batch_dim(input, only=0)
@@ -207,7 +217,7 @@ def batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:
 
 @rule(nn.PReLU)
 def prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:
-    """Y = max(x, 0) + γ min(x, 0)."""
+    """Computes y = max(x, 0) + γ min(x, 0) and records it."""
     weight = module.weight
     shared = weight.numel() == 1
     dim, size = tape.batch_dim(input, only=None if shared else 0, several=shared), tape.size

@@ -1,4 +1,4 @@
-"""nn.MaxPool2d with channels last, by the compiled kernel: the same maxima and gradients to the last bit, for less.
+"""Runs nn.MaxPool2d with channels last by a compiled kernel: the same bits for less time.
 
 It has no parameter, so nothing is recorded: only the price differs. A small network with pooling spends more time there
 than in its products, by torch's code. `F.max_pool2d` called in a forward of one's own stays torch's: it cannot be seen.
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def pools_windows(module: nn.Module) -> bool:
-    """Whether a module is such a layer."""
+    """Returns whether a module is a max pooling whose forward was not replaced."""
     return type(module) is nn.MaxPool2d and "forward" not in module.__dict__
 
 
 def max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
-    """The layer, by its own code where anything is unusual."""
+    """Runs the layer compiled, or by its own code where anything is unusual."""
     kernel = pools()
     plain = not (module.return_indices or module.ceil_mode) and module.dilation in (1, (1, 1))
     if kernel is None or not plain or tape.idle or tape.shapes_only or type(x) is not Tensor:
@@ -41,12 +41,16 @@ def max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
 
 
 def _pair(given: Any) -> tuple[int, ...]:
+    """Returns one number for each of two dimensions."""
     return (given, given) if isinstance(given, int) else tuple(given)
 
 
 class _MaxPool(torch.autograd.Function):
+    """Pools by the compiled kernel, forward and backward."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: KernelWindow, kernel: Pools) -> Tensor:
+        """Returns the maxima and keeps which tap of each window they came from."""
         y, taps = kernel.forward(x, window)
         ctx.save_for_backward(taps)
         ctx.size, ctx.window, ctx.kernel = x.shape, window, kernel
@@ -54,6 +58,7 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        """Sends each gradient to the pixel that was the maximum."""
         (taps,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # by create_graph: what follows must be differentiable too
             return _by_torch(ctx.size, g, taps, ctx.window), None, None
@@ -61,7 +66,7 @@ class _MaxPool(torch.autograd.Function):
 
 
 def _by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
-    """The same by torch's own operation, which wants places in the image."""
+    """Computes the gradient by torch's own operation, which wants places in the image and can be differentiated."""
     (_, across), rows, columns = window.kernel, *g.shape[2:]
     tap = taps.long()
     top = torch.arange(rows).mul(window.stride[0]).sub(window.padding[0]).view(-1, 1)

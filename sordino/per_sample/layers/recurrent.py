@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU, nn.RNN and their cells: layers, directions and dropout as torch has them.
+"""Rules for nn.LSTM, nn.GRU, nn.RNN and their cells, with layers, directions and dropout as torch has them.
 
 The input's product is one linear map over all T. An LSTM without projection runs through `LSTMLayer`, or through the
 compiled layer where there is one; the others step through time with the hidden state's product recorded at every step,
@@ -31,12 +31,14 @@ Step = Callable[[Tensor, Tensor, State], State]  # (input's product, hidden's pr
 
 
 def _lstm_step(x: Tensor, h: Tensor, state: State) -> State:
+    """Makes one step of an LSTM."""
     i, f, z, o = (x + h).chunk(4, 1)
     c = f.sigmoid() * state[1] + i.sigmoid() * z.tanh()
     return o.sigmoid() * c.tanh(), c
 
 
 def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
+    """Makes one step of a GRU."""
     xr, xz, xn = x.chunk(3, 1)
     hr, hz, hn = h.chunk(3, 1)
     z = (xz + hz).sigmoid()
@@ -45,14 +47,17 @@ def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
 
 
 def _tanh_step(x: Tensor, h: Tensor, state: State) -> State:
+    """Makes one step of a plain recurrent layer with tanh."""
     return ((x + h).tanh(),)
 
 
 def _relu_step(x: Tensor, h: Tensor, state: State) -> State:
+    """Makes one step of a plain recurrent layer with ReLU."""
     return ((x + h).relu(),)
 
 
 def _step(module: nn.RNNBase | nn.RNNCellBase) -> Step:
+    """Returns the step function of a recurrent layer or cell."""
     if isinstance(module, nn.LSTM | nn.LSTMCell):
         return _lstm_step
     if isinstance(module, nn.GRU | nn.GRUCell):
@@ -63,7 +68,10 @@ def _step(module: nn.RNNBase | nn.RNNCellBase) -> Step:
 def _parts(
     tape: Tape, weights: list[Any], g: Tensor, x: Tensor, h: Tensor, read: Tensor | None, sums: Tensor | None
 ) -> dict[Tensor, Part | Tensor]:
-    """All four parameters from the gates' gradient, everything (B, T, …); `read` holds x and h side by side."""
+    """Returns the parts of all four parameters from the gates' gradient.
+
+    Everything is (B, T, …); `read` holds x and h side by side.
+    """
     w_ih, w_hh, *biases = weights
     found: dict[Tensor, Part | Tensor] = {}
     output = Output(g, read, tape.workspace)
@@ -78,14 +86,16 @@ def _parts(
 
 
 def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
-    """One direction of an LSTM layer, x (T, B, d), by torch."""
+    """Runs one direction of an LSTM layer, x (T, B, d), by torch."""
     w_ih, w_hh, *biases = weights
+    # The gates' inputs are one linear map over all steps; the gradient at them is all that the parameters need.
     size, (steps, b, d) = tape.size, x.shape
     bias = (biases[0].detach() + biases[1].detach()) if biases else None
     gates = nn.functional.linear(x.reshape(-1, d), tape.leaf(w_ih, x), bias)  # (T·B, 4H)
     held: list[Tensor] = []
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts from the gradient at the gates, and the inputs and hidden states that each step read."""
         rows = samples_first(lift(g).view(steps, b, -1), 1, size)  # (B, T, 4H)
         inputs, hidden = (samples_first(lift(t, g), 1, size) for t in (saved[0], held[0]))
         return _parts(tape, weights, rows, inputs, hidden, None, None)
@@ -99,17 +109,19 @@ def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Ten
 
 
 def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
-    """The same by the compiled layer."""
+    """Runs one direction of an LSTM layer, x (T, B, d), by the compiled kernel."""
     w_ih, w_hh, *biases = (p.detach().contiguous() for p in weights)
     (steps, b, d), wide = x.shape, len(w_ih)
     bias = biases[0] + biases[1] if biases else w_ih.new_zeros(wide)
     held = HeldByLSTM()
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        """Returns the parts from what the backward pass of the layer left."""
         assert held.read is not None, "the layer's backward pass came by"
         read, rows = held.read.transpose(0, 1), g.view(steps, b, wide).transpose(0, 1)  # (B, T, d + H), (B, T, 4H)
         return _parts(tape, weights, rows, read[:, :, :d], read[:, :, d:], read, held.sums)
 
+    # The gates are no tensor of their own here, so the port gives their gradient a place in the graph.
     path = x if x.requires_grad else tape.leaf(weights[0])
     port: Tensor = Port.apply(path, steps * b, wide)  # type: ignore[no-untyped-call]
     port = tape.record(port, (x,), parts, rows=1)
@@ -120,7 +132,7 @@ def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: 
 def _stepped(
     tape: Tape, module: nn.RNNBase, x: Tensor, state: State, weights: list[Any], there: Tensor | None = None
 ) -> tuple[Tensor, State]:
-    """One direction of any other layer, x (T, B, d); where a sequence is not there (T, B), its state stays."""
+    """Runs one direction of any other layer, x (T, B, d); where a sequence is not there (T, B), its state stays."""
     w_ih, w_hh, *rest = weights
     projection = rest.pop() if module.proj_size else None
     b_ih, b_hh = rest or (None, None)
@@ -139,7 +151,7 @@ def _stepped(
 
 @rule(nn.LSTM, nn.GRU, nn.RNN)
 def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Any, Any]:
-    """All layers and directions."""
+    """Runs all layers and directions of a recurrent module."""
     if isinstance(input, PackedSequence):
         return _packed(tape, module, input, hx)
     if input.dim() != 3:
@@ -154,7 +166,7 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
 
 
 def _packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
-    """Sequences of their own lengths: padded, and a state that stays where its sequence is over or has not begun."""
+    """Runs sequences of their own lengths: padded, with a state that stays where its sequence is over or has not begun."""
     x, lengths = pad_packed_sequence(packed)  # (T, B, d), in the order of the records
     tape.batch_dim(x[0], only=0, several=False)  # the longest of fewer records may be shorter
     there = torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device)
@@ -167,7 +179,7 @@ def _packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any) -> 
 
 
 def _layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | None) -> tuple[Tensor, Any]:
-    """From x (T, B, d) to the outputs and the last states."""
+    """Returns the outputs and the last states of all layers and directions, from x (T, B, d)."""
     directions, is_lstm = 1 + module.bidirectional, isinstance(module, nn.LSTM)
     given = None if hx is None else (tuple(hx) if is_lstm else (hx,))
     sizes = (module.proj_size or module.hidden_size, module.hidden_size)[: 1 + is_lstm]
@@ -176,11 +188,13 @@ def _layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | 
         outputs = []
         for direction in range(directions):
             which = layer * directions + direction
+            # The initial state is the one given, or zeros.
             state = (
                 tuple(x.new_zeros(x.shape[1], n) for n in sizes) if given is None else tuple(s[which] for s in given)
             )
             weights = list(module.all_weights[which])
             turned = x.flip(0) if direction else x
+            # Sequences of their own lengths step through time; an LSTM runs as a whole, compiled if possible.
             if there is not None:
                 out, end = _stepped(tape, module, turned, state, weights, there.flip(0) if direction else there)
             elif is_lstm and not module.proj_size:
@@ -202,7 +216,7 @@ def _layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | 
 
 @rule(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 def cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> Any:
-    """One step."""
+    """Makes one step of a recurrent cell."""
     tape.batch_dim(input, only=0, several=False)
     if input.dim() != 2:
         raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, d); unsqueeze the input")

@@ -1,14 +1,15 @@
-"""A Sequential of small Linear layers with ReLU, Tanh or Sigmoid between them, run and differentiated as one layer.
+"""Runs a Sequential of small Linear layers and activations as one layer, forward and back.
 
     h_0 = x    h_k = φ(W_k h_{k-1} + b_k)    y = W_n h_{n-1} + b_n
     g_n = ∂/∂y    g_k = (g_{k+1} W_{k+1}) · φ'(h_k)    and the gradient of W_k for sample i is g_k,i h_{k-1,i}ᵀ
 
-In a small network autograd's graph, and the tape's entry for each layer, take longer than the products. Here one entry
-stands for all of them, and the pass back is the few products above. Both are what autograd would call.
+φ is ReLU, Tanh or Sigmoid. In a small network autograd's graph, and the tape's entry for each layer, take longer than
+the products. Here one entry stands for all of them, and the pass back is the few products above. Both are what autograd
+would call.
 
-It is tried on every pass, and where anything is unusual (a hook, a forward of one's own, another layer, another layout, a
-layer used twice) the layers run one by one by their own rules. What lies between the layers never leaves here, so nobody
-can change it.
+It is tried on every pass, and where anything is unusual (a hook, a forward of one's own, another layer, another layout,
+a layer used twice) the layers run one by one by their own rules. What lies between the layers never leaves here, so
+nobody can change it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SMALL = 1 << 20
 
 
 def _bare(operation: Any) -> Any:
-    """What an operator calls, without the call around it."""
+    """Returns what an operator calls, without the call around it."""
     return getattr(operation, "_op", operation)
 
 
@@ -54,12 +55,12 @@ _BETWEEN: dict[type[nn.Module], _Between] = {
 
 
 def chains(module: nn.Module) -> bool:
-    """Whether a module may be a chain: whether it is one is asked on every pass."""
+    """Returns whether a module may be a chain; whether it is one is asked on every pass."""
     return type(module) is nn.Sequential and sum(type(m) is nn.Linear for m in module) > 1
 
 
 class _Link:
-    """One Linear layer, and what follows it."""
+    """One Linear layer, and the activation that follows it."""
 
     __slots__ = ("between", "bias", "version", "weight")
 
@@ -69,15 +70,17 @@ class _Link:
 
 
 def _links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
-    """The layers, and whether a Flatten is before them; None where something is unusual."""
+    """Returns the layers, and whether a Flatten is before them; None where something is unusual."""
     links: list[_Link] = []
     flat, seen = False, set[int]()
     for child in module._modules.values():
+        # A hook may look at or change what lies between the layers.
         kind = type(child)
         if child is None or child._forward_hooks or child._forward_pre_hooks:
             return None
         if child._backward_hooks or child._backward_pre_hooks:
             return None
+        # A Linear layer must be small and have one row per sample; an activation must follow one.
         if kind is nn.Linear:
             weight, bias = child._parameters["weight"], child._parameters["bias"]
             if weight is None or weight.numel() > _SMALL or not tape.one_row_each(child, linear):
@@ -102,6 +105,7 @@ def _links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
 
 
 def _usual(tape: Tape, x: Any) -> bool:
+    """Returns whether the input and the tape are such that the layers may run as one."""
     return (
         type(x) is Tensor
         and tape.keeps
@@ -114,13 +118,14 @@ def _usual(tape: Tape, x: Any) -> bool:
 
 
 def _alike(x: Tensor, links: list[_Link]) -> bool:
-    """One type and one device for all; in half precision the layers' own rules know where to round."""
+    """Returns whether all have one type and device; in half precision the layers' own rules know where to round."""
     if x.dtype is not torch.float32 and x.dtype is not torch.float64:
         return False
     return all([link.weight.dtype is x.dtype and link.weight.is_cpu is x.is_cpu for link in links])  # noqa: C419
 
 
 def _one_by_one(tape: Tape, x: Any) -> Tensor:
+    """Runs the layers one by one, each by its own rule."""
     outer, tape.index = tape.index, -1  # what comes between the layers is in no rule
     try:
         y: Tensor = tape.original(x)
@@ -130,7 +135,7 @@ def _one_by_one(tape: Tape, x: Any) -> Tensor:
 
 
 def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
-    """All layers as one entry of the tape, or one by one."""
+    """Runs all layers as one entry of the tape, or one by one."""
     found = _links(tape, module) if _usual(tape, x) else None
     if found is None:
         return _one_by_one(tape, x)
@@ -139,6 +144,7 @@ def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
     h = x.flatten(1) if flat else x
     if h.dim() != 2 or h.shape[0] != tape.size or not _alike(h, links):
         return _one_by_one(tape, x)
+    # All layers but the last run without autograd; their outputs are kept for the gradients.
     inputs, held = [h], 0
     torch._C._set_grad_enabled(False)
     try:
@@ -148,6 +154,7 @@ def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
             held += h.nbytes
     finally:
         torch._C._set_grad_enabled(True)
+    # The last layer is in the graph, and its output is what the tape records.
     y = torch._C._nn.linear(h, tape.leaf(last.weight), None if last.bias is None else last.bias.detach())
     return tape.record(y, tuple(inputs), partial(_parts, tape, tape.name, links), rows=1, more=held)
 
@@ -155,7 +162,7 @@ def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
 def _parts(
     tape: Tape, name: str, links: list[_Link], inputs: tuple[Tensor, ...], g: Tensor
 ) -> dict[Tensor, Part | Tensor]:
-    """Back through the layers."""
+    """Returns the parts of all layers, going back from the last, and refuses weights that were changed since."""
     found: dict[Tensor, Part | Tensor] = {}
     wanted = tape.trainable
     for k in range(len(links) - 1, -1, -1):
