@@ -1,1 +1,1 @@
-"""Measurements: one script per claim of speed or memory, JSON out."""
+"""Measurements: one script for each statement about speed, memory or accuracy, with JSON results."""

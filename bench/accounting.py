@@ -1,4 +1,4 @@
-"""Accounting: time and tightness of sordino against dp_accounting, prv_accountant and Opacus, one thread, one run.
+"""Time and tightness of sordino's accounting against dp_accounting, prv_accountant and Opacus.
 
     python bench/accounting.py            writes bench/results/accounting.json and prints a table
 
@@ -43,7 +43,7 @@ LIMIT = 120  # seconds after which another library is given up on
 
 
 class TooLong(Exception):
-    """The limit was reached."""
+    """Raised when the time limit is reached."""
 
 
 def _alarm(*_: object) -> None:
@@ -51,7 +51,7 @@ def _alarm(*_: object) -> None:
 
 
 def timed(function: Callable[[], float], repeat: int = 5) -> dict[str, Any]:
-    """Best time in milliseconds and the value."""
+    """Returns the best time in milliseconds, and the value."""
     signal.signal(signal.SIGALRM, _alarm)
     signal.alarm(LIMIT)
     try:
@@ -74,7 +74,7 @@ def timed(function: Callable[[], float], repeat: int = 5) -> dict[str, Any]:
 
 
 def dp_pld(q: float, sigma: float, steps: int, delta: float) -> float:
-    """dp_accounting's PLD accountant."""
+    """Computes ε by dp_accounting's PLD accountant."""
     from dp_accounting import dp_event
     from dp_accounting.pld import pld_privacy_accountant as pld
 
@@ -85,7 +85,7 @@ def dp_pld(q: float, sigma: float, steps: int, delta: float) -> float:
 
 
 def dp_calibrate(q: float, steps: int, epsilon: float, delta: float) -> float:
-    """dp_accounting's calibration with its PLD accountant."""
+    """Calibrates the noise with dp_accounting's PLD accountant."""
     import dp_accounting
     from dp_accounting import dp_event
     from dp_accounting.pld import pld_privacy_accountant as pld
@@ -98,7 +98,7 @@ def dp_calibrate(q: float, steps: int, epsilon: float, delta: float) -> float:
 
 
 def dp_phases(phases: list[tuple[float, float, int]], delta: float) -> float:
-    """dp_accounting's PLD accountant over many phases."""
+    """Computes ε of many phases by dp_accounting's PLD accountant."""
     from dp_accounting import dp_event
     from dp_accounting.pld import pld_privacy_accountant as pld
 
@@ -109,7 +109,7 @@ def dp_phases(phases: list[tuple[float, float, int]], delta: float) -> float:
 
 
 def opacus(kind: str, q: float, sigma: float, steps: int, delta: float) -> float:
-    """Opacus' PRV or RDP accountant."""
+    """Computes ε by Opacus' PRV or RDP accountant."""
     from opacus.accountants import PRVAccountant, RDPAccountant
 
     accountant = {"prv": PRVAccountant, "rdp": RDPAccountant}[kind]()
@@ -118,7 +118,7 @@ def opacus(kind: str, q: float, sigma: float, steps: int, delta: float) -> float
 
 
 def prv(q: float, sigma: float, steps: int, delta: float) -> float:
-    """prv_accountant's upper bound."""
+    """Computes prv_accountant's upper bound on ε."""
     import prv_accountant
 
     mechanism = prv_accountant.PoissonSubsampledGaussianMechanism(noise_multiplier=sigma, sampling_probability=q)
@@ -129,7 +129,7 @@ def prv(q: float, sigma: float, steps: int, delta: float) -> float:
 
 
 def run() -> dict[str, Any]:
-    """All measurements."""
+    """Makes all measurements."""
     results: dict[str, Any] = {
         "machine": platform.processor() or platform.machine(),
         "python": platform.python_version(),
@@ -176,7 +176,7 @@ def run() -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """One line per measurement."""
+    """Returns one line for each measurement."""
     lines = [f"{'setting':<34}{'library':<20}{'epsilon or sigma':>18}{'ms':>12}{'times ours':>12}"]
     for name, rows in results.items():
         if not isinstance(rows, dict):

@@ -1,4 +1,4 @@
-"""Certified bounds against oracles that share no code with them: random settings of every kind of event.
+"""Compares certified bounds with independent oracles on random settings of every kind of event.
 
     nice python bench/accounting_sweep.py                 4,400 settings; goes on where it was stopped
     python bench/accounting_sweep.py --numbers 100        fewer

@@ -60,7 +60,7 @@ class Command:
     """Print the table and run nothing."""
 
     def run(self) -> None:
-        """Measure, or show."""
+        """Measures, or prints the table."""
         if not self.table:
             chosen = [r for r in RECIPES if r.name == self.recipe and self.epsilon in (None, r.epsilon)]
             if not chosen:
@@ -74,22 +74,22 @@ class Command:
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe without what was measured of it and said about it."""
+    """Returns the recipe's fields without measured figures and remarks."""
     return {name: value for name, value in recipe.table().items() if name not in (*MEASURED, "tuned")}
 
 
 def of(recipe: Recipe, row: dict[str, Any]) -> bool:
-    """Whether a row was measured with this recipe; fields that did not exist then had their defaults."""
+    """Returns whether a row was measured with this recipe; fields that did not exist then had their defaults."""
     return settings(from_table(row["recipe"])) == settings(recipe)
 
 
 def kept() -> dict[str, Any]:
-    """What was measured so far."""
+    """Returns what was measured so far."""
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
 def measure(recipe: Recipe, seed: int) -> None:
-    """One run, added to its row; the file is written after each."""
+    """Makes one run and adds it to its row; the file is written after each."""
     wall, cpu = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run")
@@ -121,7 +121,7 @@ def measure(recipe: Recipe, seed: int) -> None:
 
 
 def figures(row: dict[str, Any]) -> tuple[float, float | None, int, float]:
-    """A row as `sordino.app.runs.measured` holds it."""
+    """Returns a row as `sordino.app.runs.measured` holds it."""
     found = [run["accuracy"] for run in row["runs"]]
     spread = round(statistics.stdev(found), 5) if len(found) > 1 else None
     return (
@@ -133,7 +133,7 @@ def figures(row: dict[str, Any]) -> tuple[float, float | None, int, float]:
 
 
 def table(rows: dict[str, Any]) -> str:
-    """Markdown."""
+    """Returns the results as a Markdown table."""
     lines = ["| recipe | aim | test accuracy, % | seeds | claimed ε | CPU-s a run |", "|---|---|---|---|---|---|"]
     for name, row in rows.items():
         runs = row["runs"]

@@ -1,5 +1,6 @@
-"""Training steps of every engine: take the batch by index, forward, backward, clip, noise, update. Each is a function of no
-arguments.
+"""The training steps of every engine that is compared, each as a function without arguments.
+
+A step takes its batch by index, runs forward and backward, clips, adds noise and updates.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ CHANNELS_LAST = torch.channels_last
 
 
 def batch_of(problem: Problem, b: int) -> tuple[Tensor, Tensor]:
-    """One batch, the same for all engines."""
+    """Returns one batch, the same for all engines."""
     torch.manual_seed(b)
     return problem.inputs(b), problem.targets(b)
 
 
 def taken(x: Tensor, y: Tensor, *, last: bool = False) -> Callable[[], tuple[Tensor, Tensor]]:
-    """A function that takes all rows by index, as a step takes its batch from a dataset; `last`: of images in NHWC."""
+    """Returns a function that takes all rows by index, as a step takes its batch from a dataset.
+
+    With `last`, images are in NHWC order.
+    """
     every = torch.arange(len(x))
     if not last:
         return lambda: (x.index_select(0, every), y.index_select(0, every))
@@ -41,7 +45,7 @@ def taken(x: Tensor, y: Tensor, *, last: bool = False) -> Callable[[], tuple[Ten
 
 
 def non_private(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, last: bool = False) -> Step:
-    """Forward, backward, SGD, in one of the two memory formats."""
+    """Returns a plain step: forward, backward, SGD, in one of the two memory formats."""
     model = copy.deepcopy(model)
     if last:
         model = model.to(memory_format=CHANNELS_LAST)
@@ -67,7 +71,7 @@ def ours(
     tested: bool = False,
     **options: Any,
 ) -> Step:
-    """The product as a user calls it: draw, load, norms, flat clipping, sum, secure noise, ledger, tripwire, SGD.
+    """Returns a step by sordino as a user calls it: draw, norms, clipping, sum, secure noise, ledger, SGD.
 
     In chunks of its own choice if none are given. Options go to `Private`. The neighbour test, which replays many of a
     run's first lots and few later ones (`bench.whole_run` has its price), is left out unless `tested`.
@@ -89,7 +93,7 @@ def ours(
 
 
 def vmap(problem: Problem, model: nn.Module, x: Tensor, y: Tensor) -> Step:
-    """torch.func: vmap of grad, every gradient written out."""
+    """Returns a step by torch.func: vmap of grad, with every gradient written out."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     parameters, take = dict(model.named_parameters()), taken(x, y)
@@ -101,6 +105,7 @@ def vmap(problem: Problem, model: nn.Module, x: Tensor, y: Tensor) -> Step:
     each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")
 
     def step() -> None:
+        """Takes one step."""
         rows = each({n: p.detach() for n, p in parameters.items()}, *take())
         squared = torch.stack([r.flatten(1).square().sum(1) for r in rows.values()]).sum(0)
         w = BOUND / squared.sqrt().clamp(min=BOUND)
@@ -112,6 +117,7 @@ def vmap(problem: Problem, model: nn.Module, x: Tensor, y: Tensor) -> Step:
 
 
 def _opacus_model(model: nn.Module) -> nn.Module:
+    """Returns a copy of the model with an LSTM that Opacus can handle."""
     from opacus.layers import DPLSTM
 
     model = copy.deepcopy(model)
@@ -123,7 +129,10 @@ def _opacus_model(model: nn.Module) -> nn.Module:
 
 
 def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: str, last: bool = False) -> Step:
-    """Opacus: hooks, ew (expanded weights), functorch, or ghost; its own optimizer clips and adds noise."""
+    """Returns a step by Opacus, whose own optimizer clips and adds noise.
+
+    The mode is hooks, ew (expanded weights), functorch or ghost.
+    """
     from opacus.grad_sample import GradSampleModule, GradSampleModuleExpandedWeights
     from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
@@ -170,7 +179,7 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
 
 
 def automatic(step: Step) -> Step:
-    """The step under bfloat16 autocast."""
+    """Returns the step under bfloat16 autocast."""
 
     def cast() -> object:
         with torch.autocast("cpu", torch.bfloat16):
@@ -183,7 +192,7 @@ MODES = ("hooks", "ghost", "ew", "functorch", "vmap")
 
 
 def engines(problem: Problem, b: int, *, peers: tuple[str, ...] = MODES) -> dict[str, Step]:
-    """Every engine that can run this problem, by name; those that cannot are left out with the reason printed."""
+    """Returns every engine that can run this problem, by name; for the others the reason is printed."""
     torch.manual_seed(0)
     model = problem.model()
     x, y = batch_of(problem, b)
@@ -222,7 +231,7 @@ def engines(problem: Problem, b: int, *, peers: tuple[str, ...] = MODES) -> dict
 
 
 def norm_engines(problem: Problem, b: int) -> dict[str, Step]:
-    """Norms of every sample and nothing else; beside them a non-private forward and backward pass."""
+    """Returns engines that compute per-sample norms only, and a non-private pass to compare with."""
     from opacus.grad_sample import GradSampleModule
     from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
 

@@ -1,4 +1,4 @@
-"""The figures of the pages: what noise, rate, sampler, bound and learning rate do, from the accountant and from runs.
+"""Draws the figures of the pages: the effect of noise, rate, sampler, bound and learning rate.
 
     python -m bench.figures              draws all, from bench/results/figures.json where runs were made
     python -m bench.figures --measure    makes the runs anew: some minutes on one thread
@@ -36,7 +36,7 @@ GRID = {"rate": 0.05, "steps": 100, "epsilon": 2.0, "train": 10_000, "held_out":
 
 
 def epsilon_of_noise() -> None:
-    """ε against σ, for three lengths of training."""
+    """Draws ε against σ, for three lengths of training."""
     sigmas = np.geomspace(0.6, 8, 25)
     with figure() as (made, (axes,)):
         for look, steps in enumerate((100, 1000, 10_000)):
@@ -49,7 +49,7 @@ def epsilon_of_noise() -> None:
 
 
 def noise_of_rate() -> None:
-    """For one ε and as many passes: the σ that a rate needs, and what of it is left in the mean of a lot."""
+    """Draws the σ that a rate needs at one ε, and how much of it is left in the mean of a lot."""
     rates = np.geomspace(0.001, 0.25, 12)
     epochs, epsilon = 20, 3.0
     sigmas = [
@@ -67,7 +67,7 @@ def noise_of_rate() -> None:
 
 
 def samplers() -> None:
-    """ε against passes over the data, by sampler, at one σ and one size of lots."""
+    """Draws ε against passes over the data, by sampler, at one σ and one size of lots."""
     batch, passes = 600, (1, 2, 4, 8, 16, 32)
     query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.5))
     named = {
@@ -92,7 +92,7 @@ def samplers() -> None:
 
 
 def accuracy_of_epsilon() -> None:
-    """What the recipes reach at each ε: mean, least and most of their seeds."""
+    """Draws what the recipes reach at each ε: mean, smallest and largest of their seeds."""
     found: dict[str, dict[float, list[float]]] = {}
     for name, row in json.loads((RESULTS / "accuracy.json").read_text()).items():
         recipe, _, epsilon = name.partition(" ε=")
@@ -113,7 +113,7 @@ def accuracy_of_epsilon() -> None:
 
 
 def bounds_and_rates(cells: dict[str, float]) -> None:
-    """Held-out accuracy over the grid of bounds and learning rates."""
+    """Draws held-out accuracy over the grid of bounds and learning rates."""
     table = np.array([[cells[f"{bound:g} {rate:g}"] for rate in RATES] for bound in BOUNDS])
     with figure() as (made, (axes,)):
         axes.grid(visible=False)
@@ -129,7 +129,7 @@ def bounds_and_rates(cells: dict[str, float]) -> None:
 
 
 def measure() -> dict[str, Any]:
-    """One run per cell, each at ε = 2."""
+    """Makes one run for each cell, each at ε = 2."""
     from sordino.app.data import load
 
     images = load("mnist").train
@@ -163,7 +163,7 @@ def _loss(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
 
 
 def _plain(axes: Any, x: tuple[float, ...], y: tuple[float, ...]) -> None:
-    """Numbers as they are written, not powers of ten."""
+    """Formats ticks as plain numbers instead of powers of ten."""
     from matplotlib.ticker import NullLocator
 
     if x:
@@ -176,7 +176,7 @@ def _plain(axes: Any, x: tuple[float, ...], y: tuple[float, ...]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Draw, and measure before if asked."""
+    """Draws all figures, after measuring if asked."""
     kept = RESULTS / "figures.json"
     if "--measure" in arguments:
         torch.set_num_threads(1)

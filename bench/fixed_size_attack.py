@@ -1,4 +1,4 @@
-"""What an adaptive attack on fixed-size batches reaches: a number between the two bounds of `PLD`, and no bound itself.
+"""What an adaptive attack on fixed-size batches reaches, between the two bounds of `PLD`.
 
     python bench/fixed_size_attack.py             writes bench/results/fixed_size_attack.json; some minutes
 

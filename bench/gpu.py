@@ -1,4 +1,4 @@
-"""For the first person with a GPU: the same training on the CPU and on the device, and what a lot costs there.
+"""Compares training on the CPU and on a GPU, and measures what a lot costs there.
 
     python -m bench.gpu                                   # one device
     torchrun --nproc-per-node 2 -m bench.gpu              # one rank a device, NCCL
@@ -24,7 +24,7 @@ from sordino.distributed.process_group import Ranks
 
 
 def trained(device: torch.device, lots: int = 20) -> tuple[torch.Tensor, float]:
-    """Parameters after a few lots, and the seconds of one."""
+    """Returns the parameters after a few lots, and the seconds of one lot."""
     model = network().to(device)
     mesh = None if dist.is_initialized() else Ranks()
     run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=mesh)
@@ -41,7 +41,7 @@ def trained(device: torch.device, lots: int = 20) -> tuple[torch.Tensor, float]:
 
 
 def main() -> None:
-    """Compare."""
+    """Trains on both devices and prints the comparison."""
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing to measure")  # noqa: T201
         return

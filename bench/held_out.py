@@ -1,4 +1,4 @@
-"""Accuracy of variants of a recipe on training images held out for that: where a recipe's fields are chosen.
+"""Accuracy of variants of a recipe on held-out training images, by which its fields are chosen.
 
     python -m bench.held_out --recipe mnist-opacus-3 --change pixel_mean=0.5 pixel_deviation=0.5 --seeds 0 1
     python -m bench.held_out --recipe mnist-opacus-3 --averages 0.99 0.999     the averages of one run, and its last weights
@@ -51,7 +51,7 @@ class Command:
     """Print the table and run nothing."""
 
     def run(self) -> None:
-        """Measure, or show."""
+        """Measures, or prints the table."""
         if not self.table:
             changes = dict(one.split("=", 1) for one in self.change)
             recipe = find(self.recipe, self.epsilon).but(**{name: _value(value) for name, value in changes.items()})
@@ -62,6 +62,7 @@ class Command:
 
 
 def _value(said: str) -> int | float | str:
+    """Returns the text as a number if it is one."""
     for kind in (int, float):
         try:
             return kind(said)
@@ -71,7 +72,7 @@ def _value(said: str) -> int | float | str:
 
 
 def split(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
-    """The recipe's data with the last training images for a test set."""
+    """Returns the recipe's data with the last training images as its test set."""
     found = run_data(recipe, limit, say, own)
     x, y = found.prepared.train.tensors
     train, test = TensorDataset(x[:-HELD_OUT], y[:-HELD_OUT]), TensorDataset(x[-HELD_OUT:], y[-HELD_OUT:])
@@ -83,12 +84,12 @@ def split(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData 
 
 
 def kept() -> dict[str, Any]:
-    """What was measured so far."""
+    """Returns what was measured so far."""
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
 class Averages(Average):
-    """No average, and several beside it: one run tells of all."""
+    """Keeps several averages of the parameters beside the last ones, so that one run tells of all."""
 
     decays: tuple[float, ...] = ()
     last: Averages
@@ -100,14 +101,14 @@ class Averages(Average):
         Averages.last = self
 
     def update(self) -> None:
-        """All of them."""
+        """Updates all averages."""
         super().update()
         for each in self.beside.values():
             each.update()
 
 
 def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -> None:
-    """One run, added to its row, and those of its averages."""
+    """Makes one run and adds it, and those of its averages, to their rows."""
     job.run_data = split  # type: ignore[attr-defined]
     if averages:
         training_loop.Average, Averages.decays = Averages, averages  # type: ignore[assignment, attr-defined]
@@ -130,7 +131,7 @@ def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -
 
 
 def table(rows: dict[str, Any]) -> str:
-    """Markdown."""
+    """Returns the results as a Markdown table."""
     lines = ["| variant | held-out accuracy, % | seeds |", "|---|---|---|"]
     for name, row in rows.items():
         found = [100 * accuracy for accuracy in row.values()]

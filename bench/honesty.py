@@ -1,4 +1,4 @@
-"""How often the checks are wrong: honest runs that lose their claim, and attacks that keep one.
+"""How often the runtime checks err: honest runs that lose their claim, attacks that keep one.
 
     python -m bench.honesty alarms [--runs 2000]             honest scripts of many kinds, most of 100 lots, some of 1,000
     python -m bench.honesty attacks [--seeds 20] [--lots 30,100]   the attacks beyond those that were reported

@@ -1,4 +1,4 @@
-"""The price of `isolate=True`: a step of a lot, against plain training and against the default engine.
+"""The price of `isolate=True` for a step, against plain training and the default engine.
 
 Three models, interleaved in one process, CPU time on one thread. A ratio is the median over rounds of (isolated /
 other) within a round, because other work on the machine disturbs single times. The default engine's step has no tests

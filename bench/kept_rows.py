@@ -1,4 +1,4 @@
-"""How many rows to keep for the sum: the price of a step with several bounds on them, interleaved in one process.
+"""The price of a step with several bounds on the rows that are kept for the sum.
 
 Rows larger than the input and gradient they replace are fresh memory and a second read, and save a second product. The
 bound is `keep_budget._MOST`; CPU time on one thread over the best plain layout, medians over rounds.
@@ -29,7 +29,7 @@ _MODELS = "MNIST CNN,CIFAR net,ResNet-18,WRN-16-4,GPT-like,MiniLM,GPT-2"
 
 
 def bounded(step: Step, most: int) -> Step:
-    """The step with this bound."""
+    """Returns the step with this bound on the kept rows."""
 
     def run() -> None:
         kept_rows_budget._MOST = most
@@ -39,7 +39,7 @@ def bounded(step: Step, most: int) -> Step:
 
 
 def measure(problem: Problem, b: int, rounds: int) -> dict[str, object]:
-    """One model with every bound: each is a run of its own, with choices of its own."""
+    """Measures one model with every bound, each in a run of its own."""
     torch.manual_seed(0)
     model, (x, y) = problem.model(), batch_of(problem, b)
     engines = {"non-private": non_private(problem, model, x, y)}
@@ -57,7 +57,7 @@ def measure(problem: Problem, b: int, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """All models, each at its largest batch."""
+    """Measures all models, each at its largest batch."""
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--only", default=_MODELS, help="names of models, separated by commas")
     given.add_argument("--rounds", type=int, default=5)

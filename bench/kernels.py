@@ -1,9 +1,10 @@
-"""GFLOP/s of the compiled products and 3×3 convolutions beside torch's and the direct kernel's, counted as the direct sum.
+"""GFLOP/s of the compiled products and 3×3 convolutions beside torch's and the direct kernel's.
 
     python -m bench.kernels
 
-CPU time on one thread, the best of interleaved runs in a loop of their own; within a training step caches are colder.
-Writes bench/results/kernels_KIND.json, KIND being that of the processor.
+Operations are counted as those of the direct sum. CPU time on one thread, the best of interleaved runs in a loop of
+their own; within a training step caches are colder. Writes bench/results/kernels_KIND.json, KIND being that of the
+processor.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Ways = dict[str, Callable[[], object]]
 
 
 def fastest(ways: Ways, operations: float) -> dict[str, float]:
-    """GFLOP/s of each way, by its best run."""
+    """Returns the GFLOP/s of each way, by its best run."""
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(_ROUNDS):
         for name, run in ways.items():
@@ -46,7 +47,7 @@ def fastest(ways: Ways, operations: float) -> dict[str, float]:
 
 
 def convolution(inputs: int, outputs: int, side: int) -> dict[str, Any]:
-    """All passes of one layer, channels last."""
+    """Measures all passes of one convolution, channels last."""
     direct, passes, gradients = direct_rows.gradients(), winograd.passes(), winograd_rows.gradients()
     if direct is None or passes is None or gradients is None:
         raise SystemExit("the kernels are not compiled: python sordino/kernels/build.py")
@@ -82,7 +83,7 @@ def convolution(inputs: int, outputs: int, side: int) -> dict[str, Any]:
 
 
 def linear(inputs: int, outputs: int) -> dict[str, Any]:
-    """Both passes and the rows of one layer."""
+    """Measures both passes and the rows of one linear layer."""
     maps, made = affines(), products()
     if maps is None or made is None:
         raise SystemExit("the kernels are not compiled, or the processor has no AVX2")
@@ -101,7 +102,7 @@ def linear(inputs: int, outputs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes the file and prints the table."""
     torch.set_num_threads(1)
     result = {
         "convolutions, channels in, out, side": {str(shape): convolution(*shape) for shape in CONVOLUTIONS},

@@ -1,4 +1,4 @@
-"""kill -9 of one rank at random moments of a run, which goes on with another number of ranks each time.
+"""Kills one rank of a distributed run at random moments and resumes with another number of ranks.
 
     python -m bench.killed_ranks --kills 20        # result in bench/results/killed_ranks.json
     python -m bench.killed_ranks --divided         # bench/results/killed_ranks_divided.json
@@ -71,7 +71,7 @@ DIVIDED = Kind(
 
 
 def main() -> None:
-    """Run, kill, go on, compare."""
+    """Runs, kills, resumes and compares the result with an undisturbed run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--divided", action="store_true", help="a model that fully_shard divides")

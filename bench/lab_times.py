@@ -1,10 +1,11 @@
-"""How long the lab takes from an empty cache, in two processes: `sordino lab run seconds`, then `… --all --quick`.
+"""Measures how long the lab takes from an empty cache, in two processes.
 
     python -m bench.lab_times
 
-Data and frozen features are taken from where they are; trainings are all made anew. Kept are the wall time, the CPU time
-of all processes together, which other work on the machine disturbs less, and the CPU seconds of each id with all its
-trainings, as if it were run alone. Writes bench/results/lab_times.json.
+The commands are `sordino lab run seconds` and `sordino lab run --all --quick`. Data and frozen features are taken from
+where they are; trainings are all made anew. Kept are the wall time, the CPU time of all processes together, which
+other work on the machine disturbs less, and the CPU seconds of each id with all its trainings, as if it were run
+alone. Writes bench/results/lab_times.json.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RUNS = {"seconds": ["seconds"], "all, quick": ["--all", "--quick"]}
 
 
 def emptied(folder: Path) -> Path:
-    """A cache without runs; the rest is that of the user."""
+    """Returns a cache folder without runs; everything else is the user's."""
     folder.mkdir(parents=True)
     for one in root().iterdir():
         if one.name != "lab":
@@ -36,7 +37,7 @@ def emptied(folder: Path) -> Path:
 
 
 def timed(words: list[str], folder: Path) -> dict[str, Any]:
-    """One command in an empty cache."""
+    """Runs one command with an empty cache and returns its times."""
     environment = {**os.environ, "SORDINO_CACHE": str(emptied(folder / "cache")), "OMP_NUM_THREADS": "1"}
     before, begun, load = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic(), os.getloadavg()[0]
     command = [
@@ -65,7 +66,7 @@ def timed(words: list[str], folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Both, one after the other."""
+    """Measures both commands, one after the other."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="sordino-lab-times-"))
     kept: dict[str, Any] = {"processor": processor(), "cores": os.cpu_count(), "processes": 2}
     for k, (name, words) in enumerate(RUNS.items()):

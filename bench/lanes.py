@@ -1,4 +1,4 @@
-"""Kernels with eight and with sixteen floats to a vector on this processor: which of the two is faster, kernel by kernel.
+"""Compares kernels with eight and with sixteen floats to a vector on this processor.
 
     python -m bench.lanes
 
@@ -31,7 +31,7 @@ def _last(*shape: int) -> Tensor:
 
 
 def recurrent(b: int) -> Iterator[Case]:
-    """An LSTM layer of `bench.models`: 50 steps, 64 inputs, 128 states."""
+    """Returns the kernels of an LSTM layer of `bench.models`: 50 steps, 64 inputs, 128 states."""
     x, zero, w = torch.randn(50, b, 64), torch.zeros(b, 128), torch.randn(512, 192) * 0.1
     weights, made = lstm.Weights(w[:, :64].contiguous(), w[:, 64:].contiguous(), torch.zeros(512)), lstm.recurrence()
     assert made is not None, "it was compiled"
@@ -43,7 +43,7 @@ def recurrent(b: int) -> Iterator[Case]:
 
 
 def linear() -> Iterator[Case]:
-    """Sums, rows and passes of linear maps."""
+    """Returns the kernels for sums, rows and passes of linear maps."""
     made, maps = product.products(), affine.affines()
     g, a, w, out = torch.randn(64, 256), torch.randn(64, 784), torch.rand(64), torch.empty(256, 784)
     yield "weighted sum 256 × 784", made, lambda k: k.add(g, a, w, out, 0)
@@ -54,7 +54,7 @@ def linear() -> Iterator[Case]:
 
 
 def convolutions() -> Iterator[Case]:
-    """The MNIST CNN's second layer, and 3×3 ones."""
+    """Returns the kernels for the MNIST CNN's second layer and for 3×3 convolutions."""
     strided, x, g, w = KernelWindow((4, 4), (2, 2)), _last(64, 16, 13, 13), _last(64, 32, 5, 5), _last(32, 16, 4, 4)
     yield "strided forward", correlation.correlations(), lambda k: k.forward(x, w, None, strided)
     yield "strided input gradient", correlation.correlations(), lambda k: k.backward(x.shape, g, w, strided)
@@ -71,7 +71,7 @@ def convolutions() -> Iterator[Case]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     torch.set_num_threads(1)
     for name, kernel, run in (*recurrent(64), *recurrent(256), *linear(), *convolutions()):
         if kernel is None:

@@ -1,11 +1,11 @@
-"""What it costs to gather a divided model layer by layer in place of making it whole: processor time and memory of a lot.
+"""The price of gathering a sharded model layer by layer instead of as a whole.
 
     python -m bench.layer_by_layer            # result in bench/results/layer_by_layer.json
 
-Eight linear layers of 384 × 384, lots of 192, two and three processes of this machine (gloo), chunks of 32 and 96 records.
-Memory is what tensors that were made during a lot took at most, activations too, as torch's dispatcher sees them, in bytes
-for each parameter; buffers that are kept from lot to lot are not in it. Time is that of one rank's processor, in turn for
-both kinds. Standing tests are left out.
+Eight linear layers of 384 × 384, lots of 192, two and three processes of this machine (gloo), chunks of 32 and 96
+records. Memory is what tensors that were made during a lot took at most, activations too, as torch's dispatcher sees
+them, in bytes for each parameter; buffers that are kept from lot to lot are not in it. Time is that of one rank's
+processor, in turn for both kinds. Neighbour tests are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUNDS = 3
 
 
 def lots(layered: bool, chunk: int) -> tuple[list[float], float]:
-    """Seconds of the processor for each lot, and the most memory of one, in bytes a parameter."""
+    """Returns the processor seconds of each lot, and the most memory of one in bytes a parameter."""
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
     model = nn.Sequential(*blocks, nn.Linear(WIDTH, 10))
@@ -64,6 +64,7 @@ def lots(layered: bool, chunk: int) -> tuple[list[float], float]:
 
 
 def _rank(rank: int, size: int, store: str, made: Any) -> None:
+    """Measures both kinds in turn on one rank; the first rank returns the result through the queue."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     found: dict[str, Any] = {}
@@ -85,7 +86,7 @@ def _rank(rank: int, size: int, store: str, made: Any) -> None:
 
 
 def measured(size: int) -> dict[str, Any]:
-    """Of so many processes, the first of them."""
+    """Returns what the first of `size` processes measured."""
     context = multiprocessing.get_context("spawn")
     made = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +101,7 @@ def measured(size: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and write."""
+    """Measures and writes the file."""
     result = {
         "processor": processor(),
         "what": f"{LAYERS} linear layers of {WIDTH}, each by fully_shard, lots of {LOT}, one thread a rank, two busy cores",

@@ -36,12 +36,12 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident() -> int:
-    """Bytes in memory now."""
+    """Returns the bytes of this process that are in memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
 
 
 def peak(name: str, engine: str, b: int) -> int:
-    """Run here: the highest resident set of a few steps above what was there before the first one."""
+    """Returns the highest resident set of a few steps, above what was there before the first one."""
     import torch
 
     from bench import engines
@@ -86,7 +86,7 @@ def peak(name: str, engine: str, b: int) -> int:
 
 
 def main() -> None:
-    """One process per engine."""
+    """Measures each engine in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="without the peers")
     parser.add_argument("--real", action="store_true", help="models of transformers in place of our eight")

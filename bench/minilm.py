@@ -1,4 +1,4 @@
-"""MiniLM-L6 on texts: a head alone, or attention, adapters (LoRA) or all of its last layer too, at several ε.
+"""Accuracy of MiniLM-L6 on texts at several ε: head alone, LoRA, attention, or the last layer.
 
     python -m bench.minilm --task r8 --mode lora --epsilon 3 --held-out         a trial, on held-out training data
     python -m bench.minilm --task r8 --mode lora --epsilon 3 8 --seeds 3 --keep on the test set, into results/minilm.json
@@ -58,7 +58,7 @@ WARMUP = 4
 
 
 def loss(model: nn.Module, *batch: Tensor) -> Tensor:
-    """Cross-entropy of each record."""
+    """Returns the cross-entropy of each record."""
     return nn.functional.cross_entropy(model(*batch[:-1]), batch[-1], reduction="none")
 
 
@@ -72,7 +72,7 @@ class Part:
 
 
 def split(task: str, held_out: bool, pooled: bool) -> tuple[Part, Part]:
-    """Training and test texts; or, of the training texts, four fifths and the others."""
+    """Returns training and test texts; with `held_out`, four fifths and one fifth of the training texts."""
     found, train = texts(task), kept(task, "train", pooled)
     labels = torch.tensor(found.train_labels)
     if not held_out:
@@ -89,7 +89,7 @@ def split(task: str, held_out: bool, pooled: bool) -> tuple[Part, Part]:
 
 
 def multipliers(a: argparse.Namespace) -> tuple[float, float]:
-    """Of the noise in the head's lots and in the others, together within ε."""
+    """Returns the noise multipliers of the head's lots and of the others, together within ε."""
     if not a.epsilon:
         return 0.0, 0.0
     steps = a.head_steps + a.last_steps
@@ -107,7 +107,7 @@ def multipliers(a: argparse.Namespace) -> tuple[float, float]:
 
 
 def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
-    """One run."""
+    """Makes one run and returns its result."""
     began = time.process_time()
     train, test = parts
     torch.manual_seed(a.seed)
@@ -131,7 +131,10 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
         steps: int,
         noise: tuple[float, float],
     ) -> Any:
-        """`steps` lots, the rate falling to 0; `rates` by a word in a parameter's name, the first that fits."""
+        """Trains for `steps` lots with a rate that falls to 0.
+
+        `rates` are by a word in a parameter's name; the first that fits counts.
+        """
         groups: dict[float, list[Tensor]] = {}
         for name, p in part.named_parameters():
             rate = next((rate for word, rate in rates.items() if word in name), 0.0)
@@ -193,7 +196,7 @@ def _percent(scores: Tensor, labels: Tensor) -> float:
 
 
 def table() -> str:
-    """Mean and spread of the kept runs, as Markdown."""
+    """Returns mean and spread of the kept runs as a Markdown table."""
     rows: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
     for one in json.loads(RESULTS.read_text()):
         rows.setdefault((one["task"], one["mode"]), {}).setdefault(one["epsilon"], []).append(one)
@@ -217,6 +220,7 @@ def _cell(runs: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
+    """Parses the arguments, makes the runs, and keeps or prints their results."""
     p = argparse.ArgumentParser(allow_abbrev=False)  # --seed 2 is not --seeds 2
     p.add_argument("--task", choices=("r8", "20news"), default="r8")
     p.add_argument("--mode", choices=MODES, default="head")

@@ -1,4 +1,4 @@
-"""What MiniLM makes of texts before anything is trained: computed once, in bfloat16, and kept."""
+"""Computes once what MiniLM makes of texts before anything is trained, and keeps it in bfloat16."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Kept:
 
 @cache_in_memory
 def kept(task: str, part: str, pooled: bool) -> Kept:
-    """The texts of a part of a task; `pooled`: with all tokens' last vectors."""
+    """Returns the texts of a part of a task; with `pooled`, with the last vectors of all tokens."""
     given, tokens, mask, whole = encoded(getattr(texts(task), part))
     frozen = LastLayer(last_layer(), 1, {}).eval()
     with torch.no_grad():
@@ -43,7 +43,7 @@ def kept(task: str, part: str, pooled: bool) -> Kept:
 
 @cache_in_memory
 def directions(rank: int) -> dict[str, Tensor]:
-    """A for each linear layer, (rank, inputs), from texts of random words, which are no one's data.
+    """Returns A for each linear layer, (rank, inputs), from texts of random words, which are no one's data.
 
     The directions along which its inputs differ most; for the queries, which are all of one token that is much the same
     in every text, the direction of their mean, and rank 1.
@@ -58,6 +58,7 @@ def directions(rank: int) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _directions() -> dict[str, Tensor]:
+    """Computes the principal directions of the inputs of each adapted layer on random texts."""
     words = [word for word in minilm.vocabulary() if word.isascii() and word.isalpha() and len(word) > 2]
     generator = torch.Generator().manual_seed(0)
     order = torch.cat([torch.randperm(len(words), generator=generator) for _ in range(TIMES)]).split(32)
@@ -79,7 +80,7 @@ def _directions() -> dict[str, Tensor]:
 
 
 def encoded(some: list[str]) -> tuple[Tensor, ...]:
-    """What the last layer is given, in half precision, the mask, and plain means of what it makes of all tokens."""
+    """Returns what the last layer is given, in half precision, the mask, and means of its outputs over all tokens."""
     name = hashlib.sha256("\n".join(some).encode()).hexdigest()[:24]
     kinds = f"given-{LENGTH}", f"tokens-{LENGTH}", f"mask-{LENGTH}", f"mean-{LENGTH}"
     paths = [cache.root() / "features" / f"minilm-{kind}-{name}.npy" for kind in kinds]
@@ -92,6 +93,7 @@ def encoded(some: list[str]) -> tuple[Tensor, ...]:
 
 @torch.no_grad()
 def _encode(ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    """Runs the frozen encoder over tokens, grouped by length, and keeps the input of its last layer."""
     encoder: Any = minilm.classifier(1).encoder.eval()
     before: list[Tensor] = []
     encoder.encoder.layer[5].register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]))

@@ -1,4 +1,4 @@
-"""MiniLM's last layer at a text's first token, trained by adapters or as a whole, and attention over its tokens.
+"""MiniLM's last layer at a text's first token, trained by adapters or as a whole.
 
 The frozen encoder's vector of a text is the mean of the last layer's over its tokens. Training changes the last layer where
 it is computed for the first token ([CLS]), which looks at all the others by its attention: by how much that token's vector
@@ -38,7 +38,7 @@ class Adapted(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs) to (B, outputs)."""
+        """Maps (B, inputs) to (B, outputs)."""
         made: Tensor = self.frozen(x) + self.up(x @ self.down.T)
         return made
 
@@ -52,7 +52,7 @@ class ByHead(nn.Module):
         self.rule = "bho,hoi->bhi" if back else "bhi,hoi->bho"
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, HEADS, inputs) to (B, HEADS, outputs)."""
+        """Maps (B, HEADS, inputs) to (B, HEADS, outputs)."""
         return torch.einsum(self.rule, x, self.weight)
 
 
@@ -66,7 +66,7 @@ class Pool(nn.Module):
         nn.init.zeros_(self.by_place.weight)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """(B, T, width) and (B, T) to (B, width); padding has no weight."""
+        """Maps (B, T, width) and (B, T) to (B, width); padding has no weight."""
         place = torch.arange(tokens.shape[1], device=tokens.device)
         places = torch.stack([torch.exp(-place / 8), torch.exp(-place / 32), place / 64 - 1], 1)  # (T, PLACES)
         scores = self.by_vector(tokens) + self.by_place(places.to(tokens.dtype).expand(len(tokens), -1, -1))
@@ -103,7 +103,7 @@ class LastLayer(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def first(self, given: Tensor, mask: Tensor) -> Tensor:
-        """What the layer makes of the first token: (B, T, width) and (B, T) to (B, width)."""
+        """Returns the layer's output at the first token: (B, T, width) and (B, T) to (B, width)."""
         given = given.to(self.norm.weight.dtype)
         with torch.autocast("cpu", torch.bfloat16):  # products; float64, in which the engine may look again, it lets be
             at = given[:, 0]
@@ -120,23 +120,26 @@ class LastLayer(nn.Module):
         return made.to(self.norm.weight.dtype)
 
     def vectors(self, given: Tensor, mask: Tensor, frozen: Tensor, *tokens: Tensor) -> Tensor:
-        """Of texts. `frozen`: the frozen mean less the first token's frozen vector; with `tokens`, without the mean."""
+        """Returns the vectors of texts.
+
+        `frozen` is the frozen mean less the first token's frozen vector; with `tokens`, it is without the mean.
+        """
         mean = [self.pool(each.to(self.norm.weight.dtype), mask) for each in tokens]
         return scaled(sum(mean, frozen + self.first(given, mask)))
 
     def forward(self, *columns: Tensor) -> Tensor:
-        """The scores."""
+        """Returns the scores."""
         scores: Tensor = self.head(self.vectors(*columns))
         return scores
 
 
 def scaled(mean: Tensor) -> Tensor:
-    """Of length √width."""
+    """Returns vectors scaled to length √width."""
     made: Tensor = nn.functional.normalize(mean, dim=1) * float(minilm.WIDTH) ** 0.5
     return made
 
 
 def last_layer() -> Any:
-    """MiniLM's sixth layer, without dropout: the noise is enough."""
+    """Returns MiniLM's sixth layer, without dropout, because the noise is enough."""
     encoder: Any = minilm.classifier(1).encoder
     return encoder.encoder.layer[5].eval()

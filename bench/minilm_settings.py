@@ -1,4 +1,7 @@
-"""The settings of bench/minilm.py, chosen on held-out training data; docs/recipes.md says among which."""
+"""The settings of bench/minilm.py, chosen on held-out training data.
+
+docs/recipes.md says among which they were chosen.
+"""
 
 from __future__ import annotations
 

@@ -13,17 +13,17 @@ from sordino.nn import LanguageModel, LSTMClassifier, cifar_net, mnist_cnn, mnis
 
 
 def wide_mlp() -> nn.Module:
-    """1024-4096-4096-10."""
+    """Returns a network 1024-4096-4096-10."""
     return nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10))
 
 
 def classification(out: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy per sample."""
+    """Returns the cross-entropy of each sample."""
     return F.cross_entropy(out, y, reduction="none")
 
 
 def language(out: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy over a sample's own tokens."""
+    """Returns the mean cross-entropy over a sample's own tokens."""
     return F.cross_entropy(out.transpose(1, 2), y, reduction="none").mean(1)
 
 

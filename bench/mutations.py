@@ -1,4 +1,4 @@
-"""Puts automatic mistakes into the lines that a claim depends on, one at a time, and asks the fast tests which they notice.
+"""Puts automatic mistakes into the lines that a claim depends on, and counts those tests notice.
 
     nice -n 15 python -m bench.mutations                 # a sample, resumed where it stopped
     python -m bench.mutations --every 1 --minutes 600    # all mutants

@@ -1,4 +1,4 @@
-"""The price of noise: nanoseconds of CPU time per value, one thread, added to sums that are there.
+"""The price of noise: nanoseconds of CPU time per value added to existing sums, on one thread.
 
     python -m bench.noise [--values N,N]
 
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def methods(n: int) -> dict[str, Callable[[], object]]:
-    """Each adds n normal values to a vector, but for the key stream, which only makes 4 n bytes."""
+    """Returns the ways to add n normal values to a vector; the key stream alone only makes 4 n bytes."""
     total, rng, buffer = torch.zeros(n), Rng(bytes(32)), bytearray(4 * min(n, normals.BLOCK))
     numbers, stream = total.numpy(), KeyStream(bytes(32), 0)
 
@@ -49,7 +49,7 @@ def methods(n: int) -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes the file and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--values", default="262144,11010048", help="how many, separated by commas")
     parser.add_argument("--rounds", type=int, default=15)

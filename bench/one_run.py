@@ -1,4 +1,4 @@
-"""One-run audits of an MNIST network at claimed ε = 1 and ε = 8: lower bounds over seeds, and with two mistakes put in.
+"""One-run audits of an MNIST network at claimed ε = 1 and 8, with and without mistakes put in.
 
 The network of the Opacus example (26,010 parameters), 1,000 MNIST records and 1,000 canaries of each kind by fair coins,
 rate 0.1, 60 steps, bound 1.5. "no noise" trains with none and is held to the claim of the run with noise; "long clip"
@@ -34,14 +34,14 @@ CANARIES = 1000
 
 
 def job(epsilon: float) -> Job:
-    """The run that is audited."""
+    """Returns the run that is audited."""
     given = {"records": 1000, "rate": 0.1, "steps": 60, "epsilon": epsilon, "ema": 0.0}
     return assemble(settle("mnist-opacus-1", given), lambda _: None)
 
 
 @contextmanager
 def mistake(name: str) -> Iterator[None]:
-    """A clip ten times too long, if that is asked for."""
+    """Makes clipping ten times too long inside, if that mistake is asked for."""
     right = clipping_rule.bounded_weights
 
     def longer(weights: Any, norms: Any, *rest: Any) -> Any:
@@ -56,7 +56,7 @@ def mistake(name: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measure what is missing."""
+    """Measures what is missing in the file."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--mistaken", type=int, default=5)

@@ -1,4 +1,4 @@
-"""The three settings of Opacus's MNIST example, trained by Opacus itself: what its settings give on this machine.
+"""The three settings of Opacus's MNIST example, trained by Opacus itself on this machine.
 
     python -m bench.opacus_mnist --setting 3 --seeds 0 1 2
 
@@ -36,7 +36,7 @@ class Command:
     seeds: tuple[int, ...] = field(default=(0, 1, 2))
 
     def run(self) -> None:
-        """Measure, keep, show."""
+        """Measures, keeps and prints the results."""
         for seed in self.seeds:
             begun = time.process_time()
             accuracy = trained(self.setting, seed)
@@ -51,7 +51,7 @@ class Command:
 
 
 def trained(setting: int, seed: int) -> float:
-    """Test accuracy after the setting's epochs."""
+    """Returns the test accuracy after the setting's epochs."""
     from opacus import PrivacyEngine  # type: ignore[import-not-found, unused-ignore]
 
     recipe = find(f"mnist-opacus-{setting}")
@@ -85,7 +85,7 @@ def trained(setting: int, seed: int) -> float:
 
 
 def kept() -> dict[str, Any]:
-    """What was measured so far."""
+    """Returns what was measured so far."""
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 

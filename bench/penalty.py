@@ -1,4 +1,4 @@
-"""The price of L2 inside the clip: a private step with the penalty over the same step without, interleaved in one process.
+"""The price of L2 inside the clip: a private step with the penalty over the step without it.
 
 CPU time on one thread; the ratio is the median over rounds of the ratio within a round. `written out` is the same with
 every gradient materialised (torch.func), for comparison.
@@ -32,7 +32,7 @@ _VMAP = ("MLP", "MNIST CNN")  # where its gradients fit
 
 
 def measure(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
-    """One model."""
+    """Measures one model."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, (x, y) = problem.model(), batch_of(problem, b)
@@ -55,7 +55,7 @@ def measure(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes the file and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--only", default=",".join(_MODELS))

@@ -1,4 +1,4 @@
-"""How the thesis scaled MNIST's pixels, which it does not say: its DP-SGD by three scales, and what hangs on it.
+"""Finds how the thesis scaled MNIST's pixels, by its DP-SGD with three scales.
 
     python -m bench.pixels
 
@@ -26,7 +26,7 @@ SCALES = {"[0, 1]": (0.0, 1.0), "[−1, 1]": (0.5, 0.5), "usual mean and deviati
 
 
 def ended(size: ExperimentSize, way: str, rate: float, scale: str) -> dict[str, float]:
-    """Where a run ends."""
+    """Returns where a run ends."""
     bench = Workbench(size, store.cache_folder())
     centre, deviation = SCALES[scale]
     plan = mnist(bench, way, rate, 1.0, pixel_mean=centre, pixel_deviation=deviation)
@@ -35,7 +35,7 @@ def ended(size: ExperimentSize, way: str, rate: float, scale: str) -> dict[str, 
 
 
 def main() -> None:
-    """Run what is not kept, and write all."""
+    """Makes the runs that are not kept, and writes all results."""
     torch.set_num_threads(1)
     kept = {
         "processor": processor(),

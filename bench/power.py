@@ -1,4 +1,4 @@
-"""How often the checks of a run catch each attack of the test suite, by the length of the run.
+"""How often the runtime checks catch each attack of the test suite, by the length of the run.
 
 Every attack of `tests/honesty` is run with several seeds. A run is caught if it is refused, or ends without a claim.
 Attacks that were caught in every one of the first runs of the shortest length are not run longer: more lots can only help.

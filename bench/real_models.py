@@ -1,4 +1,4 @@
-"""Models that people train, from their configs: GPT-2, Llama, MiniLM (and LoRA on it), ViT, ConvNeXt and Mixtral.
+"""Models that people train: GPT-2, Llama, MiniLM (and LoRA on it), ViT, ConvNeXt and Mixtral.
 
 Sizes are those of the small members of each family, or fewer layers of them: a layer costs the same wherever it stands.
 Sequences have their usual lengths; "padded" ones have a third of their tokens masked. Attention is torch's own (`sdpa`).
@@ -25,21 +25,24 @@ _TOKENS = {"vocab_size": _WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_toke
 
 
 class Scores(nn.Module):
-    """What a model of transformers gives for token ids, of which 0 is padding, or for images."""
+    """Wraps a model of transformers so that it maps token ids, of which 0 is padding, or images to logits."""
 
     def __init__(self, model: nn.Module, *, images: bool = False) -> None:
         super().__init__()
         self.model, self.images = model, images
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Returns the logits."""
         if self.images:
             return self.model(pixel_values=x).logits
         return self.model(input_ids=x, attention_mask=(x != 0).long()).logits
 
 
 def _made(name: str, *, images: bool = False, **config: Any) -> Callable[[], nn.Module]:
+    """Returns a function that builds a model of transformers from its config, without dropout."""
+
     def build() -> nn.Module:
+        """Builds the model."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import transformers
@@ -61,11 +64,12 @@ class Low(nn.Module):
         self.model = model.bfloat16()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Returns the logits."""
         return self.model(x.bfloat16() if x.is_floating_point() else x).float()
 
 
 def _lora() -> nn.Module:
+    """Returns MiniLM with LoRA adapters."""
     import peft
 
     model = _minilm()
@@ -129,12 +133,14 @@ _MIXTRAL = _made(
 
 
 def next_token(out: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy over a record's own tokens that are there."""
+    """Returns the mean cross-entropy over a record's own tokens that are not padding."""
     each = F.cross_entropy(out.transpose(1, 2), y, reduction="none", ignore_index=0)
     return each.sum(1) / (y != 0).sum(1).clamp(min=1)
 
 
 def _ids(length: int, *, padded: bool = False) -> Callable[[int], Tensor]:
+    """Returns a function that makes random token ids, a part of them padding if asked."""
+
     def make(b: int) -> Tensor:
         ids = torch.randint(3, _WORDS, (b, length))
         if padded:

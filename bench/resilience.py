@@ -1,4 +1,4 @@
-"""kill -9 at random moments of a run, resume each time: the same bits as a run nobody disturbed, and no smaller ledger.
+"""Kills a run at random moments, resumes it, and checks for the same bits and no smaller ledger.
 
     python -m bench.resilience --recipe mnist --kills 20        # make resilience; result in bench/results/resilience.json
 
@@ -31,7 +31,7 @@ _PATIENCE = 600.0
 
 
 def undisturbed(arguments: list[str], folder: Path) -> dict[str, Any]:
-    """A run from beginning to end; the JSON object it ends with."""
+    """Makes a run from beginning to end and returns the JSON object it ends with."""
     done = subprocess.run(
         [*COMMAND, "train", *arguments, "--json", "--out", str(folder)], capture_output=True, text=True, check=False
     )
@@ -43,7 +43,9 @@ def undisturbed(arguments: list[str], folder: Path) -> dict[str, Any]:
 def disturbed(
     arguments: list[str], folder: Path, steps: int, kills: int, seed: int, linger: float = 0.5
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The same run, killed `kills` times, up to `linger` s after a random step; what it ends with, what each kill left.
+    """Makes a run that is killed `kills` times; returns what it ends with, and what each kill left.
+
+    A kill comes up to `linger` s after a random step.
 
     The steps lie in the first nine tenths, so that a short run is not over before it is killed.
     """
@@ -63,6 +65,7 @@ def disturbed(
 def _killed(
     command: list[str], folder: Path, target: int, moments: random.Random, early: bool, linger: float
 ) -> dict[str, Any]:
+    """Starts a process, kills it at a chosen moment, and returns what it left."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     start = time.monotonic()
     if early:
@@ -91,29 +94,29 @@ def _killed(
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
-    """The whole lines of the write-ahead ledger."""
+    """Returns the complete lines of the write-ahead ledger."""
     path = folder / "ledger.jsonl"
     whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
     return [json.loads(line) for line in whole.splitlines()]
 
 
 def reached(folder: Path) -> int:
-    """The last step whose parameters were entered."""
+    """Returns the last step whose parameters were entered."""
     return max((entry["step"] for entry in entries(folder) if "step" in entry), default=0)
 
 
 def upto(folder: Path) -> int:
-    """Steps below this may have been released."""
+    """Returns the step below which something may have been released."""
     return next((entry["upto"] for entry in reversed(entries(folder)) if "upto" in entry), 0)
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Returns the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def same(one: Path, other: Path) -> dict[str, bool]:
-    """Whether two runs came to the same."""
+    """Returns whether two runs came to the same result."""
     last = [run_checkpoint.found(run / "checkpoints")[0] for run in (one, other)]
     state = [json.loads((path / "state.json").read_text())["state"] for path in last]
     return {
@@ -124,7 +127,7 @@ def same(one: Path, other: Path) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Run both and write the result."""
+    """Makes both runs and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", default="mnist")
     parser.add_argument("--kills", type=int, default=20)

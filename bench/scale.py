@@ -1,4 +1,4 @@
-"""What many ranks cost: measured on one, two and three, fitted to a model, and counted on a fake group of thousands.
+"""What many ranks cost: measured on up to three, fitted, and counted on thousands of fake ones.
 
     python -m bench.scale            # result in bench/results/scale.json
 
@@ -43,18 +43,18 @@ ROUNDS = 3
 
 
 def network(hidden: int = HIDDEN) -> nn.Module:
-    """A million parameters."""
+    """Returns a network of about a million parameters."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(INPUTS, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
 
 def losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """One for each record."""
+    """Returns one loss for each record."""
     return nn.functional.cross_entropy(model(x), y, reduction="none")
 
 
 def records() -> torch.utils.data.TensorDataset:
-    """Made-up ones."""
+    """Returns generated records."""
     given = torch.Generator().manual_seed(1)
     return torch.utils.data.TensorDataset(
         torch.randn(RECORDS, INPUTS, generator=given), torch.randint(10, (RECORDS,), generator=given)
@@ -62,7 +62,7 @@ def records() -> torch.utils.data.TensorDataset:
 
 
 def private_lots(mesh: Ranks | None, *, divided: bool = False) -> list[float]:
-    """Seconds of the processor for each lot, the first few left out; `divided`: by fully_shard."""
+    """Returns the processor seconds of each lot except the first few; with `divided`, by fully_shard."""
     model, found = network(), []
     if divided:
         fully_shard(model)
@@ -81,7 +81,7 @@ def private_lots(mesh: Ranks | None, *, divided: bool = False) -> list[float]:
 
 
 def plain_lots() -> list[float]:
-    """The same by DistributedDataParallel and batches of one size, of which each rank has its share."""
+    """Returns the processor seconds of plain training by DistributedDataParallel, with batches of one size."""
     model, found, data = network(), [], records()
     size = dist.get_world_size() if dist.is_initialized() else 1
     wrapped = nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
@@ -98,7 +98,7 @@ def plain_lots() -> list[float]:
 
 
 def collectives(ranks: Ranks, sizes: tuple[int, ...] = (1 << 10, 1 << 16, 1 << 20)) -> dict[str, list[float]]:
-    """Seconds of the two collectives of a lot, for several numbers of coordinates."""
+    """Returns the seconds of the two collectives of a lot, for several numbers of coordinates."""
     found: dict[str, list[float]] = {"reduce_scatter": [], "all_gather": []}
     for size in sizes:
         whole = torch.zeros(size // ranks.size * ranks.size, dtype=torch.int64)
@@ -109,6 +109,7 @@ def collectives(ranks: Ranks, sizes: tuple[int, ...] = (1 << 10, 1 << 16, 1 << 2
 
 
 def _seconds(work: Callable[[], Any]) -> float:
+    """Returns the median wall time of some work."""
     taken = []
     for _ in range(9):
         began = time.perf_counter()
@@ -118,6 +119,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _rank(rank: int, size: int, store: str, made: Any) -> None:
+    """Measures all kinds in turn on one rank; the first rank returns the result through the queue."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     ranks = Ranks(dist.group.WORLD)
@@ -134,7 +136,7 @@ def _rank(rank: int, size: int, store: str, made: Any) -> None:
 
 
 def measured(size: int, folder: Path) -> dict[str, Any]:
-    """Of so many processes."""
+    """Returns what `size` processes measured."""
     context = multiprocessing.get_context("spawn")
     made = context.Queue()
     store = folder / f"store-{size}-{time.monotonic_ns()}"
@@ -162,17 +164,17 @@ class Counted(Ranks):
         self.asked: list[tuple[str, int]] = []
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
-        """One all-reduce."""
+        """Counts one all-reduce."""
         self.asked.append(("all_reduce", values.nbytes))
         return super().sum_(values)
 
     def own_sums(self, values: torch.Tensor) -> torch.Tensor:
-        """One reduce-scatter."""
+        """Counts one reduce-scatter."""
         self.asked.append(("reduce_scatter", values.nbytes))
         return super().own_sums(values)
 
     def joined(self, own: torch.Tensor) -> torch.Tensor:
-        """One all-gather; the ranks that are not there say what this one says."""
+        """Counts one all-gather; absent ranks are taken to say what this one says."""
         self.asked.append(("all_gather", own.nbytes * self.size))
         whole = super().joined(own)
         return whole if self.size == 1 else whole.view(self.size, -1).copy_(own).view(-1)
@@ -180,7 +182,7 @@ class Counted(Ranks):
 
 @contextmanager
 def fake_group(size: int) -> Iterator[Counted]:
-    """A process group of so many ranks, of which this process is one and the others are not there."""
+    """Creates a process group of `size` ranks, of which this process is the only one that exists."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
@@ -191,7 +193,7 @@ def fake_group(size: int) -> Iterator[Counted]:
 
 
 def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False, layered: bool = False) -> dict[str, Any]:
-    """Collectives and bytes of one lot on so many ranks; nobody is there to agree with, so that is left out."""
+    """Returns the collectives and bytes of one lot on `size` ranks, without their agreement."""
     alone = (
         patch.object(shared_lot, "_compare", lambda *_: None),
         patch.object(agreement, "is_unanimous", lambda *_: True),
@@ -214,7 +216,10 @@ def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False, layere
 
 
 def imbalance(ranks: int, each: int, trials: int = 400) -> dict[str, float]:
-    """The largest share of a lot over the mean share: one draw divided evenly, and each rank drawing for itself."""
+    """Returns the largest share of a lot over the mean share.
+
+    It compares one draw that is divided evenly with ranks that draw for themselves.
+    """
     rng = np.random.default_rng(0)
     one = np.ceil(rng.poisson(ranks * each, trials) / ranks) / each
     own = rng.poisson(each, (trials, ranks)).max(axis=1) / each
@@ -222,7 +227,7 @@ def imbalance(ranks: int, each: int, trials: int = 400) -> dict[str, float]:
 
 
 def one_process() -> dict[str, float]:
-    """Without other ranks."""
+    """Measures a single process."""
     found: dict[str, list[float]] = {"without_ranks_cpu_ms": [], "group_of_one_cpu_ms": [], "plain_cpu_ms": []}
     for _ in range(ROUNDS):
         found["without_ranks_cpu_ms"] += private_lots(None)
@@ -232,7 +237,7 @@ def one_process() -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, count, predict."""
+    """Measures, counts, predicts and writes the file."""
     torch.set_num_threads(1)
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
     alone = one_process()

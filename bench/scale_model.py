@@ -1,4 +1,4 @@
-"""What a lot takes on machines that nobody here has: a model of messages, computation, noise, imbalance and failures.
+"""Predicts the time of a lot on larger machines, with messages, noise, imbalance and failures.
 
     python -m bench.scale_model            # result in bench/results/scale_model.json; measures nothing itself
 
@@ -63,20 +63,20 @@ class Training:
 
 
 def bytes_of_lot(parameters: float, chunks: int, *, layered: bool) -> dict[str, float]:
-    """What collectives are asked to gather and scatter, agreement left out; of a model that is made whole once a lot."""
+    """Returns the bytes that collectives gather and scatter in a lot, without the agreement of ranks."""
     if not layered:
         return {"gather": 4 * parameters, "scatter": 8 * parameters}
     return {"gather": 2 * 4 * parameters * chunks, "scatter": 8 * parameters * chunks}
 
 
 def memory(training: Training, ranks: int, *, layered: bool) -> float:
-    """Bytes of one device, activations left out: parameters, AdamW's state and gradient, and what a lot takes beside."""
+    """Returns the bytes of one device without activations: parameters, optimizer state, gradient and extras."""
     own, layer = training.parameters / ranks, training.parameters / training.layers
     return (16 + 16) * own + (4 + 32) * layer if layered else 16 * own + 32 * training.parameters
 
 
 def predicted(ranks: int, training: Training, machine: Machine, *, layered: bool) -> dict[str, float]:
-    """Seconds of a lot on so many devices, and what failures add."""
+    """Returns the seconds of a lot on so many devices, and what failures add."""
     each = training.lot / ranks
     fullest = imbalance(ranks, max(1, round(each)))["one_draw"]
     chunks = math.ceil(fullest * each / training.physical_batch)
@@ -94,7 +94,7 @@ def predicted(ranks: int, training: Training, machine: Machine, *, layered: bool
 
 
 def failures(ranks: int, lot: float, training: Training, machine: Machine) -> dict[str, float]:
-    """What checkpoints, restarts and replays add, and the steps that would be charged and lost a day without replay."""
+    """Returns what checkpoints, restarts and replays add, and the steps lost a day without replay."""
     between = machine.hours_between_failures * 3600 / ranks
     write = 12 * training.parameters / ranks / machine.storage  # parameters and AdamW's two moments
     interval = math.sqrt(2 * write * between)
@@ -109,7 +109,7 @@ def failures(ranks: int, lot: float, training: Training, machine: Machine) -> di
 
 
 def fitted(measured: list[dict[str, Any]]) -> dict[str, Any]:
-    """Gloo's latency and bandwidth from two ranks, the processor's time from one and two; how far three are from that."""
+    """Fits gloo's latency and bandwidth and the processor's time, and returns how far three ranks are from that."""
     by_ranks = {each["ranks"]: each for each in measured}
     found: dict[str, Any] = {}
     for name, width in (("reduce_scatter", 8), ("all_gather", 4)):
@@ -138,7 +138,7 @@ def fitted(measured: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Fit, predict, write."""
+    """Fits, predicts and writes the file."""
     training, machine = Training(), Machine()
     kinds = {"made whole": False, "layer by layer": True}
     result = {

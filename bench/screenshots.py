@@ -1,4 +1,4 @@
-"""The pictures of docs/img: a run's report and the planner, as a browser shows them.
+"""Takes the screenshots of docs/img: a run's report and the planner in a browser.
 
     python -m bench.screenshots RUN
 
@@ -31,7 +31,7 @@ _PARTS = {
 
 
 def _clip(page: Any, first: str, last: str) -> dict[str, float]:
-    """From the section with one heading to that with another; no heading is the beginning of the page."""
+    """Returns the area from one heading to another; without the first, from the beginning of the page."""
     top = page.locator("section, figure", has_text=first).first.bounding_box()["y"] - 8 if first else 0
     end = page.locator("section, figure", has_text=last).first.bounding_box()
     return {"x": 0, "y": top, "width": _WIDTH, "height": end["y"] + end["height"] + 8 - top}
@@ -44,7 +44,7 @@ def _save(page: Any, name: str, clip: Any = None) -> None:
 
 
 def main(run: Path) -> None:
-    """Take both."""
+    """Takes both screenshots."""
     from playwright.sync_api import sync_playwright
 
     report = write(run)

@@ -1,4 +1,4 @@
-"""The price of sorting: one pass over MNIST in 240 batches of 250 by each way of drawing, over a DP-SGD pass of ours.
+"""The price of sorted lots: one pass over MNIST by each way of drawing, over a DP-SGD pass.
 
 All ways train MNIST_Net of Pflaeging (2023, *Varianten von DPSGD*; 784-256-32-10, 209,514 parameters) through `Private`
 as a user calls it, with flat clipping at 1, σ = 1.1 and SGD. "exact" takes the gradient lengths of every record that is
@@ -36,7 +36,7 @@ TARGETS = {"top_k, exact": 60.0, "top_k, refresh=10": 8.0, "top_k, pool=4": 4.0}
 
 
 def ways(batch: int) -> dict[str, Sampler]:
-    """Everything measured, the cheapest first."""
+    """Returns everything that is measured, the cheapest first."""
     return {
         "threshold, refresh=240": sd.Threshold(1.0, low=0.5 / BATCHES, high=2 / BATCHES, refresh=BATCHES),
         "top_k, pool=4": sd.Sorted.top_k(batch, pool=4),
@@ -47,12 +47,12 @@ def ways(batch: int) -> dict[str, Sampler]:
 
 
 def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy per record."""
+    """Returns the cross-entropy of each record."""
     return classification(model(x), y)
 
 
 def one_pass(data: Any, sampler: Sampler) -> float:
-    """CPU seconds of 240 lots: drawing, ranking, gradients, noise, update. The first lot's set-up is in it."""
+    """Returns the CPU seconds of 240 lots: drawing, ranking, gradients, noise, update and first set-up."""
     torch.manual_seed(0)
     model = mnist_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -68,7 +68,7 @@ def one_pass(data: Any, sampler: Sampler) -> float:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes the file and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", action="store_true", help="a tenth of the data in batches of 25")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Where the settings of abadi-mnist that spend all of ε were chosen: on held-out images, by a stand-in in plain torch.
+"""Chooses settings of abadi-mnist on held-out images, by a fast stand-in in plain torch.
 
     python -m bench.stand_in --epsilon 2 --epochs 80 --learning-rate 3 --pca 5
     python -m bench.stand_in --table
@@ -47,7 +47,7 @@ class Command:
     """Print the table and run nothing."""
 
     def run(self) -> None:
-        """Measure, or show."""
+        """Measures, or prints the table."""
         rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
         if not self.table:
             rows.append(self._tried())
@@ -60,6 +60,7 @@ class Command:
         print("\n".join(f"| {line} |" for line in lines))  # noqa: T201
 
     def _tried(self) -> dict[str, float]:
+        """Trains the stand-in with one setting and returns its held-out accuracy."""
         begun = time.process_time()
         steps = round(self.epochs / self.rate)
         recipe = find(RECIPE).but(
@@ -89,7 +90,7 @@ class Command:
 
 
 def _directions(x: Tensor, multiplier: float) -> Tensor:
-    """The 60 largest of the noisy sum of outer products, records at length 1."""
+    """Returns the 60 largest directions of the noisy sum of outer products, records at length 1."""
     unit = x / x.norm(dim=1, keepdim=True)
     noise = multiplier * torch.randn(x.shape[1], x.shape[1])
     noise = noise.triu() + noise.triu(1).T
@@ -98,7 +99,10 @@ def _directions(x: Tensor, multiplier: float) -> Tensor:
 
 
 def _clipped(model: nn.Sequential, x: Tensor, y: Tensor, bound: float) -> tuple[Tensor, ...]:
-    """Sums of the records' gradients, each at most `bound` long: those of two linear layers are outer products."""
+    """Returns the sums of the records' gradients, each clipped to `bound`.
+
+    The gradients of two linear layers are outer products.
+    """
     first, _, last = model
     hidden = torch.relu(first(x))
     out = torch.softmax(last(hidden), 1) - nn.functional.one_hot(y, 10)

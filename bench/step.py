@@ -1,4 +1,4 @@
-"""The price of a private training step: every engine on the eight models, interleaved in one process.
+"""The price of a private training step: every engine on eight models, interleaved.
 
 CPU time on one thread is the figure that counts, since other work on the machine disturbs a wall clock; ratios are medians
 over rounds of (engine / best non-private layout) within a round. Wall time on two threads is given for the main engines.
@@ -37,7 +37,7 @@ _NORMS = ("MLP", "MNIST CNN", "CIFAR net")
 
 
 def processor() -> str:
-    """Its name, and the vectors that torch uses on it: figures of one kind say little about another."""
+    """Returns the processor's name and the vectors that torch uses on it."""
     known = Path("/proc/cpuinfo")
     names = (
         [line.split(":", 1)[1].strip() for line in known.read_text().splitlines() if line.startswith("model name")]
@@ -48,12 +48,12 @@ def processor() -> str:
 
 
 def kind() -> str:
-    """The kind of processor, for the names of files: what torch uses of it."""
+    """Returns the kind of processor for the names of files: what torch uses of it."""
     return torch.backends.cpu.get_cpu_capability().lower().replace(" ", "_")
 
 
 def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...], burst: float = BURST) -> dict[str, Any]:
-    """One row of the table."""
+    """Returns one row of the table."""
     torch.set_num_threads(1)
     steps = engines(problem, b, peers=peers)
     turn = in_a_turn(steps["non-private"], burst)
@@ -86,7 +86,7 @@ def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...], burst
 
 
 def measure_norms(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
-    """Samples per second and core of a norms-only pass."""
+    """Returns the samples per second and core of a norms-only pass."""
     torch.set_num_threads(1)
     steps = norm_engines(problem, b)
     for step in steps.values():
@@ -103,7 +103,7 @@ def measure_norms(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown."""
+    """Returns the results as a Markdown table."""
     lines = [
         f"{result['processor']}, torch {result['torch']}, {result['rounds']} rounds",
         "",
@@ -140,7 +140,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def picture(result: dict[str, Any], path: Path) -> None:
-    """Bars: time over the best non-private layout."""
+    """Draws the time of each engine over the best non-private layout as bars."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -173,7 +173,7 @@ def picture(result: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measures, writes the files and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three rounds, the largest batch only")
     parser.add_argument("--only", default="", help="names of models, separated by commas; or by semicolons")

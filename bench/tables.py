@@ -26,7 +26,7 @@ def _result(name: str) -> dict[str, Any]:
 
 
 def _compared(row: dict[str, Any] | None) -> str:
-    """Ours, the best peer, and how much faster we are."""
+    """Returns the cells for ours, for the best peer, and for how much faster we are."""
     if row is None:
         return "— | — | —"
     ratio, peer = row["cpu ratio"], row["best opacus"]
@@ -37,7 +37,7 @@ def _compared(row: dict[str, Any] | None) -> str:
 
 
 def price() -> str:
-    """The largest batch of every model, by kind of processor."""
+    """Returns the table of the largest batch of every model, by kind of processor."""
     both = [{row["model"]: row for row in _result(f"step_{kind}")["steps"]} for kind in ("avx2", "avx512")]
     both[1] |= {row["model"]: row for row in _result("step_real_avx512")["steps"]}
     head = "sordino / plain | best Opacus / plain | gain"
@@ -48,7 +48,7 @@ def price() -> str:
 
 
 def opacus(kind: str) -> str:
-    """Every batch, beside Opacus."""
+    """Returns the table of every batch beside Opacus."""
     lines = [
         "| model (batch) | plain step, ms | sordino / plain | best Opacus mode / plain | Opacus / sordino |",
         "|---|---|---|---|---|",
@@ -60,7 +60,7 @@ def opacus(kind: str) -> str:
 
 
 def block(name: str) -> str:
-    """The table of this name."""
+    """Returns the table of this name."""
     if name == "price":
         return price()
     if name.startswith("opacus_"):
@@ -71,7 +71,7 @@ def block(name: str) -> str:
 
 
 def written(page: Path) -> str:
-    """The page with its tables as the results have them."""
+    """Returns the page with its tables as the results have them."""
     return _MARKED.sub(lambda found: f"{found[1]}{block(found[2])}{found[4]}", page.read_text())
 
 

@@ -1,4 +1,4 @@
-"""Engines by turns: how long a step of each takes, interleaved in one process, and the ratios within a round.
+"""Times engines by turns in one process, and takes ratios within a round.
 
 A turn is a *burst*: as many steps one after the other as plain training makes in about `BURST` seconds, the same number for
 every engine, and one step before them that is not counted. A step that takes longer is a turn by itself. Training runs its
@@ -24,26 +24,26 @@ _MOST = 15  # times as many rounds
 
 
 def took(step: Step) -> float:
-    """Seconds of CPU time, for a first idea."""
+    """Returns the CPU seconds of one step, for a first idea."""
     start = time.process_time()
     step()
     return time.process_time() - start
 
 
 def in_a_turn(plain: Step, burst: float = BURST) -> int:
-    """Steps of a turn."""
+    """Returns the number of steps of a turn."""
     return max(1, round(burst / min(took(plain) for _ in range(3)))) if burst else 1
 
 
 def enough(plain: Step, rounds: int, steps: int) -> int:
-    """Rounds, more of them where a turn is short."""
+    """Returns the number of rounds, more of them where a turn is short."""
     return max(rounds, min(_MOST * rounds, round(_LONG / (steps * took(plain)))))
 
 
 def timed(
     engines: Mapping[str, Step], rounds: int, clock: Callable[[], float], steps: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds per step, one figure for every turn of `steps`; slow engines sit out later rounds."""
+    """Returns seconds per step, one figure for every turn; slow engines sit out later rounds."""
     times: dict[str, list[float]] = {name: [] for name in engines}
     for turn in range(rounds):
         for name, step in engines.items():
@@ -60,7 +60,7 @@ def timed(
 
 
 def ratios(times: Mapping[str, list[float]], best: str) -> dict[str, float]:
-    """Medians over rounds of the ratio within a round."""
+    """Returns medians over rounds of the ratio within a round."""
     return {
         name: statistics.median(a / b for a, b in zip(each, times[best], strict=False)) for name, each in times.items()
     }

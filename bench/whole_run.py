@@ -1,4 +1,4 @@
-"""The price of whole runs: everything from `Private(…)` to the printed claim, over plain PyTorch training of the same lots.
+"""The price of whole runs, from `Private(…)` to the printed claim, over plain training.
 
 `bench.step` times a step of a run that goes on for ever. A fine-tuning run has 30 to 1,000 lots, and there the work around
 the steps counts: the probe of the loss, what the first batch teaches, the neighbour tests and the claim. This script trains
@@ -126,7 +126,7 @@ class Purposes:
 
     @contextlib.contextmanager
     def serving(self, purpose: str) -> Iterator[None]:
-        """Inside, time and passes are attributed to `purpose`."""
+        """Attributes time and passes to `purpose` while it is open."""
         self.stop()
         self._stack.append(purpose)
         try:
@@ -183,7 +183,7 @@ def attribute_all(purposes: Purposes) -> None:
 
 @contextlib.contextmanager
 def on_the_clock(purposes: Purposes) -> Iterator[None]:
-    """Inside, processor time is the private run's."""
+    """Counts processor time for the private run while it is open."""
     purposes.start()
     try:
         yield

@@ -1,1 +1,1 @@
-"""Scripts for those who work on the library."""
+"""Scripts for people who work on the library."""

@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "audit.md"
 
 
 def mutations(found: dict[str, Any]) -> str:
-    """Which level notices which mistake."""
+    """Returns the table that shows which level notices which mistake."""
     rows = [
         "| mistake | noticed by | checks of the selftest | what a replay says, where it was made |",
         "|---|---|---|---|",
@@ -27,10 +27,11 @@ def mutations(found: dict[str, Any]) -> str:
 
 
 def one_run(found: dict[str, Any]) -> str:
-    """Lower bounds beside claims."""
+    """Returns the table of lower bounds beside claims."""
     bound = "lower bound, own curve: median (least … most)"
     head = f"| run | claimed ε | canaries | runs | {bound} | of the claim | by (ε, δ) | contradicted |"
     rows = [head, "|---|---|---|---|---|---|---|---|"]
+    # One row for each run, claim, kind of canary and access.
     groups: dict[tuple[str, float, str, str], list[Any]] = {}
     for run in found["runs"]:
         for one in run["measured"]:
@@ -47,7 +48,7 @@ def one_run(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Put both into the page, after their marks."""
+    """Writes both tables into the page, after their marks."""
     text = PAGE.read_text()
     for mark, name, make in (("mutations", "mutations", mutations), ("one run", "one_run", one_run)):
         table = make(json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()))

@@ -1,4 +1,4 @@
-"""For the site: an example that stands at the end of a docstring without a heading is shown as one.
+"""Shows, on the site, an example at the end of a docstring under a heading of its own.
 
 Read by mkdocs.yml; the docstrings are left as they are.
 """
@@ -17,13 +17,13 @@ class Doctests(griffe.Extension):
     """Puts `Examples:` above examples that have no heading."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
-        """Called for every module, class, function and attribute that was read."""
+        """Adds the heading to the docstring of every module, class, function and attribute."""
         if obj.docstring is not None:
             obj.docstring.value = headed(obj.docstring.value)
 
 
 def headed(text: str) -> str:
-    """The docstring with its example in a section of its own."""
+    """Returns the docstring with its example in a section of its own."""
     found = _FIRST.search(text)
     if found is None:
         return text

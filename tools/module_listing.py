@@ -1,4 +1,4 @@
-"""Writes docs/modules.md: every module of library, application and lab, with the first line of its docstring.
+"""Writes docs/modules.md: every module with the first line of its docstring.
 
 python -m tools.module_listing            writes the page; `make names` does this
 python -m tools.module_listing --check    exits with 1 if the page is not what it should be; a test does this

@@ -1,4 +1,4 @@
-"""Writes the stubs `__init__.pyi` from which type checkers learn the names that are resolved on first use.
+"""Writes the stubs `__init__.pyi`, which tell type checkers the names resolved on first use.
 
 python -m tools.public_names            writes them; `make names` does this
 python -m tools.public_names --check    only says whether they are what they should be; a test does this
@@ -20,7 +20,7 @@ HEAD = "# Written by `make names`: change the declarations, not this file.\n"
 
 
 def stubs() -> dict[Path, str]:
-    """The content of every stub, by its path."""
+    """Returns the content of every stub, by its path."""
     packages = [import_module(f"sordino.{name}") for name in sordino._DECLARING]
     found = {_path(package): HEAD + _package(package) for package in packages}
     return {_path(sordino): HEAD + _top(packages), **found}
@@ -31,6 +31,7 @@ def _path(package: ModuleType) -> Path:
 
 
 def _package(package: ModuleType) -> str:
+    """Returns the stub of a package of building blocks."""
     there = {name: vars(package)[name] for name in package.__all__}
     classes = {name: value for name, value in there.items() if isclass(value)}
     lines = {f"from {value.__module__} import {name} as {name}" for name, value in classes.items()}
@@ -39,6 +40,7 @@ def _package(package: ModuleType) -> str:
 
 
 def _top(packages: list[ModuleType]) -> str:
+    """Returns the stub of `sordino` itself."""
     nouns = {noun for package in packages for one in package.DECLARATIONS for noun in one.nouns}
     lines = [f"from {noun.__module__} import {noun.__name__} as {noun.__name__}" for noun in nouns]
     lines += [
@@ -50,7 +52,7 @@ def _top(packages: list[ModuleType]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check."""
+    """Writes or checks the stubs; returns 1 if `--check` finds one that is out of date."""
     stale = {path: text for path, text in stubs().items() if not path.exists() or path.read_text() != text}
     for path, text in stale.items():
         if "--check" not in arguments:

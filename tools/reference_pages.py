@@ -1,4 +1,6 @@
-"""Writes docs/reference: a page for every subject, one for every sampler, weigher and query, and their place in mkdocs.yml.
+"""Writes docs/reference and its menu in mkdocs.yml.
+
+There is a page for every subject and one for every sampler, clipping rule and query.
 
 python -m tools.reference_pages            writes them; `make names` does this
 python -m tools.reference_pages --check    only says whether they are what they should be; a test does this
@@ -74,25 +76,26 @@ class Name:
 
     @property
     def last(self) -> str:
-        """As it is written in code."""
+        """The name as it is written in code."""
         return self.public.rpartition(".")[2]
 
     def value(self) -> Any:
-        """What it stands for."""
+        """Returns the object that the name stands for."""
         module, _, name = self.public.rpartition(".")
         return getattr(import_module(module), name)
 
 
 def nouns(package: str) -> list[tuple[type[Any], Declaration]]:
-    """What the files of a package declare."""
+    """Returns the building blocks that the files of a package declare."""
     found: tuple[Declaration, ...] = import_module(f"sordino.{package}").DECLARATIONS
     return [(noun, one) for one in found for noun in one.nouns]
 
 
 def public(module: str) -> list[Name]:
-    """The public names of a module that are not nouns, which have pages of their own."""
+    """Returns the public names of a module, except building blocks, which have pages of their own."""
     loaded = import_module(module)
     declared = {noun for package, *_ in NOUNS.values() for noun, _ in nouns(package)}
+    # A package lists its names itself; of a plain module, all public classes and functions count.
     listed = list(getattr(loaded, "__all__", ())) or [
         name
         for name, value in vars(loaded).items()
@@ -112,7 +115,7 @@ def _one_of(value: Any, declared: set[type[Any]]) -> bool:
 
 
 def _home(module: ModuleType, name: str) -> str:
-    """The module that defines a name: the class's own, else what the package imports it from."""
+    """Returns the module that defines a name: the class's own, else what the package imports it from."""
     value = getattr(module, name)
     if isclass(value) or isfunction(value):
         return f"{value.__module__}.{value.__name__}"
@@ -125,7 +128,7 @@ def _home(module: ModuleType, name: str) -> str:
 
 
 def everything() -> list[Name]:
-    """Every public name but the nouns, once, where it is first met."""
+    """Returns every public name except building blocks, once, where it is first met."""
     met: dict[str, Name] = {}
     for _, _, modules in SUBJECTS.values():
         for module in modules:
@@ -135,13 +138,13 @@ def everything() -> list[Name]:
 
 
 def first_line(value: Any, home: str = "") -> str:
-    """The beginning of a docstring, for a table; of a constant that which stands under it."""
+    """Returns the first paragraph of a docstring for a table; for a constant, the string under it."""
     text = getdoc(value) if isclass(value) or isfunction(value) else _under(home)
     return (text or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 
 
 def _under(home: str) -> str:
-    """The string after the line that defines a constant."""
+    """Returns the string after the line that defines a constant."""
     module, _, name = home.rpartition(".")
     body = ast.parse(Path(str(import_module(module).__file__)).read_text()).body
     for line, after in pairwise(body):
@@ -154,7 +157,7 @@ def _under(home: str) -> str:
 
 
 def subject(title: str, about: str, names: list[Name]) -> str:
-    """A page: a table of its names, then each."""
+    """Returns a page with a table of its names, then each name."""
     lines = [f"# {title}", "", about, "", "| name | |", "|---|---|"]
     lines += [f"| [`{name.last}`][{name.home}] | {first_line(name.value(), name.home)} |" for name in names]
     for name in names:
@@ -165,7 +168,7 @@ def subject(title: str, about: str, names: list[Name]) -> str:
 
 
 def noun_page(noun: type[Any], declared: Declaration) -> str:
-    """A noun: its own words, its proof, its names on the command line, a script."""
+    """Returns the page of a building block: description, proof, names on the command line, a script."""
     name = noun.__name__
     lines = [f"# {name}", "", f"::: {noun.__module__}", "    options:", "      show_root_heading: false"]
     lines += ["      show_root_toc_entry: false", f"      members: [{name}]", "      heading_level: 1"]
@@ -184,7 +187,7 @@ def noun_page(noun: type[Any], declared: Declaration) -> str:
 
 
 def _claims(name: str) -> list[str]:
-    """Its rows of docs/claims.md, with the head of their table."""
+    """Returns the rows of docs/claims.md about a name, with the head of their table."""
     text = (ROOT / "docs" / "claims.md").read_text().split("\n")
     found: list[str] = []
     for number, line in enumerate(text):
@@ -197,7 +200,7 @@ def _claims(name: str) -> list[str]:
 
 
 def script(example: Example) -> str:
-    """The program of examples/variants.py, which the tests run."""
+    """Returns the program of examples/variants.py, which the tests run."""
     flat = (ROOT / "examples" / "flat.py").read_text()
     text = re.sub(r'\A""".*?"""\n+', "", flat, flags=re.DOTALL)
     for name, code in (("query", example.query), ("sampler", example.sampler)):
@@ -206,7 +209,7 @@ def script(example: Example) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """All of them, and mkdocs.yml, by path."""
+    """Returns all pages and mkdocs.yml, by path."""
     found: dict[Path, str] = {}
     once = {name.home: name for name in everything()}
     nav = [_BEGIN]
@@ -222,7 +225,7 @@ def pages() -> dict[Path, str]:
 
 
 def _nouns(found: dict[Path, str]) -> list[str]:
-    """A page for each noun and one for each kind, and their lines in the menu."""
+    """Adds a page for each building block and one for each kind; returns their lines in the menu."""
     nav = []
     for folder, (package, title, about) in NOUNS.items():
         nav += [f"      - {title}:\n", f"          - All: reference/{folder}/index.md\n"]
@@ -237,7 +240,7 @@ def _nouns(found: dict[Path, str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check."""
+    """Writes or checks the pages; returns 1 if `--check` finds one that is out of date."""
     wanted = pages()
     stale = {path for path, text in wanted.items() if not path.exists() or path.read_text() != text}
     left = {path for path in FOLDER.rglob("*.md") if path not in wanted}

@@ -1,4 +1,4 @@
-"""Draws functions at random, for a reader who has not seen the code to say in which file each one is.
+"""Draws functions at random; a reader who has not seen the code guesses the file of each.
 
     python -m tools.sample_functions --count 40 --seed 7            the questions: name, signature, docstring
     python -m tools.sample_functions --count 40 --seed 7 --answers  the same with the files

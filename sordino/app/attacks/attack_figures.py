@@ -1,4 +1,4 @@
-"""Figures of attacks: ROC curves on log axes under the claims' ceilings, and inverted classes in rows."""
+"""Figures of attacks: ROC curves under the ceilings of the claims, and inverted classes in rows."""
 
 from __future__ import annotations
 

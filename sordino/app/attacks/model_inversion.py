@@ -1,4 +1,4 @@
-"""Model inversion: finds an input that a network takes for a class (Fredrikson, Jha & Ristenpart 2015).
+"""Model inversion: finds an input that a network takes for a class (Fredrikson et al. 2015).
 
     x ← x + η ∂/∂x (z_k(x) − mean of the other z(x) − a ‖x‖² − b TV(x))
 

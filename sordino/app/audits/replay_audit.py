@@ -1,4 +1,4 @@
-"""The replay audit: runs steps of a finished run again, chosen by a fresh coin, and takes them apart.
+"""The replay audit: runs randomly chosen steps of a finished run again and takes them apart.
 
 A run's key, data and settings give every step again, bit by bit. At a chosen step
 

@@ -1,4 +1,4 @@
-"""Recomputes the parts of a step by other means: who was drawn, what the sum is, what the noise was.
+"""Recomputes the parts of a step by other means: the draw, the sum and the noise.
 
 sum      Σ_i min(1, C / ‖g_i‖) g_i: autograd for one record at a time, norms and sum in float64; a gradient that is
     not finite adds nothing

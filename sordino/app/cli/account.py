@@ -1,4 +1,4 @@
-"""`sordino account`: computes ε of a training run, explains it, and shows what looser methods would say."""
+"""`sordino account`: computes ε of a training run and shows what looser methods would say."""
 
 from __future__ import annotations
 

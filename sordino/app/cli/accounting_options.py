@@ -1,4 +1,4 @@
-"""Shared parts of the accounting commands: the event of the flags, accountants by name, and printing."""
+"""Shared parts of the accounting commands: the event of the flags, accountants, and printing."""
 
 from __future__ import annotations
 

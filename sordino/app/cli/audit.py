@@ -1,4 +1,4 @@
-"""`sordino audit`: checks whether the mechanism is the claimed one, by tests, by replay and by attack."""
+"""`sordino audit`: checks that the mechanism is the claimed one, by tests, replay and attack."""
 
 from __future__ import annotations
 

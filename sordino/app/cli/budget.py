@@ -1,4 +1,7 @@
-"""`sordino budget`: creates, shows and spends the privacy budget of a dataset; exit code 3 if exceeded."""
+"""`sordino budget`: creates, shows and spends the privacy budget of a dataset.
+
+The exit code is 3 if the budget is exceeded.
+"""
 
 from __future__ import annotations
 

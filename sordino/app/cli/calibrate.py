@@ -1,4 +1,4 @@
-"""`sordino calibrate`: finds the noise, the number of steps or the rate that meets a privacy target."""
+"""`sordino calibrate`: finds the noise, the steps or the rate that meets a privacy target."""
 
 from __future__ import annotations
 

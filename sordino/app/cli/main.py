@@ -1,4 +1,4 @@
-"""`sordino COMMAND …`: finds the command, parses its arguments, and reports bad input in one line.
+"""`sordino COMMAND …`: finds the command, parses its arguments, reports bad input in one line.
 
 Bad input has exit code 2.
 """

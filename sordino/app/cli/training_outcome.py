@@ -1,4 +1,4 @@
-"""Ends a training command: prints the claim and where everything is, or one line about what went wrong."""
+"""Ends a training command: prints the claim and the paths, or one line about what went wrong."""
 
 from __future__ import annotations
 

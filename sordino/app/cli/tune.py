@@ -1,4 +1,6 @@
-"""`sordino tune RECIPE --grid FIELD=VALUE,VALUE …`: searches for hyper-parameters, with its price in the claim.
+"""`sordino tune`: searches for hyper-parameters, with the price of the search in the claim.
+
+    sordino tune RECIPE --grid FIELD=VALUE,VALUE …
 
 The flags of `sordino train` for fields of the recipe can be given too; --epsilon is that of the whole search.
 """

@@ -1,4 +1,4 @@
-"""Adult as numbers, encoded only by what its public documentation says about categories and bounds.
+"""Adult as numbers, encoded only by the categories and bounds of its public documentation.
 
 Nothing is read off the records: numbers are cut to the bounds below, a category that is unknown (`?`) or not documented has
 a row of zeros. Six numbers, four marks for capital gains and losses and age squared, and 99 categories: 109 columns.

@@ -1,4 +1,4 @@
-"""The image data sets by name: what they hold, where they come from, and the hashes of their arrays.
+"""The image data sets by name: what they hold, their sources, and the hashes of their arrays.
 
 Hashes are of the decoded arrays, so that every source is held to the same bytes.
 """

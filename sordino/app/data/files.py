@@ -1,4 +1,4 @@
-"""Raw files of texts, tables and a pretrained encoder: fetched once, checked by hash, kept in the cache.
+"""Raw files of texts, tables and an encoder: fetched once, checked by hash, kept in the cache.
 
     folder("r8")        where its files are; fetched if they are not there
 

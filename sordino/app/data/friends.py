@@ -1,4 +1,4 @@
-"""Lines of a television series with their speakers, classified as question, exclamation or statement.
+"""Lines of a television series, classified as questions, exclamations or statements.
 
 The class is the mark a line ends with, which is taken off before anybody sees the text. About every fifth speaker is held
 out with all lines, so that the test is about people the model has never met. Of each the first 200 lines are used: six

@@ -1,4 +1,7 @@
-"""Reads texts with labels from the files of Orange: three heading lines, then a label and a text per line."""
+"""Reads texts with labels from the files of Orange.
+
+A file has three heading lines, then a label and a text on each line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""COMPAS and German credit as numbers, encoded by public bounds and categories that are written here.
+"""COMPAS and German credit as numbers, encoded by the public bounds and categories given here.
 
 Nothing is read off the records: numbers are cut to the bounds, a category that is not listed has a row of zeros. Neither
 comes with a test set, so every fifth line is one, whatever it says.

@@ -1,4 +1,4 @@
-"""`sordino plan`: a what-if page on 127.0.0.1 with the exact accountant behind it; never imports torch."""
+"""`sordino plan`: a what-if page on 127.0.0.1 with the exact accountant; never imports torch."""
 
 from sordino.app.planner.answer import answer
 from sordino.app.planner.scenario import Scenario, parse

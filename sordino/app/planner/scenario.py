@@ -1,4 +1,4 @@
-"""A scenario: the data, lots, noise or target that the page asks about; all input is checked here."""
+"""A scenario: the data, lots, noise or target that the page asks about, checked on arrival."""
 
 from __future__ import annotations
 

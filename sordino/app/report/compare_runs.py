@@ -1,4 +1,4 @@
-"""Compares runs: what each claims, reaches and costs, and where it begins to differ from the first one.
+"""Compares runs: what each claims, reaches and costs, and where it departs from the first one.
 
 **Privacy:** comparing costs nothing, all of it is released; choosing the best of several private runs does, and the
 claim of each covers that run alone. The table says so.

@@ -1,4 +1,4 @@
-"""Reads a run directory for a report: configuration, released metrics, and the claim recomputed from its event.
+"""Reads a run directory for a report, and recomputes the claim from its event.
 
 **Privacy:** the ε that a report prints is not taken on trust. The event in privacy.json is accounted for anew; an ε in
 the file that is below what its event certainly costs is refused, whoever wrote it.

@@ -1,4 +1,4 @@
-"""Draws figures for pages with matplotlib, as inline SVG that follows the colours of the page, or as PNG.
+"""Draws figures for pages as inline SVG that follows the colours of the page, or as PNG.
 
 Figures are drawn in the colours of the light page. In an SVG for a page these become the page's CSS variables, so that
 one figure serves the light and the dark theme. Text is kept as text, and ids are made unique.

@@ -1,4 +1,7 @@
-"""The Jinja environment of the report templates: HTML is escaped, and Markdown is made safe for tables."""
+"""The Jinja environment of the report templates.
+
+HTML is escaped, and Markdown is made safe for tables.
+"""
 
 from __future__ import annotations
 

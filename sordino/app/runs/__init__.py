@@ -1,4 +1,4 @@
-"""Recipes and runs: whole training runs described by flat tables of fields, and what carries them out.
+"""Recipes and runs: whole training runs as flat tables of fields, and what carries them out.
 
 The table of recipes needs no torch; what prepares and builds a run is imported on first use.
 """

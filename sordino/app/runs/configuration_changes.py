@@ -1,4 +1,4 @@
-"""Finds which fields of a run's configuration changed since it was saved, and whether it may go on.
+"""Finds which fields of a run's configuration changed, and whether the run may go on.
 
 A field is one of three kinds:
   - it cannot change a sum, a draw or the noise (`FREE`): the run goes on as if nothing had happened;

@@ -1,4 +1,4 @@
-"""Records what papers plot of a run's lots and updates, step by step, for the next line of metrics.jsonl.
+"""Records what papers plot of a run's lots and updates, step by step, for metrics.jsonl.
 
     cosines      between consecutive released gradients, a number a step: made of releases, covered by the claim
     lengths      five quantiles of the lot's gradient lengths, a box a step: private, disclosed

@@ -1,4 +1,4 @@
-"""The run directory: the files that a training run leaves for people, `sordino report` and `sordino resume`.
+"""The run directory: the files of a training run, which `report` and `resume` read.
 
     config.toml          what was run: [recipe] every field; [options] how; [parameters] of the method; [resolved] what was
                          calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,

@@ -1,4 +1,4 @@
-"""The files of a distributed run: the first rank writes them, the other ranks follow it and write nothing.
+"""The files of a distributed run: the first rank writes them, and the other ranks follow it.
 
 Whatever the first rank reads from the disk (settings, a checkpoint, the mark of the write-ahead ledger) it broadcasts
 to the others, so that they need no common folder. The first rank has a mark on its disk before any rank draws below

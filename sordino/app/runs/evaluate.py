@@ -1,4 +1,4 @@
-"""Accuracy and loss on the test set, which is taken to be public, and on the training set if asked for."""
+"""Accuracy and loss on the public test set, and on the training set if asked for."""
 
 from __future__ import annotations
 

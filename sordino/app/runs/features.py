@@ -1,4 +1,4 @@
-"""Frozen feature maps by name, with results cached on disk: computed once for given images, then memory-mapped.
+"""Frozen feature maps by name, computed once for given images and cached on disk.
 
 The file is named by a hash of the images and by the version of the map, so one result is never taken for another.
 Features are kept in half precision: the rounding, 2⁻¹¹ of a value, is far below the noise of any private run.

@@ -1,4 +1,4 @@
-"""Assembles everything a run needs from its settings: data, model, sampler, noise and number of steps.
+"""Assembles everything a run needs from its settings: data, model, sampler, noise, steps.
 
 Nothing is released here.
 """

@@ -1,4 +1,4 @@
-"""The measured test accuracies of the recipes: the figures of bench/results/accuracy.json, and no others.
+"""The measured test accuracies of the recipes, as in bench/results/accuracy.json.
 
 A row holds the mean accuracy, its standard deviation over the seeds (None for one), the number of seeds, CPU seconds a run.
 """

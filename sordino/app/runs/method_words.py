@@ -1,4 +1,4 @@
-"""The building blocks of a run by name: sampler, clipping rule, query, noise and backend, in any combination.
+"""The building blocks of a run by name: sampler, clipping rule, query, noise and backend.
 
     --sampler sorted-top-k --weigher batch-median          lots of the longest gradients, clipped to their median
     --sampler threshold --weigher logarithmic              coins by a record's own length, a bound that falls in each pass

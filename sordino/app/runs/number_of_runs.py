@@ -1,4 +1,4 @@
-"""The number of trials of a search: drawn at random and kept secret; only its distribution is known.
+"""The number of trials of a search: random and secret; only its distribution is known.
 
     NegativeBinomial(10.0)     geometric with mean 10; shape 0 is logarithmic, lower in price, heavier in the tail
     PoissonNumber(10.0)        close to its mean, and may be none at all

@@ -1,4 +1,4 @@
-"""Prepares a user's own data for a run: reads it, splits off test records, and lists what the claim must name."""
+"""Prepares a user's own data for a run, and lists what the claim must name."""
 
 from __future__ import annotations
 

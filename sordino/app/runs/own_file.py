@@ -1,4 +1,4 @@
-"""Describes a user's own data before it is read: a file or a folder, and what is declared about it.
+"""Describes a user's own data before it is read: its path, and what is declared about it.
 
     OwnFile("people.csv", target="income", bounds={"age": (0, 100)})              a table
     OwnFile("reviews.jsonl", target="stars", text="review")                       texts

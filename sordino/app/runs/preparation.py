@@ -1,4 +1,4 @@
-"""Carries out what a run releases before its first step: bounds of columns, moments, principal directions.
+"""Carries out what a run releases before its first step: bounds, moments, principal directions.
 
 **Privacy:** each is one release on all records, charged to the run's ledger, and fits a layer of the model, which is fixed
 from then on (`before.py` has the events). Each sees the records as they reach its layer.

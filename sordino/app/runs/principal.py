@@ -1,4 +1,6 @@
-"""The private PCA before the first step: principal directions, released once, then fixed (Abadi et al. 2016).
+"""The private PCA before the first step, as in Abadi et al. 2016 (arXiv:1607.00133).
+
+The principal directions of the records are released once and then fixed.
 
     M̃ = Σ_i a_i a_iᵀ + noise,  a_i the record as it reaches the projection, at length 1;  x ↦ x·V_k
 

@@ -1,4 +1,4 @@
-"""A recipe: every choice of a private training run as flat fields, so that a run is a file of ten lines.
+"""A recipe: every choice of a private training run as flat fields.
 
     recipe   = find("mnist", epsilon=3.0)             one of RECIPES, at this ε
     recipe   = recipe.but(steps=100)                  any field; what was measured is then forgotten

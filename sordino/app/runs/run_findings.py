@@ -1,4 +1,4 @@
-"""Keeps what audits and attacks found in the run directory: `findings.json`, the last result of each kind.
+"""Keeps what audits and attacks found in `findings.json`, the last result of each kind.
 
 Privacy: only what was said aloud is in it: bounds, counts of right guesses, verdicts. An audit with the training records is
 not in the run's claim; whoever made it decides whether to give its result away.

@@ -1,4 +1,4 @@
-"""Builds sampler, query and backend of a run from its recipe's words, and the event that they make.
+"""Builds sampler, query and backend of a run from its recipe's words, and their event.
 
 **Privacy:** the event is that of a dry run of the very query and sampler that train, so no method is charged as another.
 """

@@ -1,4 +1,4 @@
-"""A search for hyper-parameters whose price is in the claim: the best of a secret, random number of trials.
+"""A search for hyper-parameters, priced as the best of a secret, random number of trials.
 
 Each trial draws one value of every field of a grid, trains by the recipe and is scored; the best is released. The score is
 the accuracy on the test set, which is public, or, with `score_noise`, a noisy number of training records that are

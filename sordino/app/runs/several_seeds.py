@@ -1,4 +1,4 @@
-"""Runs one recipe with several seeds: mean and spread of the results, and what all runs cost together.
+"""Runs one recipe with several seeds: mean, spread, and what all runs cost together.
 
     sordino train spiral --seeds 3          spiral-…/seed-0, seed-1, seed-2 and summary.json
 

@@ -1,4 +1,4 @@
-"""Recipes with the settings of the papers that this library follows, so that one command repeats a curve.
+"""Recipes with the settings of the papers that this library follows.
 
     thesis-mnist, thesis-cifar      Pflaeging 2023, *Varianten von DPSGD*, ch. 4 and 5
     abadi-mnist, abadi-cifar        Abadi et al. 2016, figures 3 and 6

@@ -1,4 +1,4 @@
-"""Recipes on tables and texts: logistic regression on Adult, COMPAS and German, and on sentence vectors."""
+"""Recipes on tables and texts: Adult, COMPAS, German credit, and sentence vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Writes TOML, which the standard library can only read: tables of text, numbers, booleans and flat lists."""
+"""Writes TOML, which the standard library can only read.
+
+Tables of text, numbers, booleans and flat lists are all that is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run in progress: draws, steps, evaluations, checkpoints, and ledger entries written ahead of them.
+"""One run in progress: draws, steps, evaluations, checkpoints, and the write-ahead entries.
 
     write the key  →  save checkpoint t  →  reserve steps t … t+k on the disk  →  draw, release, step, k times  →
     save checkpoint t+k  → …

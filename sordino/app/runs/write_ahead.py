@@ -1,4 +1,4 @@
-"""The write-ahead ledger `ledger.jsonl`: steps are entered on the disk before anything of them is released.
+"""The write-ahead ledger: steps are entered on the disk before anything of them is released.
 
 One JSON object per line, appended:
 

@@ -1,4 +1,4 @@
-"""The error for a file that cannot be read as data: which file, which line, what is wrong, what to do.
+"""The error for a file that cannot be read as data: file, line, what is wrong, what to do.
 
 Privacy: it names a line and a column and never what is written there: errors end in logs.
 """
