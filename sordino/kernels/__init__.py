@@ -1,1 +1,1 @@
-"""Compiled C kernels that only add speed, and the Python that calls them: see README.md in this folder."""
+"""Compiled C kernels that only add speed, and the Python that calls them (README.md in this folder)."""

@@ -1,4 +1,4 @@
-"""Binding of the compiled linear map of many rows, x m + b, for the forward pass and the input gradient.
+"""Binding of the compiled linear map of many rows, x m + b, for forward pass and input gradient.
 
 Both need the same product, once with the weight's transpose and once with the weight, which is packed in passing
 (affine.c). torch gives the same up to rounding, and is compared with on a small case before the library is used.

@@ -1,7 +1,8 @@
-"""Binding of the compiled Gram sums of linear maps from bfloat16: Σ_ts (a_t·a_s)(g_t·g_s) per sample.
+"""Binding of the compiled Gram sums of linear maps from bfloat16.
 
-It is for processors that multiply pairs of bfloat16 at twice the rate of float32; products are exact, sums of 128 of
-them float32, and the sum over positions float64 (bf16_gram.c). Values below 2⁻¹²⁶ count as zero (`bf16_product`).
+They are Σ_ts (a_t·a_s)(g_t·g_s) per sample. It is for processors that multiply pairs of bfloat16 at twice the rate of
+float32; products are exact, sums of 128 of them float32, and the sum over positions float64 (bf16_gram.c). Values below
+2⁻¹²⁶ count as zero (`bf16_product`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Binding of the compiled per-sample weight gradients of convolutions, as cheap as the framework's sum.
+"""Binding of the compiled per-sample weight gradients of convolutions.
 
 It takes float32 on the CPU, in one or two dimensions, with any stride, padding with zeros, dilation and groups, and in
-either memory format. The kernel adds nothing but speed: per_sample/formulas/convolution_rows.py has the same in torch.
+either memory format. It costs about what the framework's sum does. The kernel adds nothing but speed:
+per_sample/formulas/convolution_rows.py has the same in torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Binding of the compiled Gram sums of linear maps, Σ_ts (a_t·a_s)(g_t·g_s), without a T × T matrix.
+"""Binding of the compiled Gram sums of linear maps, which need no T × T matrix.
 
-They are half the work of two matrix products, since both factors are symmetric; products in float32, sums in float64
-(gram.c). torch gives the same up to rounding, and is compared with on a small case before the library is used.
+Σ_ts (a_t·a_s)(g_t·g_s) per sample is half the work of two matrix products, since both factors are symmetric; products
+in float32, sums in float64 (gram.c). torch gives the same up to rounding, and is compared with on a small case before
+the library is used.
 """
 
 from __future__ import annotations

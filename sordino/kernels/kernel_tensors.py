@@ -1,4 +1,4 @@
-"""Helpers for tensors of kernels: which can be read, where results are put, and numbers for checks."""
+"""Helpers for tensors of kernels: which can be read, where results go, numbers for checks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Binding of the compiled LSTM layer: all steps of one direction, forward and backward (kernels/lstm.c).
+"""Binding of the compiled LSTM layer: all steps of one direction, forward and backward.
 
-It makes one product of [x_t, h_{t-1}] with both weights per step, and one pass over the gates. torch gives the same up
-to rounding (lstm_layer.py), and is compared with on a small case before the library is used.
+It makes one product of [x_t, h_{t-1}] with both weights per step, and one pass over the gates (kernels/lstm.c). torch
+gives the same up to rounding (lstm_layer.py), and is compared with on a small case before the library is used.
 """
 
 from __future__ import annotations

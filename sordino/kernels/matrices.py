@@ -1,4 +1,4 @@
-"""Binding of matrices.c: sums of squares by row, and weighted rows, of several matrices in one call.
+"""Binding of matrices.c: row norms and weighted rows of several matrices in one call.
 
 A layer with one position per sample takes a dozen calls of torch for its norms and its sum, and in a small network the
 calls cost more than the work. Without the library torch does the same, call by call.
@@ -80,8 +80,7 @@ class Matrices:
         self._at, self._fields = numbers(fields)
 
     def squared(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
-        """Returns ‖x_i‖²‖y_i‖² for pairs x, y of matrices, (B, pairs), the sums over pairs, (B,), and whether all is
-        finite.
+        """Returns ‖x_i‖²‖y_i‖² for pairs of matrices, (B, pairs), the sums over pairs, (B,), and whether all is finite.
 
         A pair is given by the places of its matrices, one after the other; y = −1 leaves it out.
         """

@@ -108,8 +108,7 @@ class NoiseKernel:
     def normals_at(
         self, stream: Stream, scale: float, total: int, start: int, count: int, threads: int = 1
     ) -> NDArray[np.float32]:
-        """Returns values start, start + 1, … of the draw of `total` values that `add_normal` adds, and makes few
-        others.
+        """Returns values start, start + 1, … of the draw of `total` values that `add_normal` adds, making few others.
 
         It works only where the kernel makes the key stream itself. Whole blocks are made where they go; of a block that
         begins before the values or ends after them, the pairs behind those in it.

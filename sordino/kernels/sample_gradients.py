@@ -1,4 +1,4 @@
-"""Binding shared by all kernels of per-sample weight gradients of convolutions (sample_gradients.h).
+"""Binding shared by all kernels of per-sample weight gradients of convolutions.
 
 rows:  G_i[p, k, c] = Σ_t g_i[t, p] a_i[t + k, c] for every sample, and Σ G_i²
 sum:   Σ_i w_i G_i

@@ -1,4 +1,4 @@
-"""Models for private training: no batch norm, every layer with an exact rule in the default engine."""
+"""Models for private training: no batch norm, and an exact rule for every layer."""
 
 from collections.abc import Callable, Mapping, Sequence
 

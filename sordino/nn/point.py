@@ -1,4 +1,4 @@
-"""A point: parameters and nothing else, to look at what a method does with a function of a few numbers."""
+"""A point: parameters and nothing else, to see what a method does with a few numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A classifier of sentences on a pretrained encoder: the mean of the token vectors, then a linear layer.
+"""A classifier of sentences: the mean of a pretrained encoder's token vectors, then a linear layer.
 
 The encoder is any model of transformers that gives `last_hidden_state`; MiniLM was trained for this mean. What of it is
 trained is chosen by `requires_grad`: all, adapters of peft, or the head alone.

@@ -1,4 +1,4 @@
-"""Refuses forward passes that write: what they store about private records would leave with the model.
+"""Refuses forward passes that write: what they store about records would leave with the model.
 
 They are looked for on made-up input first, because data-dependent initialisation must be found before a private record
 has been seen.

@@ -1,4 +1,4 @@
-"""The loop backend: one sample at a time through ordinary autograd, the oracle of every other backend."""
+"""The loop backend: one sample at a time through autograd, the oracle of every other backend."""
 
 from __future__ import annotations
 

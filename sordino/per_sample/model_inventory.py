@@ -13,9 +13,7 @@ Mark = tuple[tuple[int, ...], tuple[tuple[int, bool], ...]]
 
 
 class Inventory:
-    """Lists a model's modules, in the order of `model.modules()`, and its parameters, shared ones as often as they
-    occur.
-    """
+    """Lists a model's modules, in the order of `model.modules()`, and its parameters, shared ones each time."""
 
     __slots__ = ("mark", "model", "modules", "parameters")
 

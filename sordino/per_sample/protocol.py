@@ -155,9 +155,7 @@ class PerPass(Protocol):
     """A backend with something that all batches of a pass share: random directions, or a look at the model's modules."""
 
     def for_pass(self, inventory: Inventory) -> Backend:
-        """Returns the backend for one pass over a lot, during which the model's modules and parameters stay as found
-        here.
-        """
+        """Returns the backend for one pass over a lot, during which modules and parameters stay as found here."""
         ...
 
 

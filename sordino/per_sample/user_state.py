@@ -1,4 +1,4 @@
-"""Takes and puts back the state that a user's model, loss, collate and dataset keep in Python objects.
+"""Takes and puts back the state that a user's model, loss, collate and dataset keep.
 
 A test runs the same code several times. Code that computes a statistic once and reuses it would show the first batch's
 statistic in every later pass, and so hide a coupling. Each pass therefore starts from the state in which the test found

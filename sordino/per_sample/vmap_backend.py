@@ -1,4 +1,4 @@
-"""The vmap backend: all samples of a chunk at once by `torch.func`, with their gradients in memory together."""
+"""The vmap backend: all samples of a chunk at once by `torch.func`, gradients written out."""
 
 from __future__ import annotations
 

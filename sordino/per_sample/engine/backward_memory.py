@@ -1,4 +1,4 @@
-"""Counts what a batch holds at the end of its backward pass, to choose how many samples run at once."""
+"""Counts what a batch holds at the end of its backward pass, to choose the physical batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds the gradients of a batch as parts, one per parameter, that are measured and summed but never written out."""
+"""Holds the gradients of a batch as parts, which are measured and summed but never written out."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ class Result:
         return small_layers(parts, self.losses.shape[0])
 
     def _one_by_one(self, small: SmallLayers | None) -> Tensor:
-        """Returns the squared norms (B, P), taking each column from what is known, from the small layers or from its
-        part.
-        """
+        """Returns the squared norms (B, P), each column from what is known, from the small layers or from its part."""
         columns, b = [], self.losses.shape[0]
         squares = list(self._squares or [None] * len(self._parts))
         for column, squared in () if small is None else small.squared():

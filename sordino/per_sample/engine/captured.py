@@ -1,4 +1,4 @@
-"""Computes exact per-sample gradients at nearly the price of plain training: the engine's entry point.
+"""The engine's entry point: exact per-sample gradients at nearly the price of plain training.
 
 One forward pass records every use of a trainable parameter: the layer's input a and the place of its output in the
 graph. One backward pass of the summed loss gives the gradient g at those places and nothing else; no parameter gradient
@@ -75,9 +75,7 @@ class Captured:
         return self._per_sample(Inventory(model), loss_fn, batch)
 
     def for_pass(self, inventory: Inventory) -> Backend:
-        """Returns a backend for the batches of one pass over a lot, which does not look at the model's modules for
-        each.
-        """
+        """Returns a backend for the batches of one pass over a lot, which lists the model's modules only once."""
         return _OnePass(self, inventory)
 
     def _per_sample(self, inventory: Inventory, loss_fn: LossFn, batch: Any) -> PerSample:
@@ -135,8 +133,7 @@ class Captured:
     def norms(
         self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int | None = None
     ) -> Norms:
-        """Returns the norms of every sample of a dataset, or of an iterable of batches; nothing else is computed or
-        kept.
+        """Returns the norms of every sample of a dataset, or of an iterable of batches, and keeps nothing else.
 
         A dataset is read `chunk` samples at a time; with None, few enough for what is kept of them to stay in the
         cache.
@@ -178,11 +175,10 @@ class Captured:
         return once._plans.held_bytes(model)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the formulas and memory formats that were measured to be fastest, as JSON; none where nothing is
-        measured.
+        """Returns the formulas and memory formats that were measured to be fastest, as JSON.
 
         They differ in rounding only, but a stopwatch may decide otherwise in the next process, so a run that is to
-        resume bit-equal takes them along.
+        resume bit-equal takes them along. There are none where nothing is measured.
         """
         return {"choices": self._workspace.stopwatch.choices()}
 

@@ -1,4 +1,4 @@
-"""Follows parameters that no layer rule covers: loose parameters, and layers whose code is followed.
+"""Follows uses of parameters that no layer rule covers, operation by operation.
 
 Such are `self.pos` added to every sample, `self.cls.expand(…)`, `F.linear(x, self.emb.weight)`, a table of relative
 positions, a penalty in the loss; and layers without a rule, whose own code is followed operation by operation.
@@ -105,9 +105,7 @@ class LooseParameters(TorchFunctionMode):
             self._active = False
 
     def find(self, leaf: Any) -> Shared | None:
-        """Returns the shared tensor that this object is, or None; a trainable parameter becomes one when it is first
-        seen.
-        """
+        """Returns the shared tensor that this object is, or None; a trainable parameter becomes one on its first use."""
         known = self._shared.get(id(leaf))
         if known is None and id(leaf) in self.tape.trainable and isinstance(leaf, nn.Parameter):
             known = self._shared[id(leaf)] = Shared(leaf, (leaf,))
@@ -185,9 +183,7 @@ class LooseParameters(TorchFunctionMode):
 
 
 def _count(tape: Tape) -> float:
-    """Returns how many operations on shared tensors the first batch had outside layers, infinity while they are
-    counted.
-    """
+    """Returns how many operations on shared tensors the first batch had outside layers; infinity in a shapes pass."""
     if tape.shapes_only:
         return float("inf")
     return sum(isinstance(key, tuple) and key[:2] == (-1, "met") for key in tape.layouts)

@@ -1,4 +1,4 @@
-"""Decides when two losses are the same, so that what was verified for one is not believed of another.
+"""Decides when two losses are the same, so that no loss is trusted for another's verification.
 
 A lambda written inside a loop is a new object every time, and the same loss. Two functions made by one factory share
 their code and may compute quite different things. So a function is known by its code and by everything that it holds:

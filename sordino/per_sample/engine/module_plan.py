@@ -99,8 +99,9 @@ class ModulePlan:
 
 
 class Plans:
-    """Keeps the plans of one backend, for each model by loss, mode and kind of input, which may use the layers
-    otherwise.
+    """Keeps the plans of one backend, for each model by loss, mode and kind of input.
+
+    Another way of using a model may use its layers otherwise.
     """
 
     _MOST = 16  # ways of using one model that are remembered

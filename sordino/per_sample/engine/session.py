@@ -62,9 +62,7 @@ class Session:
         return TorchState.now(self.cuda_devices() if self.plan.parameters[0].is_cuda else ())
 
     def vectors_kept(self) -> AbstractContextManager[None]:
-        """Restores the vectors of spectral normalisations after the context, so that a pass that is run again is the
-        same.
-        """
+        """Restores the vectors of spectral normalisations after the context, so that a repeated pass is the same."""
         return left_unmoved(vectors_of(self.modules))
 
     def losses(self, batch: Any, b: int) -> Tensor:

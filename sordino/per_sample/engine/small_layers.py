@@ -1,4 +1,4 @@
-"""Computes the norms of all small layers in one compiled call, and their weighted sums in another.
+"""Computes the norms of all small layers in one compiled call, and their sums in another.
 
 With one position per sample a layer's squared norms are ‖a_i‖²‖g_i‖² for the weight and ‖g_i‖² for the bias, and both
 sums are made of w_i g_i. In a network of small layers the calls cost more than the work, so all layers share them.

@@ -1,4 +1,4 @@
-"""The tape of one forward pass: every use of a trainable parameter, and where its gradient arrives.
+"""The tape of one forward pass: every use of a parameter, and where its gradient arrives.
 
 A rule runs its layer on detached parameters, so the graph holds no parameter that the tape has not recorded, and
 autograd computes no parameter gradients. What is kept is a graph edge, never the output tensor: an in-place operation
@@ -163,9 +163,7 @@ class Tape:
         return self.mode is Mode.KEEP and not self.outputs
 
     def one_row_each(self, module: nn.Module, rule: Rule) -> bool:
-        """Returns whether a layer is run by that rule on inputs that all have one row per sample, in the first
-        dimension.
-        """
+        """Returns whether a layer is run by that rule on inputs with one row per sample, in the first dimension."""
         position, found = self.rules.get(id(module), (-1, None))
         return found is rule and tuple(self.layouts.get(position, ())) == _ROW_EACH
 
@@ -174,9 +172,7 @@ class Tape:
         return self._layout_of(key, self.name)
 
     def meeting(self, key: Hashable, name: str) -> Meeting:
-        """Returns what is known of an operation on shared tensors; raises where the first batch had another in its
-        place.
-        """
+        """Returns what is known of an operation on shared tensors; raises where the first batch had another."""
         found: Meeting = self._layout_of(key, self.name)  # type: ignore[assignment]
         if found.name != name:
             raise unseen(self.name)

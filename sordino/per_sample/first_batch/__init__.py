@@ -1,1 +1,1 @@
-"""Learns a model from its first batch: layouts, memory format, fastest formulas, and a comparison with autograd."""
+"""Learns a model from its first batch: layouts, memory format, formulas, agreement with autograd."""

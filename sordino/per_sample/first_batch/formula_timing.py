@@ -1,7 +1,8 @@
-"""Chooses between formulas of equal result by timing them once per shape, as cudnn.benchmark does.
+"""Chooses between formulas of equal result by timing them once per shape.
 
-An operation count picks wrongly for several layers, so the candidates run on a few samples of the first batch. The key
-is the shape of one sample: a Poisson batch has a new size every step, and must not be measured again.
+This is what cudnn.benchmark does. An operation count picks wrongly for several layers, so the candidates run on a few
+samples of the first batch. The key is the shape of one sample: a Poisson batch has a new size every step, and must not
+be measured again.
 
 Candidates agree up to rounding only, and a stopwatch may decide otherwise in another process. So the choices are part
 of a checkpoint, and a run that may be replayed stops measuring before its first checkpoint (`stopped`): shapes first

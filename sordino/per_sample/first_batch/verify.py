@@ -1,4 +1,4 @@
-"""Compares the engine's norms and sums with autograd's on a model's first batch, before it is trusted.
+"""Compares the engine's norms and sums with autograd's before a model is trusted.
 
 Three samples, their losses scaled by 1, 2 and 3 so that even equal samples differ, are measured both ways. Where
 nothing is drawn at random, autograd sees each sample as a batch of its own. A random pass over one sample draws other
@@ -136,8 +136,7 @@ def _tolerance(model: nn.Module) -> float:
 
 
 def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool, bool]:
-    """Returns the largest relative difference and its parameter, whether anything was drawn, and whether it compared
-    any.
+    """Returns the largest relative difference with its parameter, whether anything was drawn, and whether any compared.
 
     The last is False where no sample's gradient was finite.
     """

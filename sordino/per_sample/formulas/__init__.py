@@ -1,1 +1,1 @@
-"""Formulas for norms, sums and products of per-sample gradients, one file for each kind of parameter."""
+"""Formulas for norms, sums and products of per-sample gradients, by kind of parameter."""

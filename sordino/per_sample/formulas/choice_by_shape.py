@@ -57,9 +57,7 @@ def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Cont
 
 
 def total(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
-    """Returns how to sum the weight's gradients where no rows were kept; a and g are shapes of input and output
-    gradient.
-    """
+    """Returns how to sum the weight's gradients where no rows were kept, from the shapes of a and g."""
     t = prod(g[2:])
     if "winograd" in ways and _fills_panels(a[1], g[1]) and t > 1:
         return "winograd"
@@ -109,7 +107,5 @@ def linear_norms(t: int, p: int, d: int, *, keep: bool, low: bool, compiled: boo
 
 
 def product(instructions: str, *, wide: bool) -> str:
-    """Returns the code for products of matrices on a processor of such instructions; `wide`: sixteen floats in one
-    piece.
-    """
+    """Returns the code for products of matrices by the processor's instructions; `wide`: sixteen floats in one piece."""
     return "compiled" if instructions in ("AVX2", "AVX512") and not wide else "torch"

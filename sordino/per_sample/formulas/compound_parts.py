@@ -1,4 +1,4 @@
-"""Parts made of parts: several uses of one parameter, blocks of a larger one, several rows of a sample.
+"""Parts made of parts: several uses of one parameter, blocks of a larger one, several rows.
 
 A layer called twice, or two layers sharing a weight, are joined here by the parameter's identity before the norm is
 taken.

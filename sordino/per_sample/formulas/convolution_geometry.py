@@ -58,9 +58,7 @@ class Geometry:
         return a.reshape(a.shape[0], self.groups, channels // self.groups * self.taps, prod(a.shape[2 + n :]))
 
     def unfolded_last(self, a: Tensor, buffer: Tensor) -> Tensor:
-        """Returns the patches (B, T, K·C) of a fitted input (B, C, *S) in a buffer, channels innermost: long runs of
-        memory.
-        """
+        """Returns the patches (B, T, K·C) of a fitted input (B, C, *S) in a buffer, with channels innermost."""
         n = len(self.kernel)
         for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
@@ -80,8 +78,7 @@ class Geometry:
             yield part
 
     def grid(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-        """Returns the shifted view: a (B, N, C) and g (B, L, p) on the flattened padded grid, and each tap's offset
-        into N.
+        """Returns the shifted view: a (B, N, C) and g (B, L, p) on the flattened padded grid, and each tap's offset.
 
         Channels come last, so that a slice of pixels is one block of memory.
         """

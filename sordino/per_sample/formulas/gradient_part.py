@@ -1,4 +1,4 @@
-"""Defines `Part`: the gradients of B samples with respect to one parameter, through one use of it.
+"""Defines `Part`: the gradients of B samples for one parameter, through one use of it.
 
 A layer rule hands over one part per trainable parameter. `squared`, `dot` and `add_to` are what a training step needs;
 `rows` is the plain per-sample gradient, from which the other three follow and against which they are tested.

@@ -72,9 +72,7 @@ class Grouped:
     _terms: Tensor | None = field(default=None, init=False)
 
     def squared(self, options: PerformanceOptions) -> Tensor:
-        """Returns the squared norms, stretch by stretch; those with few rows in one call where there is a kernel for
-        them.
-        """
+        """Returns the squared norms, stretch by stretch; those with few rows in one call if there is a kernel."""
         found, parts, whose = self.a.new_zeros(2, self.routes.size), list[Tensor](), list[int]()
         kernel = _kernel(self.a, self.g)
         few: list[tuple[int, int, int]] = []  # whose, first, count

@@ -1,4 +1,4 @@
-"""Runs a linear map forward and back to its input, by the compiled product where it beats torch's.
+"""Runs a linear map forward and back to its input, by the faster of two products.
 
     y = x Wᵀ + b    and at the input    g W
 
@@ -25,9 +25,7 @@ _SMALL = 1 << 26
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
-    """Returns torch.nn.functional.linear for x (rows, d) of `size` samples, by whichever code is faster for their
-    shapes.
-    """
+    """Returns `F.linear` for x (rows, d) of `size` samples, by whichever code is faster for their shapes."""
     kernel = affines() if x.numel() * len(weight) >= _SMALL else None
     if kernel is None or not kernel.takes(x, weight.t()) or autocasting(x.device) or x.is_inference():
         return torch.nn.functional.linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""Formulas for a table's lookups, y_t = E[id_t]: embeddings, bags, and tables tied to the output head.
+"""Formulas for lookups y_t = E[id_t]: embeddings, bags, and tables tied to the output head.
 
 Sample i's gradient has the row Σ_{t: id_t = v} g_t at v, and zero at padding_idx:
 

@@ -83,8 +83,7 @@ class HeldByLSTM:
 
 
 class Port(torch.autograd.Function):
-    """Gives the gradient at the gates' inputs a place in the graph; in the compiled layer they are no tensor of their
-    own.
+    """Gives the gradient at the gates' inputs, which are no tensor in the compiled layer, a place in the graph.
 
     Its value is never read and takes no memory; it hangs on x, so that a backward pass towards x comes by.
     """

@@ -1,4 +1,4 @@
-"""Shares the output gradient of a linear map between its weights, and chooses the formula of their norms.
+"""Shares a linear map's output gradient between its weights, and chooses their norms' formula.
 
     Gram:      Σ_ts (a_t·a_s)(g_t·g_s) by torch, a T × T matrix per sample at a time
     compiled:  the same by tiles, half the products (kernels/gram.c)
@@ -130,8 +130,7 @@ class Output:
         return self.gram
 
     def compiled(self, number: int, floor: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the Gram sums of one input, their diagonal parts and (Σ_t ‖a_t‖‖g_t‖)², each (B,), by the compiled
-        kernel.
+        """Returns the compiled Gram sums of one input, their diagonal parts and (Σ_t ‖a_t‖‖g_t‖)², each (B,).
 
         `floor`: what each element adds to the square of a length.
         """

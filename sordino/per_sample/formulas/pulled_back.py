@@ -1,4 +1,4 @@
-"""Gradients of parameters θ behind a weight w = f(θ), such as a standardised filter or a scaled matrix.
+"""Gradients of parameters θ behind a weight w = f(θ), such as a standardised filter.
 
 Sample i's gradient with respect to θ is Jfᵀ times its gradient with respect to w, which the layer's own formula gives.
 The rows that are measured are those that are summed, so nothing is hidden by Jf.

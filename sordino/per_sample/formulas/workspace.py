@@ -34,8 +34,7 @@ class Workspace:
         self._temporaries = threading.local()  # autograd may run a backward pass in a thread of its own
 
     def room(self, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns an uninitialised tensor for rows that live until the sum, in a buffer nobody holds any more if there
-        is one.
+        """Returns an uninitialised tensor for rows that live until the sum, in a buffer nobody holds if there is one.
 
         It is on the device of `like`, and of its type unless another is given. What is remembered is bounded, because
         it is there during the forward pass too.

@@ -1,4 +1,4 @@
-"""Layer rules: how per-sample gradients follow from a layer's input and the gradient at its output."""
+"""Layer rules: how per-sample gradients follow from a layer's input and output gradient."""
 
 from sordino.per_sample.formulas.compound_parts import Block
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part

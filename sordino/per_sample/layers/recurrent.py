@@ -1,4 +1,4 @@
-"""Rules for nn.LSTM, nn.GRU, nn.RNN and their cells, with layers, directions and dropout as torch has them.
+"""Rules for nn.LSTM, nn.GRU, nn.RNN and their cells, with all their layers and directions.
 
 The input's product is one linear map over all T. An LSTM without projection runs through `LSTMLayer`, or through the
 compiled layer where there is one; the others step through time with the hidden state's product recorded at every step,
