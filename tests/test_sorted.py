@@ -227,7 +227,10 @@ def test_a_sorted_run_resumed_anywhere_draws_what_it_would_have_drawn(cheaper, s
     run(*second, 12 - stop)
     assert all(torch.equal(a, b) for a, b in zip(whole[0].parameters(), second[0].parameters(), strict=True))
     whole[1].secret_state()
-    assert whole[1].state_dict() == second[1].state_dict()
+    states = [whole[1].state_dict(), second[1].state_dict()]
+    for state in states:
+        del state["ledger"]["tested"]  # how many lots were tested: a loop that ends is tested at its end, and here two end
+    assert states[0] == states[1]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ class SelftestFinding:
         log_e: of a statistical one, the logarithm of its e-value against the claim.
 
     Examples:
-        >>> Finding("sums", "one record moved the sum by at most the bound", holds=True).holds
+        >>> SelftestFinding("sums", "one record moved the sum by at most the bound", holds=True).holds
         True
 
     """
@@ -47,7 +47,7 @@ class Verdict:
         seconds: how long it took.
 
     Examples:
-        >>> Verdict((Finding("sums", "as promised", holds=True),), error=1e-6, seconds=0.1).passed
+        >>> Verdict((SelftestFinding("sums", "as promised", holds=True),), error=1e-6, seconds=0.1).passed
         True
 
     """

@@ -59,7 +59,7 @@ class ClaimFacts:
         key: the key of the digests, the same on all ranks.
         rank: the number of this process among the ranks.
 
-    >>> facts = Facts(b"key")
+    >>> facts = ClaimFacts(b"key")
     >>> facts.add("noise", {"multiplier": 1.1})
     >>> facts.found["noise['multiplier']"].shown
     '1.1'

@@ -93,7 +93,7 @@ class RowDigests:
         For a view of the same memory, which may hold other rows too, `one` makes a single row enough.
 
         >>> x = np.random.default_rng(0).random((300, 4))
-        >>> trained = Rows.of(x[:200])
+        >>> trained = RowDigests.of(x[:200])
         >>> trained.hold(x[200:]), trained.hold(x[:50].tolist()), trained.hold(x), trained.hold(x[:50].round(3))
         (False, True, True, True)
         """

@@ -23,7 +23,7 @@ import site
 import sys
 import sysconfig
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -228,13 +228,16 @@ class FrozenState:
     def _note_container(self, thing: Any) -> Iterable[Any]:
         """Notes a list, dict, set or deque by the things in it; they are compared by identity, which is quick."""
         if isinstance(thing, dict):
-            keys, values = list(thing.keys()), list(thing.values())
+            # By the methods of dict itself: a class of its own may give other things than it holds.
+            keys = list(dict.keys(thing))
+            values = [dict.__getitem__(thing, key) for key in keys]
+            base: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
 
             def restore() -> None:
-                if len(thing) != len(keys) or not all(map(_same, thing.values(), values)):
-                    dict.clear(thing)
+                if len(thing) != len(keys) or not all(map(_same, dict.values(thing), values)):
+                    base.clear(thing)
                     for key, value in zip(keys, values, strict=True):
-                        dict.__setitem__(thing, key, value)
+                        base.__setitem__(thing, key, value)
 
             self._restore.append(restore)
             return (*keys, *values)

@@ -229,14 +229,20 @@ class UserState:
         self._undo.append(undo)
 
     def _remember_mapping(self, found: dict[Any, Any]) -> Iterable[Any]:
-        """Notes the items of a dict, and returns its values."""
-        kept = dict(found)
+        """Notes the items of a dict, and returns its values.
+
+        A class of its own may give other things than it holds (`ACT2FN` of transformers holds classes and gives objects),
+        so items are read and written by the methods of dict itself.
+        """
+        kept = {key: dict.__getitem__(found, key) for key in dict.keys(found)}
+        base: Any = collections.OrderedDict if isinstance(found, collections.OrderedDict) else dict
 
         def undo() -> None:
             """Puts the items back if any has changed."""
-            if len(found) != len(kept) or any(found.get(key, kept) is not value for key, value in kept.items()):
-                found.clear()
-                found.update(kept)
+            if len(found) != len(kept) or any(dict.get(found, key, kept) is not value for key, value in kept.items()):
+                base.clear(found)
+                for key, value in kept.items():
+                    base.__setitem__(found, key, value)
 
         self._undo.append(undo)
         if len(kept) > _MOST_ITEMS:

@@ -25,15 +25,19 @@ TAKE = "            total.take(part.weighted_sum(weights, into=total.room()))"
 NORMS = "    norms = part.norms()\n"
 ADD = "rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor)"
 DIVIDE = "            divide_(release.value, lot.expected_batch / release.divided_by)"
-LOADED = """        if replay is None:
+LOADED = """        if replay is None or streams is None:
             self.renew(draws=True)
         else:
-            self.root, self.noise, self.forward = (Rng.replay(state[name]) for name in ("root", "noise", "forward"))
+            self.root, self.noise, self.forward = streams
             if not replay.entered:
 """
-REPLAYED = """        if True:
-            self.root, self.noise, self.forward = (Rng.replay(state[name]) for name in ("root", "noise", "forward"))
-            if replay is not None and not replay.entered:
+REPLAYED = """        if replay is None:
+            self.root, self.noise, self.forward = self._key().streams_at(
+                self._key().decrypt(state["encrypted"])["counters"]
+            )
+        else:
+            self.root, self.noise, self.forward = streams
+            if not replay.entered:
 """
 AFTER_SUM = """            summed = part.weighted_sum(torch.ones_like(weights))
             long = sum(float(t.double().square().sum()) for t in summed.values()) ** 0.5
@@ -105,7 +109,7 @@ MUTATIONS = (
              "Entry(entry.event, last.count + entry.count - (last.count == 2),"),
     Mutation("a lot that was only drawn is free", "ledger/ledger.py", "events = self.released or [self.planned()]",
              "events = self.released"),
-    Mutation("two phases charged as one", "progress.py", "else Phase(self.phases, source)", "else Phase(0, source)"),
+    Mutation("two phases charged as one", "progress.py", "phase = Phase(self.phases, source)", "phase = Phase(0, source)"),
     Mutation("ε told a tenth too small", "ledger/claims.py",
              "return Guarantee(max(0.0, epsilon), delta", "return Guarantee(max(0.0, 0.9 * epsilon), delta"),
 )  # fmt: skip

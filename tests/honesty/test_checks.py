@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections import deque
+from collections import OrderedDict, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,6 +172,24 @@ def test_the_state_of_a_users_objects_is_put_back() -> None:
     assert Holder.shared is None
     assert holder.fill() == drawn
     state.put_back()
+
+
+class Instantiates(OrderedDict[str, type]):
+    """Holds classes and gives objects of them, as a table of activations in transformers does."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+def test_a_table_that_gives_other_things_than_it_holds_is_put_back_as_it_was() -> None:
+    table = Instantiates(list=list)
+    state = UserState([table])
+    state.put_back()
+    assert dict.__getitem__(table, "list") is list
+    table["dict"] = dict
+    state.put_back()
+    assert list(table) == ["list"]
+    assert dict.__getitem__(table, "list") is list
 
 
 def test_the_mode_of_a_model_and_its_parameters_are_left_alone() -> None:

@@ -88,7 +88,7 @@ def test_what_vmap_cannot_do_is_refused_with_the_cure_and_the_loop_does_it() -> 
         return m.first(x) * torch.stack([m.w] * len(x))  # a row for each record, made of no record
 
     model = Own(run, {"first": nn.Linear(4, 4)}, w=(4,))
-    with pytest.raises(Refusal, match=r"backend=sordino\.gradients\.Loop\(\)"):
+    with pytest.raises(Refusal, match=r"backend=sordino\.per_sample\.Loop\(\)"):
         Captured().per_sample(model, square, (X,))
     assert bool(Loop().per_sample(model, square, (X,)).norms().total().isfinite().all())
 

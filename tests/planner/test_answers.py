@@ -14,7 +14,7 @@ import tyro
 from sordino.accounting import PLD
 from sordino.app.cli.main import main
 from sordino.app.cli.train import Command
-from sordino.app.planner import Scenario, answer, parse, scenario_curves
+from sordino.app.planner import Scenario, answer, curves, parse
 from sordino.app.runs import Recipe, event, noise_multiplier
 from sordino.app.runs.problem import MODELS
 from sordino.app.runs.settings import settle
@@ -55,7 +55,7 @@ def test_the_code_runs_and_claims_what_the_page_shows():
 
 def test_the_curves_pass_through_the_answer():
     setting = Scenario(**USUAL)
-    said, drawn = answer(setting), scenario_curves(setting)
+    said, drawn = answer(setting), curves(setting)
     at = drawn["epochs"]["x"].index(said["lots"] * said["rate"])
     assert drawn["epochs"]["y"][at] == pytest.approx(said["epsilon"], rel=1e-3)
     middle = min(range(len(drawn["noise"]["x"])), key=lambda i: abs(drawn["noise"]["x"][i] - 1.1))

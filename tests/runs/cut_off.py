@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 import sordino
-from sordino import environment, training_loop
+from sordino import environment
+from sordino.app.runs import training_loop
 from sordino.app.runs.fit import resume
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.write_ahead import CHAIN, link

@@ -35,7 +35,7 @@ class Evidence:
     Examples:
         >>> import tempfile
         >>> import sordino as sd
-        >>> from sordino import report
+        >>> from sordino.app import report
         >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
         >>> report.read(history.run).status
         'finished'
@@ -86,7 +86,7 @@ def read(folder: str | Path) -> Evidence:
     Examples:
         >>> import tempfile
         >>> import sordino as sd
-        >>> from sordino import report
+        >>> from sordino.app import report
         >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
         >>> report.read(history.run).claim.delta
         1e-05

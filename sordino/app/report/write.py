@@ -38,7 +38,7 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
     Examples:
         >>> import tempfile
         >>> import sordino as sd
-        >>> from sordino import report
+        >>> from sordino.app import report
         >>> history = sd.fit("spiral", epsilon=2.0, steps=20, records=500, out=tempfile.mkdtemp())
         >>> report.write(history.run).name
         'report.html'
