@@ -28,7 +28,7 @@ Kind = Literal["gradient", "noise", "mislabelled"]
 KINDS: tuple[Kind, ...] = ("gradient", "noise", "mislabelled")
 
 LENGTH = 1e3
-"""Of a gradient canary, before it is clipped."""
+"""The length of a gradient canary, before it is clipped."""
 
 
 class Beside(nn.Module):

@@ -25,7 +25,7 @@ from scipy.stats import binom
 Values = NDArray[np.float64]
 
 SCALES = (0.01, 0.1, 0.5, 0.7, 0.9, 0.95, 0.98, 0.99, 0.995, 1.005, 1.01, 1.02, 1.05, 1.1, 1.4, 2.0, 10.0, 100.0)
-"""Of noise, over the claimed one: what the test looks for."""
+"""Scales of noise, over the claimed one, that the test looks for."""
 CORRELATIONS = (0.01, 0.03, 0.1, 0.3, 0.7, 0.99, 0.999999)
 _KAPPA = 0.1
 

@@ -17,9 +17,9 @@ from sordino import validate
 from sordino.auditing.bounds import one_run_tradeoff
 
 _SHARES = (0.02, 0.04, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-"""Of the canaries, on each side."""
+"""Shares of the canaries that are tried, on each side."""
 _UNKNOWN = 0.1
-"""Where the claim is too small for so few canaries to show anything at all."""
+"""The share that is used where the claim is too small for so few canaries to show anything at all."""
 
 
 def right(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> int:

@@ -20,11 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sordino.refusal import Refusal
 
 _MESSAGES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "symm_mem")
-"""Where torch has the operations that send."""
+"""The namespaces in which torch has the operations that send."""
 _DIVIDED = "DTensor"  # computes by messages
 
 
 class _Watch(TorchDispatchMode):
+    """Refuses operations that send messages, while it lasts."""
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs one operation, unless it is one that sends messages; that is refused."""
         if func.namespace in _MESSAGES or any(kind.__name__ == _DIVIDED for kind in types):

@@ -32,7 +32,7 @@ _BLOCK = 4096
 _TEXTS = 50_000
 """Texts that are read through to compare them; more would take more than a second."""
 _salt = secrets.randbits(128)
-"""Of this process: nobody can search for a row by its digest elsewhere."""
+"""The salt of this process: nobody can search for a row by its digest elsewhere."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ except ImportError as error:
 Array = NDArray[Any]
 
 _DECAY = 0.95
-"""Of the average of the weights that is kept: the last twenty steps or so."""
+"""The decay of the average of the weights that is kept: it covers the last twenty steps or so."""
 
 
 class Tabular(BaseEstimator):  # type: ignore[misc]

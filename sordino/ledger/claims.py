@@ -43,9 +43,9 @@ _WHY = {
 
 _DIGITS = 3
 _SEEN = 1e-6
-"""Of δ: it is printed to six digits, and what the end of the noise adds below that is not seen."""
+"""The share of δ that is not seen: δ is printed to six digits, and the end of the noise may add less."""
 _PARTS = 6
-"""Of a run with many phases, how many are printed; all of them are in the event."""
+"""How many phases of a run are printed; all of them are in the event."""
 
 
 def rounded_up(epsilon: float) -> str:

@@ -32,7 +32,7 @@ Kind = tuple[tuple[int, ...], str]
 """Tensors of one shape and type are compared with one another."""
 
 _TENSORS = 4
-"""So many of a model's largest tensors are remembered after each step."""
+"""How many of a model's largest tensors are remembered after each step."""
 _FEWEST = 8
 """Tensors of fewer numbers are not compared: a few zeros or ones are in every model."""
 _COMPARED = 64

@@ -34,7 +34,7 @@ LAPLACE_BITS: Final = 54
 CHOICE_BITS: Final = 65
 
 MOST_COORDINATES: Final = 1 << 34
-"""Of one release: the random streams give no more at once."""
+"""The most coordinates of one release: the random streams give no more at once."""
 _MOST_CANDIDATES = 1 << 31  # more than the records of any dataset here
 _BEYOND = 2.0**-RADIUS_BITS
 _END = math.sqrt(2 * RADIUS_BITS * math.log(2))

@@ -29,7 +29,7 @@ EXACT = Exact()
 LEAST = slack(0)
 """Rounding of a record's own norm."""
 Units = Callable[[Mapping[str, int]], Mapping[str, float]]
-"""From the sizes of tensors to a factor for each."""
+"""A function from the sizes of tensors to a factor for each."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Sensitivity:
     estimate: Estimate = EXACT
     """How the norms were obtained that the bound was kept by: `l2` is the reach if they are exact."""
     rounding: float = LEAST
-    """Relative: how much further a record may move the sum because it was rounded on the way (`rounding.slack`)."""
+    """The relative amount by which a record may move the sum further because it was rounded (`rounding.slack`)."""
 
 
 @dataclass(frozen=True)

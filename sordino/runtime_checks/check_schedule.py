@@ -31,11 +31,11 @@ _LASTING, _LASTING_RANDOM = 0.02, 0.01
 _DENSE = 2.0
 """Lots tested for certain at the beginning; from there the share falls as 2/k."""
 _END = 16
-"""Of the lots so far, the part that may be untested at the end of a claim in the middle of a run: one in so many."""
+"""One in so many of the lots so far may be untested at the end, for a claim in the middle of a run."""
 _ENDS = 4
 """Calls of `draws` whose last lot is always tested."""
 _LOGGED, _SOON = 4, 20
-"""The same for an ε in a log; and the lots that always may."""
+"""One in so many of the lots so far may be untested before an ε in a log; and so many lots always may."""
 _EARLY = 100
 """Lots up to which tests ask more."""
 _EXCHANGE, _EXCHANGE_RANDOM = 1 / 16, 1 / 6

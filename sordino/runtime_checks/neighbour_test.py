@@ -56,9 +56,9 @@ MOST, LEAST = 16, 8
 _SAME = 1e-4
 """Relative difference allowed between batches of equal shapes, whose other rows are computed by the same operations."""
 _OTHER = 2e-3
-"""The same between batches of other shapes: sums are taken in another order. Above it the question is asked in float64."""
+"""Relative difference allowed between batches of other shapes: sums are taken in another order. Above it the question is asked in float64."""
 _LOW = 0.2
-"""The same where layers compute in half precision and the model cannot be copied to float64."""
+"""Relative difference allowed where layers compute in half precision and the model cannot be copied to float64."""
 _SHORT = 1e-3
 """By how much a length may fall short of what enters the sum; the slack of a release is for float32's own rounding."""
 _MORE = 3

@@ -322,6 +322,8 @@ def _detached(record: Any) -> Any:
 
 @dataclass(frozen=True)
 class _PendingLot:
+    """A lot that was drawn and whose reading is not tested yet."""
+
     number: int
     load: Loader
     indices: NDArray[np.int64]

@@ -50,6 +50,8 @@ in passes of its own: before claims, and where ranks train together."""
 
 @dataclass(frozen=True)
 class _Lot:
+    """A lot that was drawn and is not tested yet."""
+
     number: int
     load: Reads
     indices: NDArray[np.int64]

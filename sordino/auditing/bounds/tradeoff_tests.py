@@ -74,7 +74,7 @@ def scaled(event: Event, factor: float) -> Event:
 _STEPS = 8
 """Curves per halving of the noise."""
 _POINTS = 25
-"""Of each of them: fewer lie lower, so a bound found with them is a little smaller."""
+"""Points of each curve: fewer lie lower, so a bound found with them is a little smaller."""
 
 
 class Louder:

@@ -29,7 +29,7 @@ _ENOUGH = 400_000
 """Numbers at which noise that is 1 % off is seen."""
 _MOST_LOTS = 64
 _EXACT = 2e-6
-"""Relative: float32's rounding of sums of squares."""
+"""The relative difference that float32's rounding of sums of squares may make."""
 
 
 def noise(pieces: Pieces, company: Company) -> list[SelftestFinding]:

@@ -27,9 +27,9 @@ from sordino.queries.noisy_sum import NoisySum
 from sordino.release.sensitivity import EXACT, Sensitivity
 
 ALONE = 2e-5
-"""Relative: what float32 loses in the norm and the terms of one record."""
+"""The relative amount that float32 loses in the norm and the terms of one record."""
 _NEAR = 2e-3
-"""Of the bound, per root of a record: how far two ways to compute a sum in float32 lie apart."""
+"""How far two ways to compute a sum in float32 lie apart, in bounds per root of a record."""
 _WRITTEN = 2e-6
 
 
