@@ -56,7 +56,8 @@ MOST, LEAST = 16, 8
 _SAME = 1e-4
 """Relative difference allowed between batches of equal shapes, whose other rows are computed by the same operations."""
 _OTHER = 2e-3
-"""Relative difference allowed between batches of other shapes: sums are taken in another order. Above it the question is asked in float64."""
+"""Relative difference allowed between batches of other shapes, whose sums are taken in another order.
+Above it the question is asked in float64."""
 _LOW = 0.2
 """Relative difference allowed where layers compute in half precision and the model cannot be copied to float64."""
 _SHORT = 1e-3
