@@ -133,6 +133,7 @@ class FullySharded:
             if id(module) in seen:
                 return
             seen.add(id(module))
+            # A module that was divided by itself begins a charge of its own.
             if _is_fsdp(module):
                 charge = []
                 charges.append((module, charge))
@@ -140,6 +141,7 @@ class FullySharded:
                 number = numbers.setdefault(id(p), len(numbers))
                 if number not in charge:
                     charge.append(number)
+            # From here on the module is plain, and its parameters are those of the passes.
             self._bared(module, put_back)
             self._replaced(module, put_back)
             for child in module._modules.values():

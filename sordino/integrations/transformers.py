@@ -107,6 +107,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             raise TypeError(
                 f"privacy={privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
             )
+        # A loss of a batch cannot be bounded by record, so whatever would replace it is refused.
         if type(self).compute_loss is not transformers.Trainer.compute_loss:
             raise Refusal(
                 "compute_loss is overridden, and training would not ask it; give loss_fn=, with one loss per record"
@@ -116,6 +117,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 "compute_loss_func: it gives one number for a batch, and a record's share of it cannot be bounded; give "
                 "loss_fn=, a function of (model, batch) with one loss per record, such as sd.losses.classification"
             )
+        # Their batch size and accumulation give the expected lot, before the arguments are changed for the loop.
         given = transformers.TrainingArguments("trainer_output") if args is None else args
         self._privacy, self._loss_fn, self._sampler, self._expected = privacy, loss_fn, sampler, expected_batch
         self._backend, self._at_once = backend, given.per_device_train_batch_size

@@ -86,6 +86,7 @@ class Tripwire:
         self.steps = 0  # optimizer steps on released gradients
         self.used = True  # what was last released fed a step, or is in the user's hands
         _alive.add(self)
+        # The hooks hold this object weakly and are removed with it, so that a run can be collected.
         me = weakref.ref(self)
 
         def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:

@@ -60,10 +60,12 @@ def _of(event: Event, delta: float, moves: int, d: int) -> float:
     Composition adds the bounds of its parts up. Sampling could only make them smaller, which is not used.
     """
     match event:
+        # Compositions: the bounds of the parts add up.
         case events.Together(events=inner):
             return math.fsum(_of(part, delta, moves, d) for part in inner)
         case events.Repeat(event=inner, count=count):
             return count * _of(inner, delta, moves, d)
+        # Releases: each kind of noise has an end of its own.
         case events.Gaussian(multiplier=sigma):
             return _gaussian(moves / sigma, delta, d)
         case events.ProjectedClip(multiplier=sigma, projections=r):
@@ -72,6 +74,7 @@ def _of(event: Event, delta: float, moves: int, d: int) -> float:
             return _exponential(moves / scale) * 2.0**-LAPLACE_BITS / 2
         case events.Exponential(epsilon=epsilon):
             return (2 + _exponential(moves * epsilon)) * _MOST_CANDIDATES * 2.0**-CHOICE_BITS
+        # Events around others change how far a record moves the sum, or how many releases it meets.
         case events.Mixture(weights=weights, events=inner):
             return math.fsum(w * _of(part, delta, moves, d) for w, part in zip(weights, inner, strict=True))
         case events.Group(event=inner, size=size):

@@ -400,6 +400,7 @@ class Walk:
         """Returns a `__getitem__` that notes the rows read, and reads another record in place of each exchanged one."""
         read = space.get("__getitem__", type(original).__getitem__)
         noted = self.reads.setdefault(id(original), set())
+        # A test of one container alone exchanges only that one.
         exchange = self.instead.get(id(original), exchange)
         self.readers[id(original)], self.exchange_of[id(original)] = original, exchange
         exchanging = self.exchanging and self.only in (None, id(original))
@@ -555,6 +556,7 @@ def _whole_numbers(container: Any) -> Rows | None:
             return None
     else:
         return None
+    # Anything that is not a plain column of counts points at no rows.
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) < 2 or values.min() < 0:
         return None
     return values.astype(np.int64)

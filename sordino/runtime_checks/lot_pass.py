@@ -374,6 +374,7 @@ def _made_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
     A third of the times rows stay as they are, a third they become large, a third they become nan or infinite: a user's
     code that looks for nan may do nothing else then.
     """
+    # The coins are tossed in any case, so that later choices do not depend on the batch.
     kind, choice = (int(k) for k in stream.integers(2, 6))
     floats = any(leaf.is_floating_point() or leaf.dtype == torch.uint8 for leaf in batches.tensors(batch))
     rows = list(places)

@@ -368,6 +368,7 @@ class _OneTest:
                     records[k] = alterations.altered(records[k], used)
             return records
 
+        # An error of the user's code on such a record is no finding: it cannot train on it.
         try:
             loaded = self._load(alter=alter)
             self._compare(loaded, altered=True)
