@@ -108,7 +108,7 @@ class LotChecks:
             self._count()
 
     def after_query(self) -> None:
-        """Finishes the lot's passes: makes the rest of a test, and voids the claim if a pass wrote to a buffer."""
+        """Finishes the lot's passes: makes the rest of a test, and voids the claim if a pass wrote to the model."""
         self.tripwire.put_back()  # a query may have moved the model and put it back
         self._guard.after_pass()
         if self._gradients.written is not None:

@@ -25,7 +25,7 @@ from sordino.sampling.sampler import Draw, Informed, Sampler
 _MOST_RECORDS = 2000
 _COINS = 60_000_000
 _HEADS = 100_000
-"""Draws of a record at which a rate that is 2 % off is seen."""
+"""Records drawn, over all lots, at which a rate that is 2 % off is seen."""
 _WANTED = 60
 """Times that each record should come up: one that never does is then seen."""
 
