@@ -24,6 +24,7 @@ def opened(library: Library) -> ctypes.CDLL:
         stamp = (ctypes.c_char * 64).in_dll(found, "sordino_source").value.decode()
     except (OSError, ValueError, AttributeError) as error:
         raise KernelUnavailable(f"the library cannot be loaded: {error}") from error
+    # A library made of other sources may compute something else.
     if stamp != library.source_hash():
         raise KernelUnavailable(f"the library is older than its source; python {build.__file__} makes it anew")
     return found

@@ -143,6 +143,7 @@ class NoiseKernel:
 
         The kernel counts from value 0; it is told where that would lie.
         """
+        # Pretend that the array begins at value 0; only the pairs asked for are written.
         ends = (ctypes.c_uint64 * 1)(total)
         whole = (ctypes.c_uint64 * 1)(out.ctypes.data - out.itemsize * first)
         begin, end = pairs

@@ -105,6 +105,7 @@ def _number(given: Any) -> int:
 def _call(team: Callable[..., int], function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int:
     """Calls a function for all ranges by torch's threads, with its arguments sorted into numbers and floats."""
     address, is_float = _known(function)
+    # Sort the arguments into numbers and floats, which threads.c puts back in order.
     arguments = list(zip((*before, 0, 0, *after), is_float, strict=True))
     given = [_number(x) for x, one in arguments if not one]
     floats = array("f", [x for x, one in arguments if one])
@@ -137,6 +138,7 @@ def in_parts(
     """
     if begin >= end:
         return
+    # Cut the range, and run it here, by torch's threads, or by a pool.
     cuts = [begin, end] if threads == 1 else _cuts(begin, end, threads, multiple)
     if len(cuts) == 2:
         problem = function(*before, begin, end, *after)

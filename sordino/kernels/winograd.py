@@ -89,6 +89,7 @@ class Passes:
         y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
         panel = _PANEL[self.library.sordino_level(self.level)]
         shape, panels, threads = shape_of(x, y, geometry, steps), -(-size[1] // panel), torch.get_num_threads()
+        # Transform and pack the weights once, then run all samples.
         packed = room((panels * panel * _POINTS * (x.shape[1] + 1),), x)
         bias = None if bias is None else bias.contiguous()
 

@@ -42,6 +42,7 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
                 if id(child) not in made:
                     made[id(child)] = _replaced(f"{prefix}.{name}".lstrip("."), child, groups)
                 setattr(parent, name, made[id(child)])
+    # What an in-place activation overwrites may be needed for per-sample gradients.
     for module in model.modules():
         if getattr(module, "inplace", None) is True:
             module.inplace = False  # type: ignore[assignment]

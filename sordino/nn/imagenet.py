@@ -66,6 +66,7 @@ def load_imagenet(model: nn.Module, weights: Mapping[str, Tensor]) -> Loaded:
     loaded 60 tensors; of another shape, left as they were: fc.weight, fc.bias
     """
     own = model.state_dict(keep_vars=True)
+    # Names that a DataParallel wrapper prefixed are accepted too.
     given = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
     statistics = tuple(name for name in given if name.rpartition(".")[2] in _STATISTICS and name not in own)
     fits = tuple(name for name in given if name in own and own[name].shape == given[name].shape)

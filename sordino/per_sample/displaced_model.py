@@ -22,6 +22,7 @@ def displaced(model: nn.Module, by: Mapping[str, Tensor]) -> Iterator[None]:
     """
     moved = {name: rows_behind(p) for name, p in trainable(model).items() if name in by}
     with torch.no_grad():
+        # Keep copies: subtracting the step again would not give the same bits.
         before = [local(p).clone() for p in moved.values()]
         for name, p in moved.items():
             step = by[name]

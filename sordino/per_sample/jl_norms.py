@@ -81,6 +81,7 @@ class JL:
 
     def for_pass(self, inventory: Inventory) -> JL:
         """Returns a backend with directions for one pass; what was verified is known to both."""
+        # All batches of the pass use the same directions.
         made = replace(self, directions=_seed())
         object.__setattr__(made, "_verified", self._verified)
         return made

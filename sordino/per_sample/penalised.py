@@ -65,6 +65,7 @@ class Shifted:
         factor = torch.tensor([self.factors.get(name, 0.0) for name in plain.names], dtype=torch.float64)
         own = [squared_norms(p.detach()[None])[0].double() for p in self._theta().values()]
         shift = (torch.stack(own) if own else factor.new_zeros(0)) * factor.to(squared.device).square()  # (P,) λ²‖θ‖²
+        # Add the three terms in float64, and raise the result by what rounding may hide where they cancel.
         moved = squared + 2 * factor.to(squared.device) * inner + shift
         slack = KAPPA * torch.finfo(plain.squared.dtype).eps
         both = raised((moved + slack * (squared + shift)).clamp(min=0), (squared.sqrt() + shift.sqrt()).square_())

@@ -41,6 +41,7 @@ def move_on(modules: Sequence[nn.Module]) -> None:
     if not any(isinstance(m, _SpectralNorm) for m in modules):
         return
     with torch.no_grad():
+        # Computing a weight is what moves its vectors on.
         for module in modules:
             if is_parametrized(module):
                 for name, chain in module.parametrizations.items():  # type: ignore[union-attr,operator]

@@ -106,6 +106,7 @@ class UserState:
 
     def _remember(self, found: Any) -> Iterable[Any]:
         """Notes how to put one object back, and returns what it refers to."""
+        # Numbers in memory, and code with what it holds.
         if isinstance(found, Tensor):
             return self._remember_tensor(found)
         if isinstance(found, np.ndarray):
@@ -118,6 +119,7 @@ class UserState:
             return [found.__self__, found.__func__]
         if isinstance(found, functools.partial):
             return [found.func, *found.args, *found.keywords.values()]
+        # Containers.
         if isinstance(found, dict):
             return self._remember_mapping(found)
         if isinstance(found, (list, collections.deque)):
@@ -128,11 +130,13 @@ class UserState:
             return found if len(found) <= _MOST_ITEMS else ()
         if isinstance(found, types.CellType):
             return self._remember_cell(found)
+        # Random generators and caches.
         if isinstance(found, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
             return self._remember_generator(found)
         if isinstance(found, functools._lru_cache_wrapper):
             self._undo.append(found.cache_clear)  # a cache is transparent: emptying it changes no honest result
             return [found.__wrapped__]
+        # Classes and objects of the user's own; those of frameworks are left alone.
         if isinstance(found, type):
             return self._remember_class(found)
         if isinstance(found, types.ModuleType) or (_is_foreign(type(found)) and not isinstance(found, _FOLLOWED)):
@@ -315,6 +319,7 @@ class UserState:
         if _is_foreign(found):
             return ()
         kept = {name: value for name, value in vars(found).items() if not name.startswith("__")}
+        # Methods are not put back, but followed for the globals that they name.
         plain = {
             name: value
             for name, value in kept.items()

@@ -117,6 +117,7 @@ def _convolution(rank: int) -> Callable[[Any, Call], Tensor | None]:
         where = _samples(tape, call, x)
         if where is None or where.dim or x.dim() != rank + 2 or not _fixed(call, weight, bias):
             return None
+        # Bring the options into the form of a layer's; a padding that depends on the input is left to vmap.
         stride, padding, dilation = (_each(n, rank) for n in rest[:3])
         if padding is None or stride is None or dilation is None:
             return None

@@ -48,6 +48,7 @@ class Pool:
         for buffer in self.buffers:
             if buffer.numel() == length and buffer.dtype == dtype and buffer.device == device and is_free(buffer):
                 return buffer
+        # None is free: make another, and forget the oldest.
         buffer = torch.zeros(length, dtype=dtype, device=device)
         self.buffers.append(buffer)
         del self.buffers[:-_KEPT]

@@ -169,6 +169,7 @@ class LooseParameters(TorchFunctionMode):
         """Appends an operation to the events of a pass for shapes, with the numbers and shapes of its tensors."""
         takes = tuple((None if self.find(t) is None else self._number(t), t.shape) for t in tensors)
         self._derive(out, found, args)
+        # An assignment returns nothing; what it makes is the part of the tensor that it wrote to.
         makes = tuple((self._number(t), t.shape) for t in _tensors(out))
         if func is Tensor.__setitem__:
             makes = ((self._number(args[0]), args[0][args[1]].shape),)

@@ -162,6 +162,7 @@ def _copier(tape: Tape, given: GivenArgument, where: Layout, ranks: int) -> Call
         source = given.find(leaf)
         if source is None:
             return leaf
+        # A shared tensor that differs along the samples' dimension cannot be copied; it stays in the graph.
         shape = [1] * (ranks - leaf.dim()) + list(leaf.shape)
         if shape[dim] != 1:
             return leaf  # stays in the graph, and is refused
@@ -170,6 +171,7 @@ def _copier(tape: Tape, given: GivenArgument, where: Layout, ranks: int) -> Call
         if rows == 1:
             copies = tall.expand(shape).clone()
             return _record(tape, copies, source, lambda g: g.movedim(dim, 0).reshape(size, *leaf.shape))
+        # Several rows per sample: each row gets the copy of its sample, and their gradients are added up.
         copies = tall.expand(shape).repeat_interleave(rows, dim)
 
         def summed(g: Tensor) -> Tensor:

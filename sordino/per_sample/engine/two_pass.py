@@ -111,6 +111,7 @@ class TwoPassResult:
             total = room_for_sum(plan.names, plan.parameters, plan.pool)
             torch._foreach_zero_(list(total.values()))
         room = total
+        # Samples without a finite norm are masked, since 0 · nan is nan.
         finite = self._norms.squared.isfinite().all(dim=1)
         whole = finite.is_cpu and bool(finite.all())  # a device is not waited for
 

@@ -65,6 +65,7 @@ def met(
             if layout is None:
                 first.shared.add(here)
                 second.shared.add(there)
+        # Number the operation within this call of its layer, as a real pass will count it.
         number = numbers[a.entry] = numbers.get(a.entry, -1) + 1
         found.append(((a.leaf, "met", number), Meeting(a.name, given, made)))
     return found, first.reordered | second.reordered

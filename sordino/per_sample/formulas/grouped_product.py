@@ -125,6 +125,7 @@ class Grouped:
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Adds the weighted gradients, with one product for each matrix."""
+        # Every row has its sample's weight.
         w = weights.to(out.dtype)[self.routes.owners]
         for total, rows in self._matrices(out):
             if rows.start < rows.stop:

@@ -55,6 +55,7 @@ class Lookup:
         b = self.ids.shape[0]
         pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count
         found, segment = (distinct if pairs.is_cpu else distinct_in_place)(pairs.flatten())
+        # Add up the gradients of equal ids of a sample, then the squares of its different ids.
         sums = self.g.new_zeros((found.numel(), self.g.shape[2])).index_add_(0, segment, self.g.flatten(0, 1))
         owner = found.div(self.count, rounding_mode="floor")
         return self.g.new_zeros(b).index_add_(0, owner, square_sum(sums))

@@ -74,6 +74,7 @@ class PulledBack:
             start += step
             if may_keep(n, 0, start, options, size):
                 kept.append(rows)
+        # Rows stay for the sum only if those of all samples were kept.
         squared = torch.cat(found)
         if sum(map(len, kept)) == len(squared):
             self.kept = torch.cat(kept)

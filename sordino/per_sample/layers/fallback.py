@@ -232,6 +232,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 found: dict[str, Tensor] = pull(one)[0]
                 return found
 
+            # Bring the samples to the front, and run the leaf's vector-Jacobian product for each.
             given = _samples((g, *saved), (at, *layouts), size)
             shared = [layout is None for layout in (at, *layouts)]
             try:
