@@ -59,7 +59,7 @@ class Captured:
 
     options: PerformanceOptions = field(default_factory=PerformanceOptions)
     inner: bool = False
-    """Find the inner products of the gradients with their parameters too, for a penalty inside the clip."""
+    """Whether to find the inner products of the gradients with their parameters too, for a penalty inside the clip."""
     _plans: Plans = field(init=False, repr=False, compare=False, default_factory=Plans)
     _workspace: Workspace = field(init=False, repr=False, compare=False)
 
