@@ -94,4 +94,7 @@ def test_kill_nine_at_random_moments_changes_no_bit(tmp_path):
     assert all(mark["running"] for mark in marks)
     assert all(same(tmp_path / "calm", tmp_path / "killed").values())
     assert digest(tmp_path / "calm" / "initial.safetensors") == digest(tmp_path / "killed" / "initial.safetensors")
+    for claim in (end["claim"], calm["claim"]):
+        tested = claim["rests_on"].pop(0)  # a process that goes on tests the first lot it meets once more
+        assert tested.endswith("of 400 lots replayed with a record exchanged")
     assert end["claim"] == calm["claim"]
