@@ -67,6 +67,7 @@ class DistributedRun:
         ranks = ranks_of(self.sharded.mesh if mesh is None and self.sharded is not None else mesh)
         self.ranks = ranks
         self._key = secrets.token_bytes(32)  # of the digests that ranks compare records by
+        # All ranks begin with the first rank's parameters, and share a key that only they know.
         if ranks is not None:
             self._key = bytes(ranks.of_first(self._key))
             ranks.copy_first(self._tensors())
@@ -134,6 +135,7 @@ class DistributedRun:
         """Adds the facts about this process and about the run before the draws that are asked for."""
         for name, value in _environment().items():
             facts.add(name, value)
+        # Keys are compared by digest, so that they never leave a rank.
         keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
         facts.add("random streams (the seed, or a loaded state)", keys)
         facts.add("model", self._model)
@@ -156,6 +158,7 @@ class DistributedRun:
                 data_digest.add_records(facts_of_site, self._key, Loader(held, None), len(held))
                 sites[site] = facts_of_site.digest()
             return 0.0
+        # Otherwise all ranks must hold the same records, which are compared by digest.
         load = request.load.load if isinstance(request.load, UnitLoader) else request.load
         if not isinstance(load, Loader):
             return 0.0
@@ -165,6 +168,7 @@ class DistributedRun:
         """Compares as many records of a dataset with code of its own as the first rank can read in the time there is."""
         assert self.ranks is not None, "one process has nobody to compare with"
         load = request.load.load if isinstance(request.load, UnitLoader) else request.load
+        # The first rank decides for all, because another rank may read faster.
         count = int(self.ranks.of_first(data_digest.reads_in_time(seconds, len(request.dataset)) if seconds else 0))
         if count <= data_digest.FIRST_READS or not isinstance(load, Loader):
             return

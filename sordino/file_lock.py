@@ -46,6 +46,7 @@ if sys.platform == "win32":
         number = file.fileno()
         before = os.lseek(number, 0, os.SEEK_CUR)
         try:
+            # Windows has no call that waits for a lock of one byte without a limit, so it is tried again.
             while True:
                 os.lseek(number, _FAR, os.SEEK_SET)
                 try:

@@ -169,6 +169,7 @@ def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         tensor([[2., 2.]])
 
     """
+    # The labels are withheld, so that the model does not compute its own loss over the batch.
     given = {name: value for name, value in batch.items() if name not in _DROPPED and value is not None}
     found = model(**given)
     if isinstance(found, Tensor):

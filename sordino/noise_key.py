@@ -85,6 +85,7 @@ class NoiseKey:
         The nonce is a keyed hash of the content, so no two contents share one, and nothing random is needed.
         """
         key, content = self._sealing_key(), json.dumps(private).encode()
+        # AES-GCM needs a new nonce for every content; equal contents may share one.
         nonce = hashlib.blake2b(content, key=key, digest_size=_NONCE_BYTES).digest()
         sealed = AESGCM(key).encrypt(nonce, content, None)
         return base64.b85encode(nonce + sealed).decode()
@@ -173,6 +174,7 @@ def erase_secret(folder: str | Path) -> bool:
         if not path.exists():
             continue
         found = True
+        # Overwrite the key before the name is removed, so that it is not left in a free block.
         with open(path, "r+b") as file:
             file.write(bytes(path.stat().st_size))
             file.flush()

@@ -74,6 +74,7 @@ class Progress:
         phase too, once that has ended: its replay, from a state in the middle, would do so, and must draw the same.
         """
         source, saved, last = (repr(sampler), n), self.saved, self.phase
+        # Sampler and dataset must be those of the phase: other draws begin a phase of their own.
         if saved is not None and saved.source == source:
             phase = saved
         elif self.by_shapes and last is not None and last.ended and last.source == source:
@@ -142,6 +143,7 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as JSON, but for tensors that the query keeps. It holds no key."""
         now = self.phase
+        # What a sampler remembers tells about records, so it is encrypted together with the positions of the streams.
         memory = None if now is None or now.memory is None else now.memory()
         counters = {name: getattr(self, name).counter for name in _STREAMS}
         return {

@@ -14,6 +14,7 @@ from typing import SupportsFloat, SupportsIndex
 
 def number(name: str, value: object) -> float:
     """Returns a real number that is not NaN; refuses booleans, strings and tensors with many elements."""
+    # True would pass as 1 and "1" is probably a mistake, so both are refused.
     if isinstance(value, bool | str | bytes) or not isinstance(value, Real | SupportsFloat | SupportsIndex):
         raise TypeError(f"{name}={value!r}: must be a number, not {type(value).__name__}")
     try:

@@ -135,6 +135,7 @@ def weigh(
     A record whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
     presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
     training diverges: it counts like any other.
+
     Args:
         parts: the per-sample gradients of the lot, batch by batch.
         rule: the clipping rule of this step.
@@ -144,7 +145,6 @@ def weigh(
         most: a public number of records that no part exceeds, where it is known.
         ranked: the lot as this rank takes part in it. Then the parts are this rank's, the total is its share, which the
             release adds up, and the tally is that of all ranks.
-
 
     """
     total: Accumulator | OnGridAccumulator | ByRowsAccumulator
@@ -188,10 +188,12 @@ def _weights(
     norms = part.norms()
     if norms.estimate != estimate:
         raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
+    # A row that is not finite gets weight 0 under a bounded rule; see the docstring of the caller.
     norms, finite = cleaned(norms) if rule.bounded else (norms, None)
     weights = rule.weights(norms)
     if finite is not None:
         weights = torch.where(finite, weights, 0)
+    # Whatever the rule says, no row may reach further than its promise.
     if isinstance(rule.sensitivity, Sensitivity) and rule.bounded:
         weights = bounded_weights(weights, norms, rule.sensitivity, sizes or partial(_sizes, part))
     return weights, norms, finite
@@ -207,11 +209,13 @@ def _on_grid(
             "the rule bounds nothing, and ranks add up on a grid that follows from the bound: give a finite one, or "
             "train in one process"
         )
+    # The grid is as fine as 64-bit sums allow, given the bound of one record.
     if isinstance(promise, Unproven):
         grid, most = Grid.of(promise.scale), min(LONGEST, END / max(1, ranked.chunks))
     else:
         factors = None if promise.units is None or sizes is None else promise.units(sizes())
         grid, most = Grid.of(promise.l2, factors), math.inf
+    # Parameters that are gathered layer by layer are summed row by row, one layer at a time.
     if ranked.rounds is not None and ranked.shards is not None:
         trained = {name: p for name, p in ranked.shards.items() if p.requires_grad}
         return ByRowsAccumulator(grid, ranked.ranks, ranked.rounds, trained, most)

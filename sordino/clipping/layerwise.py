@@ -57,6 +57,7 @@ class Layerwise(Stateless):
     def __init__(self, bounds: Sequence[float] | Mapping[str, float], share: Share | None = None) -> None:
         if isinstance(bounds, int | float | str) or not len(bounds):
             raise ValueError(f"bounds={bounds!r}: need a bound per tensor, or a mapping from name beginnings to bounds")
+        # Bounds by name keep their order, which is that of the groups.
         checked: Bounds
         if isinstance(bounds, Mapping):
             checked = tuple((str(k), validate.positive(f"bounds[{k!r}]", c, infinite=True)) for k, c in bounds.items())
@@ -109,6 +110,7 @@ class Layerwise(Stateless):
             if len(names) not in (0, len(self.bounds)):
                 raise ValueError(f"{len(self.bounds)} bounds for {len(names)} trainable tensors: {', '.join(names)}")
             return list(range(len(names)))
+        # By name: each parameter must have exactly one bound, or nothing bounds its share.
         groups = []
         for name in names:
             found = [k for k, prefix in enumerate(prefixes) if name.startswith(prefix)]

@@ -84,6 +84,7 @@ class Watched:
         """Returns the function, watched. The library's own functions are proved and returned as they are."""
         if is_own_code(function):
             return function
+        # The choice of rows must be secret, or the function could recognise the check.
         self.watching = True
         self._rng = Rng.from_entropy()
 

@@ -76,6 +76,7 @@ def reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Size
     """Returns √(Σ_p (a_p w_ip r_ip)²), shape (B,): negative or not a number where a weight is."""
     if weights.shape[1] == 1 and sensitivity.units is None:
         return weights[:, 0] * norms.total().add_(FLOOR)
+    # √(Σ_p (a_p w_p r_p)²): with units the release counts the products.
     by_tensor = weights * norms.squared.sqrt().add_(FLOOR)  # (B, P)
     if sensitivity.units is not None:
         factors = sensitivity.units(sizes())
@@ -83,5 +84,6 @@ def reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Size
     found: Tensor = torch.linalg.vector_norm(by_tensor, dim=1)
     if not by_tensor.shape[1]:
         return found
+    # A negative weight would vanish in the square, so it is returned as it is and refused by the caller.
     least = by_tensor.amin(dim=1)
     return torch.where(least >= 0, found, least)

@@ -22,6 +22,7 @@ from sordino.refusal import Refusal
 def joined(records: list[Any]) -> Any:
     """Returns the batch of these records; raises Refusal where they cannot be joined."""
     if records and all(isinstance(record, Mapping) for record in records):
+        # Records that are dicts are joined key by key.
         keys = list(records[0])
         if any(record.keys() != records[0].keys() for record in records):
             raise Refusal("the records of a dataset have different keys: need the same in each; give `collate`")
@@ -41,12 +42,14 @@ def _column(key: Any, values: list[Any]) -> Any:
         return None
     rows = [_row(value) for value in values]
     if all(isinstance(row, Tensor) for row in rows):
+        # Padding needs a mask that the loss respects, so it is left to the user.
         if len({row.shape for row in rows}) > 1:
             raise Refusal(
                 f"{key!r} differs in shape from record to record: need `collate` to pad it, such as "
                 "transformers.DataCollatorWithPadding(tokenizer), with a mask that the loss respects"
             )
         return torch.stack(rows)
+    # Text and missing values cannot become tensors.
     if any(isinstance(value, str | bytes) or value is None for value in values):
         kind = "None in some records" if any(value is None for value in values) else type(values[0]).__name__
         raise Refusal(
@@ -57,6 +60,7 @@ def _column(key: Any, values: list[Any]) -> Any:
 
 def _row(value: Any) -> Any:
     """Returns a value as a tensor if it is a number, an array or a list of numbers; otherwise as it is."""
+    # A list of numbers becomes a row; a list of anything else is left to torch.
     if isinstance(value, list | tuple) and not any(isinstance(one, Tensor | str | bytes | Mapping) for one in value):
         try:
             return torch.as_tensor(value)

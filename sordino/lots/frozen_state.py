@@ -114,6 +114,7 @@ class FrozenState:
                 raise Refusal(
                     "isolate=True: the model, the loss and the dataset reach too many objects to put them all back"
                 )
+            # Objects of this library are not the user's code.
             if type(thing).__module__.startswith(_FRAMEWORKS) and not isinstance(thing, nn.Module):
                 continue  # the objects of this library and of a framework around the loop keep nothing of a record
             if not self._is_rows(thing):
@@ -127,6 +128,7 @@ class FrozenState:
             held = isinstance(thing, list | tuple | dict | deque) and len(thing) == self._records
         if not held or self._records < _FEWEST:
             return False
+        # A table with an entry per record, outside the dataset, would let one record's loss read another's values.
         if not self._of_dataset:
             raise Refusal(
                 f"isolate=True: the model, the loss or collate holds a {type(thing).__name__} with one entry per record, "
@@ -241,6 +243,7 @@ class FrozenState:
 
             self._restore.append(restore)
             return (*keys, *values)
+        # Lists, sets and deques are emptied and filled again if anything in them changed.
         kept = list(thing)
 
         def refill() -> None:
@@ -282,6 +285,7 @@ class FrozenState:
         """Notes the attributes of a class that the user wrote."""
         if not _is_users(kind.__module__):
             return ()
+        # A counter kept in a class attribute is as much a memory as one in an object.
         members = {n: v for n, v in vars(kind).items() if n not in ("__dict__", "__weakref__", "__doc__", "__module__")}
 
         def restore() -> None:
@@ -301,6 +305,7 @@ class FrozenState:
         space = getattr(thing, "__dict__", None)
         if isinstance(space, dict):
             held.append(space)
+        # Slots are attributes outside of `__dict__`, declared by any class of the hierarchy.
         for kind in type(thing).__mro__:
             slots = kind.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:

@@ -79,6 +79,7 @@ def isolated_request(request: Request, declare: Callable[[str], None]) -> Reques
         raise Refusal(
             f"isolate=True: {type(request.sampler).__name__} asks all records before it draws; use Poisson, say"
         )
+    # What cannot be put back, such as files, remains the user's word, and the claim says so.
     declare(WORD)
     return replace(request, load=ApartLoader(request.load, declare))
 
@@ -119,12 +120,14 @@ class ApartLoader:
     def alone(self, index: int) -> Any:
         """Returns the batch of one record, read from a dataset that holds no other and collated by itself."""
         own, place = one_record(self.dataset, index), 0
+        # Where rows cannot be taken away, the record is read from the whole dataset, and the claim says so.
         if own is None:
             self._declare(WORD_READING)
             own, place = self.dataset, index
         fetch = getattr(own, "__getitems__", None)
         records = [own[place]] if fetch is None else fetch([place])
         made = plain(self.join(records))
+        # Several rows from one record would each be clipped on their own.
         if size(made) != 1:
             raise Refusal(
                 "isolate=True: collate made another number of rows than one of one record; need one row per record"

@@ -49,6 +49,7 @@ def length(dataset: Any) -> int:
             f"a {type(dataset).__name__} was given: need a map-style dataset, whose records can be drawn by index; "
             "wrap tensors in torch.utils.data.TensorDataset"
         )
+    # The number is asked only once the dataset is known to have records by index.
     n = len(dataset)
     if n == 0:
         raise Refusal("the dataset has no records: need at least one")
@@ -169,6 +170,7 @@ def _copied(thing: Any) -> Any:
     if getattr(thing, "__dict__", None) is None or isinstance(thing, FunctionType | type):
         return thing
     try:
+        # A shallow copy shares the data but not what is learnt about them.
         made = copy.copy(thing)
         for name, value in vars(made).items():
             if type(value) in (dict, list, set):
@@ -185,6 +187,7 @@ def _tensors(dataset: Any) -> Load | None:
     if type(dataset) is TensorDataset:
         columns = dataset.tensors
         return lambda indices: _rows(columns, torch.from_numpy(indices))
+    # Exact types only: a subclass may run code of its own for every record.
     if type(dataset) is Subset:
         inner = _tensors(dataset.dataset)
         if inner is not None:
@@ -266,6 +269,7 @@ class Prefetch:
             found = cutting.chunks(draw.indices, physical_batch, n)
             return ((number, found[number]) for number in cutting.shares(found)[cutting.rank])
 
+        # The draws are made twice, from the same stream: once for the keys of the batches, once for their records.
         self._keys = ((k, number) for k, draw in enumerate(draws()) for number, _ in parts(draw))
         batches = (part.tolist() for draw in draws() for _, part in parts(draw))
         generator = torch.Generator().manual_seed(seed)

@@ -70,6 +70,7 @@ class LotGradients:
         self._layer_by_layer = _layer_by_layer(backend, penalty, sharded)
         self._unit_loss = partial(unit_losses, loss_fn)
         self.device = torch.device("cpu")  # where the model is
+        # The names of parameters at rest, and as the passes see them where a sharded model is gathered.
         self._at_rest = Names(model)
         self._names = self._at_rest if sharded is None else Names(model)  # as the passes see them
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to

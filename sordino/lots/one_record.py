@@ -112,6 +112,7 @@ def _reads_rows_elsewhere(kind: type, length: int) -> bool:
     for each in kind.__mro__:
         if each.__module__.split(".")[0] in ("builtins", "torch", "typing", "abc"):
             continue
+        # Look into closures and global variables of every method, and into class attributes.
         for member in vars(each).values():
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
             if isinstance(function, types.FunctionType):

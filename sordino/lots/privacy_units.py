@@ -138,6 +138,7 @@ class Members:
         taken = np.zeros(rows.shape, dtype=np.bool_)
         for place, unit in enumerate(units.tolist()):
             own = self.order[self.starts[unit] : self.starts[unit + 1]]
+            # The choice within a unit follows from its own stream, so another unit in the lot does not change it.
             if len(own) > self.records:
                 some = slice(self.records) if stream is None else stream.child(unit).permutation(len(own))
                 own = own[some][: self.records]
@@ -187,6 +188,7 @@ class UnitLoader:
                 before(place)
 
         batch = self.load(rows.reshape(-1), None if before is None else before_record, alter)
+        # Rows are given to units by their place, so each record must have become exactly one row.
         if any(leaf.dim() == 0 or len(leaf) != rows.size for leaf in tensors(batch)):
             raise Refusal(
                 "collate returned another number of rows than it was given records: need one row per record in every "
@@ -210,6 +212,7 @@ def _column(dataset: Any, name: str) -> Any:
     """Returns a column of a dataset by its name: of a table of columns, of records that are dicts, or an attribute."""
     if name in (getattr(dataset, "column_names", None) or ()):
         return list(dataset[name])
+    # Reading every record for one key is slow, so it comes after the cheap way.
     first = dataset[0]
     if isinstance(first, dict) and name in first:
         return [dataset[i][name] for i in range(len(dataset))]

@@ -147,6 +147,7 @@ def grouped(draw: Draw, copies: int, sampler: Sampler) -> Draw:
     """Returns the draw, charged as what `copies` records together see of it."""
     if copies == 1:
         return draw
+    # Group privacy needs independent coins; in disjoint batches the copies meet several releases.
     if draw.cover is not None or sampler.size_is_public:
         raise Refusal(
             f"a record is {copies} times in the dataset, and {type(sampler).__name__} has no theorem for that: give every "
@@ -252,6 +253,7 @@ def _in_table(table: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows,
         rows = table._indices.column(0).to_numpy()[rows].astype(np.int64)
     column = table.data.table.column(0) if hasattr(table.data, "table") else table.data.column(0)
     root, row, begin = np.empty_like(rows), rows.copy(), 0
+    # Rows of tables that share memory have the same address and place.
     for chunk in column.chunks:
         here = (rows >= begin) & (rows < begin + len(chunk))
         address = next((buffer.address for buffer in chunk.buffers()[1:] if buffer is not None), id(table))

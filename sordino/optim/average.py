@@ -55,6 +55,7 @@ class Average:
     def update(self) -> None:
         """Moves the average towards the current parameters."""
         self._follow()
+        # d_t = min(decay, (1 + t) / (10 + t))
         decay = min(self.decay, (1 + self.steps) / (_WARM + self.steps)) if self._warm else self.decay
         self.steps += 1
         for name, p in trainable(self._model).items():

@@ -38,6 +38,7 @@ def noise_scale(query: Weighs, expected_batch: float) -> float:
     """
     if not isinstance(query.noise, Gaussian):
         raise TypeError(f"noise={query.noise!r}: need one Gaussian noise; give AdamCorrected its standard deviation")
+    # The rule is asked without a lot, so this number is public.
     sensitivity = query.weigher.rule(query.weigher.init(), lambda: NO_NORMS).sensitivity
     if isinstance(sensitivity, Sensitivity) and sensitivity.units is not None:
         raise TypeError(

@@ -126,6 +126,7 @@ class L1Sum:
                 f"{self.weigher!r} looks at the lot's L2 norms first; need a weigher that does not, such as Flat"
             )
 
+        # Asking for the lot's norms is refused, because those would be L2 norms.
         rule = self.weigher.rule(state, look)
         promise = rule.sensitivity
         if isinstance(promise, Unproven):

@@ -200,6 +200,7 @@ class Microbatches:
             )
 
         rule = self.weigher.rule(state, look)
+        # A record that changes a group's mean changes the tally of that group from any value to any other.
         if rule.tally is not None:
             raise Refusal(
                 f"{self.weigher!r} counts records, and a record changes a group's count twice; need a weigher without a "

@@ -65,6 +65,7 @@ def steps_for(event_of: Callable[[int], Event], steps: int, budget: float, delta
         return steps
     if not fits(1):
         raise BudgetExhausted(f"budget={budget:g}: the first step would exceed it; use more noise, or a larger budget")
+    # Bisect: ε grows with the number of steps.
     low, high = 1, steps
     while high - low > 1:
         middle = (low + high) // 2
@@ -85,6 +86,7 @@ def scaled(one: Any, two: Any) -> Callable[[float], Any] | None:
     """Returns the JSON of an event as a function of the multiplier, from those at 1 and 2; None if it is not linear."""
     if one == two:
         return lambda s: one
+    # A number that doubled is in proportion to the multiplier; containers are followed entry by entry.
     numbers = isinstance(one, int | float) and isinstance(two, int | float)
     if numbers and not isinstance(one, bool) and two == _TWO * one:
         return lambda s: s * one

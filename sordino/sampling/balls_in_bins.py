@@ -57,6 +57,7 @@ class BallsInBins:
         """Yields lot k % bins of pass k // bins, for k = start, start + 1, …"""
         epoch, first = divmod(start, self.bins)
         while True:
+            # Every record chooses its own bin; sorting by bin gives each lot as a slice.
             choice = rng.child(epoch).integers(n, self.bins)
             order = np.argsort(choice, kind="stable")
             ends = np.searchsorted(choice[order], np.arange(self.bins + 1))

@@ -67,6 +67,7 @@ def subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
     """Returns a uniform b-subset of n, ascending: the first b distinct of a stream of uniform numbers."""
     if 2 * b > n:
         return np.sort(rng.permutation(n)[:b])
+    # Draw numbers until b of them are distinct; for small b this is cheaper than a permutation.
     seen = np.empty(0, dtype=np.int64)
     while True:
         seen = np.concatenate([seen, rng.integers(b - len(seen) + 16, n)])

@@ -200,6 +200,7 @@ def _flipped(
             records.measure()
             if callable(public):
                 known = records.release(public, rng.child(k, "released"))
+        # Charged as Poisson(most), whatever the rate computes.
         rows = records.flip(rate(known), most, rng.child(k))
         yield Draw(rows, partial(events.Poisson, most), memory=partial(_memory, records, known))
         k += 1

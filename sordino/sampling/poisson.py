@@ -69,6 +69,7 @@ def take(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
     if rate == 1.0:
         return np.arange(n, dtype=np.int64)
     mean = n * rate
+    # Draw the gaps in blocks until the last position is past the end.
     block = int(mean + 6 * math.sqrt(mean) + 16)  # almost always enough at once
     found: list[NDArray[np.float64]] = []
     last = -1.0

@@ -77,6 +77,7 @@ class Records:
         """Returns the records whose coins come up heads, ascending; no coin does so with a probability above `most`."""
         given = rate(self._measured())
         refuse_statistics(rate, self._measured(), given, rng.child("rows"), f"rate={rate!r}")
+        # Cutting at `most` is what makes Poisson(most) a bound for this draw.
         chance = np.clip(np.nan_to_num(given), 0.0, most)
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 

@@ -32,9 +32,11 @@ def told_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[st
     if sampler.size_is_public:
         return []
     found = []
+    # Every number strictly between 0 and 1 in the sampler may be a rate.
     rates = [value for value in getattr(sampler, "__dict__", {}).values() if isinstance(value, float) and 0 < value < 1]
     if any(_computed(rate, n) for rate in rates):
         found.append(claims.BY_THE_RATE)
+    # A divisor that equals rate × N, exactly or rounded, was probably computed from N.
     if expected_batch is not None and not _short(expected_batch, _CHOSEN_BATCH):
         expected = sampler.expected(n)
         if abs(expected_batch - expected) <= _EXACT * expected or expected_batch == round(expected):

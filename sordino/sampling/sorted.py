@@ -70,6 +70,7 @@ class UpperQuantile:
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
         """Returns positions, ascending; their number is random, about `size`."""
         n = len(lengths)
+        # T is the α-quantile and Q = {length ≥ T}; lots are filled from Q first.
         upper = lengths >= np.quantile(lengths, self.quantile)
         q = int(upper.sum())
         if q > size:
@@ -186,6 +187,7 @@ class Sorted:
         left, ranked = _fresh(n) if memory is None else _recalled(memory, n)
         label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
         while True:
+            # Every record was used once: a new pass begins.
             if not left.any():
                 left, ranked = _fresh(n)
             # Rank anew once the candidates were used for `refresh` lots. Looking at lengths forgoes the guarantee.

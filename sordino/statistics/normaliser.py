@@ -117,6 +117,7 @@ class Normaliser:
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Normalise:
         """Returns the fitted module, in float32."""
         mean, square = noisy[0] / records()
+        # Var x = E x² − (E x)², from noisy moments, so it may come out negative.
         variance = (square - mean.square()).clamp(min=LEAST_VARIANCE)
         typical = sizes(len(mean), self.typical)
         made = Normalise(len(mean), self.typical)

@@ -119,6 +119,7 @@ def bins_of(values: Tensor) -> Tensor:
     finite = torch.isfinite(values)
     size = torch.where(finite, values, 0).abs().to(torch.float64)
     power = torch.floor(torch.log2(size.clamp(min=2.0 ** (_LOWEST - 1))))  # exact at powers of two
+    # Powers below the lowest share the bin around zero; those above the highest share the outermost bin.
     step = (power - _LOWEST + 1).clamp(0, _POWERS).to(torch.int64)  # 0 around zero
     middle = torch.full_like(step, _POWERS)
     place = torch.where(values < 0, middle - step, middle + step)
