@@ -188,7 +188,7 @@ def _weights(
     norms = part.norms()
     if norms.estimate != estimate:
         raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
-    # A row that is not finite gets weight 0 under a bounded rule; see the docstring of the caller.
+    # Under a bounded rule a row that is not finite is dropped in silence, because its presence is private.
     norms, finite = cleaned(norms) if rule.bounded else (norms, None)
     weights = rule.weights(norms)
     if finite is not None:
@@ -209,7 +209,7 @@ def _on_grid(
             "the rule bounds nothing, and ranks add up on a grid that follows from the bound: give a finite one, or "
             "train in one process"
         )
-    # The grid is as fine as 64-bit sums allow, given the bound of one record.
+    # The grid follows from the bound. An unproven rule may exceed it, so its sums are limited to 64-bit numbers.
     if isinstance(promise, Unproven):
         grid, most = Grid.of(promise.scale), min(LONGEST, END / max(1, ranked.chunks))
     else:

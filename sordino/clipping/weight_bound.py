@@ -84,6 +84,6 @@ def reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Size
     found: Tensor = torch.linalg.vector_norm(by_tensor, dim=1)
     if not by_tensor.shape[1]:
         return found
-    # A negative weight would vanish in the square, so it is returned as it is and refused by the caller.
+    # A negative weight would vanish in the square, so it is returned as it is, and the caller sets it to 0.
     least = by_tensor.amin(dim=1)
     return torch.where(least >= 0, found, least)

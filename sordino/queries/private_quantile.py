@@ -78,9 +78,9 @@ class PrivateQuantile:
 
             # All ranks must ask the same about the same numbers before one of them releases anything.
             agree_within_group(add)
-        # The release is entered in the ledger of the numbers, in a section of its own.
         rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
         found, event = self(Sealed(values, ledger), rng)
+        # The release is entered in the ledger of the numbers, in a section of its own.
         ledger.release(event, ledger.page())
         return found
 

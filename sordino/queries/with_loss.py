@@ -70,7 +70,7 @@ class WithLoss:
         inner, _ = state
         losses = _Losses(self.bound)
         released, inner = self.query(losses.of(grads), inner, expected_batch, rng)
-        # The losses are those of the query's own pass: no record is read once more.
+        # The losses are those of the query's own pass over the lot, if it made one at the current model.
         total = Sealed({"loss": losses.total(grads)})
         loss = release(total, self._sensitivity, self.noise, rng, divide_by=expected_batch)
         both = Release(released.value, compose([released.event, loss.event]), released.divided_by)
