@@ -79,7 +79,7 @@ def _found(name: str) -> Any:
         return import_module(f"sordino.{name}")
     if former_names.current_name(f"sordino.{name}") is not None:
         return import_module(f"sordino.{name}")  # by a name of 0.2: it works, and warns
-    # Clipping rules, samplers and queries declare themselves; finding them imports torch, so other names are tried first.
+    # Clipping rules, samplers and queries declare themselves; finding them imports torch, so this comes late.
     if name[:1].isupper() and name in (
         found := _nouns()
     ):  # submodules, which Python looks for here too, are lower case

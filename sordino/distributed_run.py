@@ -12,9 +12,9 @@ same kind of processor: torch splits sums by threads. One process without a grou
 chooses formulas by a stopwatch, takes larger chunks and adds up in floating point. `Private(mesh="single")` gives it
 the bits of ranks.
 
-Privacy: the sum over all ranks is what one record moves by C, so the proof is that of one process. Noise is one draw for
-the whole sum, each coordinate made by one rank (`release/release.py`): never a share of the variance by each, of which a
-rank that is lost would leave less than was charged.
+Privacy: the sum over all ranks is what one record moves by C, so the proof is that of one process. Noise is one draw
+for the whole sum, each coordinate made by one rank (`release/release.py`): never a share of the variance by each, of
+which a rank that is lost would leave less than was charged.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class DistributedRun:
     def _add_data(self, facts: ClaimFacts, request: Request, sites: dict[int, bytes]) -> float:
         """Adds digests of the records and returns the seconds that one took to be read; 0 where rows are compared.
 
-        Sites are data that differ on purpose. Their digests go to `sites`, to be compared among ranks that hold the same.
+        Sites are data that differ on purpose. Their digests go to `sites`, to be compared among ranks that hold the
+        same.
         """
         if isinstance(request.dataset, Sites):
             facts.add("lengths of the sites", list(request.dataset.lengths))
@@ -165,7 +166,7 @@ class DistributedRun:
         return data_digest.add_records(facts, self._key, load, len(request.dataset))
 
     def _compare_more_records(self, request: Request, seconds: float) -> None:
-        """Compares as many records of a dataset with code of its own as the first rank can read in the time there is."""
+        """Compares as many records of a dataset with code of its own as the first rank can read in the given time."""
         assert self.ranks is not None, "one process has nobody to compare with"
         load = request.load.load if isinstance(request.load, UnitLoader) else request.load
         # The first rank decides for all, because another rank may read faster.
@@ -293,7 +294,8 @@ def _add_request(facts: ClaimFacts, request: Request) -> None:
 def _history(ledger: Ledger) -> dict[str, Any]:
     """Returns what was done to the data so far, as far as it has a guarantee.
 
-    What voids a claim on one rank is told to the others at the next sum, and what is disclosed is said by each for itself.
+    What voids a claim on one rank is told to the others at the next sum, and what is disclosed is said by each for
+    itself.
     """
     state = ledger.state_dict()
     entries = [entry for entry in state["entries"] if "NonPrivate" not in str(entry[0])]
@@ -303,7 +305,8 @@ def _history(ledger: Ledger) -> dict[str, Any]:
 def _environment() -> dict[str, Any]:
     """Returns what rounding depends on in this process: versions, kernels, threads and switches of torch.
 
-    The model of the processor is left out: machines of several kinds may train together if their instructions are the same.
+    The model of the processor is left out: machines of several kinds may train together if their instructions are the
+    same.
     """
     known = {f"environment: {name}": value for name, value in environment.here().items() if name != "processor"}
     switches = {

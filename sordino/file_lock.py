@@ -24,7 +24,7 @@ class File(Protocol):
 
 
 class Locked(OSError):
-    """Another process holds the lock."""
+    """Raised where another process holds the lock."""
 
 
 def lock(file: File, *, exclusive: bool = True, wait: bool = True) -> None:

@@ -1,7 +1,7 @@
 """Module names of version 0.2, which still import and warn.
 
-`sordino.weigh.flat` became `sordino.clipping.flat`, and so on. Imports by the old names work for one release: a finder maps
-them to the modules of today, so both names give the same module object and the same classes.
+`sordino.weigh.flat` became `sordino.clipping.flat`, and so on. Imports by the old names work for one release: a finder
+maps them to the modules of today, so both names give the same module object and the same classes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The noise key of a run, kept apart from everything that is meant to be shared.
 
 A run draws its lots, its noise and the random numbers of its forward passes from three AES keys. Whoever has them can
-subtract the noise from what was released and knows which records were drawn. So they are in no state dict, no checkpoint
-of a framework and no log. Only a replay, which repeats releases bit by bit, needs them. For that they can be saved to one
-file whose name says what it is:
+subtract the noise from what was released and knows which records were drawn. So they are in no state dict, no
+checkpoint of a framework and no log. Only a replay, which repeats releases bit by bit, needs them. For that they can be
+saved to one file whose name says what it is:
 
     private.save_secret(folder)       # folder/SECRET-noise-key-do-not-share.json, readable by its owner only
 
@@ -39,7 +39,7 @@ _NONCE_BYTES = 12
 
 
 class WrongKey(ValueError):
-    """The key that was given is not the one that a state was saved under."""
+    """Raised where the given key is not the one that a state was saved under."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,8 +125,8 @@ class NoiseKey:
 def write_secret(folder: str | Path, table: Mapping[str, Any]) -> Path:
     """Writes a secret file into a folder and returns its path.
 
-    The file is readable by its owner only, from its first byte on. It is there whole or not at all, also after a crash. The
-    folder's `.gitignore` names it, so that it is not committed by accident.
+    The file is readable by its owner only, from its first byte on. It is there whole or not at all, also after a crash.
+    The folder's `.gitignore` names it, so that it is not committed by accident.
     """
     place = Path(folder)
     # The name is ignored by git before the file exists.

@@ -5,8 +5,8 @@
 Not decoupled weight decay, θ ← (1 − ηλ)θ − ηg̃, which torch.optim has and which needs nothing here. The two differ:
 with ℓ = ½(θ − θ*)², θ* = 3.8, bound 1 and λ = 0.5, decoupled decay rests at 1/λ = 2, this at θ*/(1 + λ) = 2.5333.
 
-Privacy: θ is public at every step, so the proof of the clipping rule holds for g_i + λθ as it does for g_i, and the event
-is the same.
+Privacy: θ is public at every step, so the proof of the clipping rule holds for g_i + λθ as it does for g_i, and the
+event is the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from sordino.per_sample.protocol import Backend, PerSample, trainable
 
 @dataclass(frozen=True, init=False)
 class L2:
-    """λ for all parameters, or a mapping from the beginnings of parameter names to λ; names under none have λ = 0.
+    """An L2 penalty with one λ for all parameters, or with a λ by the beginnings of parameter names.
+
+    Parameters under none of these beginnings have λ = 0.
 
     Privacy:
         A record's share of the penalty is clipped with its gradient, so the cost is the same.

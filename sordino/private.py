@@ -81,8 +81,8 @@ class Private(Declares, Saved):
         seed: for tests. Without it all randomness comes from the operating system.
         accountant: turns events into ε; PLD by default.
         ledger: where all that is done to the same records is entered, so that one claim is about all of it.
-        mesh: ranks that train together; by default those of the torch.distributed group, if there is one. "single" makes
-            one process compute with the bits that any number of ranks would have.
+        mesh: ranks that train together; by default those of the torch.distributed group, if there is one. "single"
+            makes one process compute with the bits that any number of ranks would have.
         isolate: whether each record is loaded, collated and differentiated by itself, so that records cannot see one
             another.
     Privacy:
@@ -223,7 +223,7 @@ class Private(Declares, Saved):
             self._ledger.disclose(name)
 
     def _isolated(self, request: Request, physical_batch: int | None) -> tuple[Request, int]:
-        """Returns the request with records that are read one by one, and how many of their gradients are held at once."""
+        """Returns the request with records read one by one, and how many of their gradients are held at once."""
         self._checks.isolated = True
         held = max(1, _HELD_BYTES // self._backend.sample_bytes(self._model))
         chunk = summable(physical_batch) or self._run.chunk or min(held, _HELD_RECORDS)

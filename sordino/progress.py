@@ -41,7 +41,7 @@ Load it without replay=. To have states that can be replayed, call private.save_
 
 @dataclass
 class Progress:
-    """The position of one run."""
+    """The position of one run: its random streams, its draws and the state of its query."""
 
     root: Rng
     query: Query

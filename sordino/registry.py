@@ -72,9 +72,9 @@ PARTS = ("sampler", "weigher", "query", "noise", "backend")
 class Method:
     """A way to train by name: `sordino train mnist --method psac`.
 
-    What is not given is that of DP-SGD: flat clipping, Gaussian noise, Poisson's lots, exact gradients. A method that gives
-    one part is that part's word too, to be put together with others: `--weigher psac --sampler shuffle`. One that only
-    names several parts' words is an alias.
+    What is not given is that of DP-SGD: flat clipping, Gaussian noise, Poisson's lots, exact gradients. A method that
+    gives one part is that part's word too, to be put together with others: `--weigher psac --sampler shuffle`. One that
+    only names several parts' words is an alias.
     """
 
     name: str

@@ -18,10 +18,10 @@ from typing import Any
 class Replay:
     """Permission to use a saved state's noise again, given to `private.load_state_dict(state, replay=…)`.
 
-    Without it a loaded state goes on with a new key, which is always right. With it you promise that whatever was released
-    after the state was saved is computed again from the same parameters, data, settings, code and machine, or was never
-    released at all. The claim lists that promise as not covered, unless it was `entered`: `sordino resume` keeps it, by a
-    write-ahead ledger and by comparing every field of the configuration.
+    Without it a loaded state goes on with a new key, which is always right. With it you promise that whatever was
+    released after the state was saved is computed again from the same parameters, data, settings, code and machine, or
+    was never released at all. The claim lists that promise as not covered, unless it was `entered`: `sordino resume`
+    keeps it, by a write-ahead ledger and by comparing every field of the configuration.
 
     A state can be replayed if the run's key was saved before it. From then on the run measures nothing: which formula
     computes a gradient, and how many records are processed at once, follows from shapes alone, in the run and in its
@@ -29,8 +29,8 @@ class Replay:
 
     Args:
         because: why every bit will be the same; printed with the claim.
-        secret: where `private.save_secret(folder)` wrote the run's key, or what `private.secret_state()` returned. It may
-            be left out where the `Private` has that key already, as one with the same `seed` does.
+        secret: where `private.save_secret(folder)` wrote the run's key, or what `private.secret_state()` returned. It
+            may be left out where the `Private` has that key already, as one with the same `seed` does.
         entered: for `sordino resume` alone.
 
     Privacy:

@@ -55,17 +55,17 @@ class Saved:
     def secret_state(self) -> dict[str, Any]:
         """Returns the run's noise key as JSON. Whoever reads it can subtract the noise: it is as secret as the data.
 
-        It is needed for a `Replay` and for nothing else. States that are saved from here on can be replayed, because from
-        here on nothing is measured: formulas and batch sizes are chosen by shapes alone, which a replay repeats.
+        It is needed for a `Replay` and for nothing else. States that are saved from here on can be replayed, because
+        from here on nothing is measured: formulas and batch sizes are chosen by shapes alone, which a replay repeats.
         """
         return self._run.secret_state()
 
     def save_secret(self, folder: str | Path) -> Path:
         """Writes the run's noise key to `SECRET-noise-key-do-not-share.json` in a folder, and returns the file's path.
 
-        Only its owner can read the file, and the folder's `.gitignore` names it. Call this once, before the first state is
-        saved that may be replayed, and again after a state was loaded without a `Replay`, which makes a new key. Delete the
-        file when the run is over.
+        Only its owner can read the file, and the folder's `.gitignore` names it. Call this once, before the first state
+        is saved that may be replayed, and again after a state was loaded without a `Replay`, which makes a new key.
+        Delete the file when the run is over.
         """
         return write_secret(folder, self.secret_state())
 

@@ -27,7 +27,7 @@ def _check_steps(steps: int) -> None:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value at every step.
+    """A schedule with one value at every step.
 
     Args:
         value: at every step.
@@ -47,7 +47,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """From `start` to `end` over `steps` steps, then constant.
+    """A straight line from `start` to `end` over `steps` steps, then constant.
 
     Args:
         start: at step 0.
@@ -94,7 +94,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Warmup:
-    """From 0 to `then(0)` over `steps` steps, after which `then` runs from its own beginning.
+    """A rise from 0 to `then(0)` over `steps` steps, after which `then` runs from its own beginning.
 
     Args:
         steps: of the rise.
@@ -121,7 +121,8 @@ class Warmup:
 
 @dataclass(frozen=True)
 class RiseAndFall:
-    """From `start` up to `peak` over `rise` steps, then down to `end` at step `steps`, then constant; straight lines.
+    """A straight rise from `start` to `peak` over `rise` steps, then a straight fall to `end` at step `steps`, then
+    constant.
 
     A rate that is small while the loss is steep, large in the middle, and small at the end.
 
@@ -150,7 +151,7 @@ class RiseAndFall:
 
 @dataclass(frozen=True)
 class Epochs:
-    """`schedule` of the epoch and not of the step: constant within each epoch of `period` steps.
+    """A schedule by the epoch instead of the step: constant within each epoch of `period` steps.
 
     The cosine per epoch lr₀ · ½(1 + cos(π E / E_max)) is Epochs(Cosine(lr₀, 0.0, E_max), period).
 
@@ -171,7 +172,7 @@ class Epochs:
 
 @dataclass(frozen=True)
 class Held:
-    """`schedule` of the step, but changed only at the beginning of each epoch of `period` steps, and held within it.
+    """A schedule by the step that changes only at the beginning of each epoch of `period` steps, and is held within it.
 
     >>> [Held(Linear(1.0, 0.0, 6), period=3)(t) for t in range(7)]
     [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.0]

@@ -35,11 +35,11 @@ from sordino.rng.streams import Rng
 
 @dataclass(frozen=True, init=False)
 class AdaptiveLayerwise:
-    """Start at `bounds` (as in `Layerwise`) and let each follow the `quantile` of its group's norms.
+    """Starts at `bounds` (as in `Layerwise`) and lets each follow the `quantile` of its group's norms.
 
-    `count_noise` is the standard deviation s of the noise on every count. `weigher` makes a stateless clipping rule from
-    the numbers that are followed, given as `bounds` are: partial(GlobalLayerwise, C) has fixed bounds C and thresholds
-    that follow.
+    `count_noise` is the standard deviation s of the noise on every count. `weigher` makes a stateless clipping rule
+    from the numbers that are followed, given as `bounds` are: partial(GlobalLayerwise, C) has fixed bounds C and
+    thresholds that follow.
 
     Args:
         bounds: where they begin, as `Layerwise` takes them.

@@ -36,11 +36,11 @@ _RANGE = 1e12
 
 @dataclass(frozen=True)
 class AdaptiveQuantile:
-    """Start at `bound` and follow the `quantile` of the norms.
+    """Starts at `bound` and follows the `quantile` of the norms.
 
     `count_noise` is the standard deviation s of the noise on the count; a twentieth of the expected batch is usual and
-    costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `weigher` makes a stateless clipping rule from
-    the number that is followed: partial(Global, 1.0) has a fixed bound of 1 and a threshold that follows.
+    costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `weigher` makes a stateless clipping rule
+    from the number that is followed: partial(Global, 1.0) has a fixed bound of 1 and a threshold that follows.
 
     Args:
         bound: where it begins.

@@ -24,7 +24,7 @@ from sordino.release.sensitivity import Sensitivity
 
 @dataclass(frozen=True)
 class Automatic(Stateless):
-    """Normalise each gradient to almost `bound`; `gamma` keeps the weight of short ones finite.
+    """Normalises each gradient to almost `bound`; `gamma` keeps the weight of short ones finite.
 
     Args:
         bound: the length C that every gradient nearly gets.

@@ -28,7 +28,7 @@ from sordino.release.sensitivity import Sensitivity
 
 @dataclass(frozen=True)
 class BandPass(Stateless):
-    """Clip to `bound` the gradients of norm at least `threshold`; the others count nothing.
+    """Clips to `bound` the gradients of norm at least `threshold`; the others count nothing.
 
     Args:
         bound: the length C that no gradient exceeds afterwards.

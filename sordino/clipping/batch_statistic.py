@@ -33,7 +33,7 @@ Statistic = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class BatchStatistic(Stateless):
-    """Clip to a statistic of the lot's own lengths, at most `cap`; made by `median`, `minimum` or `mean`.
+    """Clips to a statistic of the lot's own lengths, at most `cap`; made by `median`, `minimum` or `mean`.
 
     Privacy:
         None: the bound is made of the lengths of the lot itself. The claim is a `NoGuarantee` that says so.
@@ -66,7 +66,7 @@ class BatchStatistic(Stateless):
 
     @staticmethod
     def mean(cap: float) -> BatchStatistic:
-        """Returns the rule with the mean length for a bound, which outliers pull up; Pflaeging names it as unsuitable."""
+        """Returns the rule with the mean length for a bound, which outliers pull up; Pflaeging calls it unsuitable."""
         return BatchStatistic("mean", cap)
 
     def bound(self, lengths: Tensor) -> float:

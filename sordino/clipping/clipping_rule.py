@@ -184,7 +184,7 @@ def weigh(
 def _weights(
     part: PerSample, rule: Rule, estimate: Estimate, sizes: Callable[[], Mapping[str, int]] | None
 ) -> tuple[Tensor, Norms, Tensor | None]:
-    """Returns the weight of each row within what the rule promised, the norms, and which rows are finite (None if all)."""
+    """Returns the bounded weight of each row, the norms, and which rows are finite (None if all are)."""
     norms = part.norms()
     if norms.estimate != estimate:
         raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
@@ -202,7 +202,7 @@ def _weights(
 def _on_grid(
     rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int]] | None
 ) -> OnGridAccumulator | ByRowsAccumulator:
-    """Returns the accumulator in which this rank adds up its batches; its grid follows from the bound, which is public."""
+    """Returns the accumulator in which this rank adds up its batches; its grid follows from the public bound."""
     promise = rule.sensitivity
     if not rule.bounded:
         raise Refusal(
@@ -230,6 +230,6 @@ def _sum(tallies: Sequence[Tensor]) -> Tensor:
 
 
 def _sizes(part: PerSample) -> Mapping[str, int]:
-    """Returns the number of elements of each tensor, where the caller does not know it: from a sum with all weights 0."""
+    """Returns the number of elements of each tensor, from a sum with all weights 0, if the caller does not know it."""
     no_weight = torch.zeros(len(part.losses), 1, device=part.losses.device)
     return {name: tensor.numel() for name, tensor in part.weighted_sum(no_weight).items()}

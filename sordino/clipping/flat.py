@@ -27,7 +27,10 @@ _FEW = 1 << 14
 
 
 def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
-    """Returns min(1, C / r), with 1 at r = 0 and for an infinite bound; of 1 and what is not a number, `fmin` takes 1."""
+    """Returns min(1, C / r), with 1 at r = 0 and for an infinite bound.
+
+    Of 1 and what is not a number, `fmin` takes 1.
+    """
     ratio = bound / norms if isinstance(bound, Tensor) else norms.reciprocal().mul_(bound)
     return torch.fmin(ratio, _ONE.to(ratio))
 
@@ -42,7 +45,7 @@ def _shortened(squared: Tensor, bound: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Flat(Stateless):
-    """Clip the whole gradient of each sample to `bound`; infinity means no clipping and allows no noise.
+    """Clips the whole gradient of each record to `bound`; infinity means no clipping and allows no noise.
 
     Args:
         bound: the length C that no gradient exceeds afterwards.

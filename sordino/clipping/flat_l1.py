@@ -25,7 +25,7 @@ from sordino.release.sensitivity import Sensitivity
 
 @dataclass(frozen=True)
 class FlatL1(Stateless):
-    """Clip each gradient to an L1 norm of at most `bound`, for models of at most `dimension` trainable numbers.
+    """Clips each gradient to an L1 norm of at most `bound`, for models of at most `dimension` trainable numbers.
 
     Args:
         bound: the L1 length that no gradient exceeds afterwards.

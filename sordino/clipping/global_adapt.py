@@ -27,7 +27,7 @@ from sordino.release.sensitivity import Sensitivity
 
 @dataclass(frozen=True)
 class GlobalAdapt(Stateless):
-    """Scale every gradient of norm at most `threshold` by bound / threshold; shorten the longer ones to `bound`.
+    """Scales every gradient of norm at most `threshold` by bound / threshold; shortens the longer ones to `bound`.
 
     Args:
         bound: the length C that no gradient exceeds afterwards.

@@ -25,7 +25,7 @@ from sordino.release.sensitivity import Sensitivity
 
 @dataclass(frozen=True)
 class Global(Stateless):
-    """Scale every gradient of norm at most `threshold` by bound / threshold; drop the longer ones.
+    """Scales every gradient of norm at most `threshold` by bound / threshold; drops the longer ones.
 
     Args:
         bound: the length C that a gradient of length `threshold` gets.

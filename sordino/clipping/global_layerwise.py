@@ -34,10 +34,10 @@ from sordino.registry import Declaration, Method
 
 @dataclass(frozen=True, init=False)
 class GlobalLayerwise(Stateless):
-    """Scale the part of a gradient in group k, of norm at most threshold k, by bound k / threshold k; drop longer parts.
+    """Scales a gradient's part in group k, if at most threshold k long, by bound k / threshold k; drops longer parts.
 
-    `bounds` and `thresholds` name the same groups, both as `Layerwise` takes them: one number per trainable tensor, or a
-    mapping from the beginnings of parameter names. `share` divides the noise.
+    `bounds` and `thresholds` name the same groups, both as `Layerwise` takes them: one number per trainable tensor, or
+    a mapping from the beginnings of parameter names. `share` divides the noise.
 
     Args:
         bounds: one per group, as `Layerwise` takes them.

@@ -29,11 +29,11 @@ Bounds = tuple[float, ...] | tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, init=False)
 class Layerwise(Stateless):
-    """Clip groups of parameter tensors, each to its own bound.
+    """Clips groups of parameter tensors, each to its own bound.
 
-    `bounds` is either a sequence, one bound per trainable tensor in the order of `named_parameters()`, or a mapping from
-    the beginnings of parameter names to bounds: `{"conv": 1.0, "fc": 0.5}` makes two groups. Every trainable tensor must
-    belong to exactly one group. `share` divides the noise: Isotropic(), EqualShare(), LeastNoise().
+    `bounds` is either a sequence, one bound per trainable tensor in the order of `named_parameters()`, or a mapping
+    from the beginnings of parameter names to bounds: `{"conv": 1.0, "fc": 0.5}` makes two groups. Every trainable
+    tensor must belong to exactly one group. `share` divides the noise: Isotropic(), EqualShare(), LeastNoise().
 
     Args:
         bounds: one per trainable tensor, or by the beginnings of parameter names.

@@ -27,7 +27,7 @@ from sordino.registry import Declaration
 
 
 class Share(Protocol):
-    """A division of the noise."""
+    """A way to divide the noise among the groups."""
 
     def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """Returns the noise of each group, up to a common factor."""
@@ -36,7 +36,7 @@ class Share(Protocol):
 
 @dataclass(frozen=True)
 class Isotropic:
-    """The same noise on every coordinate.
+    """Puts equal noise on every coordinate.
 
     Privacy:
         The usual Gaussian mechanism on the whole vector.
@@ -55,7 +55,7 @@ class Isotropic:
 
 @dataclass(frozen=True)
 class EqualShare:
-    """Noise in proportion to each group's bound.
+    """Puts noise on each group in proportion to its bound.
 
     Privacy:
         Every group has the same multiplier, so that each is one release of the same cost.
@@ -74,7 +74,7 @@ class EqualShare:
 
 @dataclass(frozen=True)
 class LeastNoise:
-    """The least total variance.
+    """Divides the noise so that its total variance is least.
 
     Privacy:
         The same cost as any other share, with the least noise in total.
@@ -93,7 +93,7 @@ class LeastNoise:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Noise of its own multiplier σ_k for every group, in the order of the bounds.
+    """Puts noise of its own multiplier σ_k on every group, in the order of the bounds.
 
     Args:
         values: one multiplier per group.

@@ -27,7 +27,7 @@ FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Normalised(Stateless):
-    """Stretch or shorten each gradient to `bound`.
+    """Stretches or shortens each gradient to `bound`.
 
     Args:
         bound: the length C that every gradient gets.

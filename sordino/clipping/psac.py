@@ -24,7 +24,7 @@ from sordino.release.sensitivity import Sensitivity
 
 @dataclass(frozen=True)
 class PSAC(Stateless):
-    """Normalise each gradient to almost `bound`; below `gamma` the weight stays near `bound` instead of growing.
+    """Normalises each gradient to almost `bound`; below `gamma` the weight stops growing.
 
     Args:
         bound: the length C that long gradients nearly get.

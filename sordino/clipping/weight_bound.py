@@ -2,11 +2,11 @@
 
 A rule promises a reach C. Here the promise is kept: the reach of each row is computed from the norms the rule was given
 and the weights it gave back, and a row beyond C is scaled down until it meets it. A weight that is not a finite number
-≥ 0 becomes 0. With `units` the reach is that of the products, as the release counts it. An L1 bound holds if √dimension ·
-L2 does.
+≥ 0 becomes 0. With `units` the reach is that of the products, as the release counts it. An L1 bound holds if √dimension
+· L2 does.
 
-Privacy: this makes the formula of a clipping rule a matter of usefulness alone. What is left to its word is that a row's
-weight looks at that row only, and `row_by_row` tries that.
+Privacy: this makes the formula of a clipping rule a matter of usefulness alone. What is left to its word is that a
+row's weight looks at that row only, and `row_by_row` tries that.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Indices = NDArray[np.int64]
 
 
 class Cutting(Protocol):
-    """How the lots of a run are cut."""
+    """A way to cut the lots of a run into batches and to divide these among the ranks."""
 
     @property
     def rank(self) -> int:
@@ -35,7 +35,7 @@ class Cutting(Protocol):
 
 @dataclass(frozen=True)
 class InTurn:
-    """Chunk c belongs to rank c mod W."""
+    """Gives the batches to the ranks in turn: batch c belongs to rank c mod W."""
 
     rank: int
     size: int

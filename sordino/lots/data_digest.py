@@ -59,7 +59,9 @@ def digest_reads(key: bytes, load: Loader, indices: NDArray[np.int64]) -> list[b
 
 
 def first_reads(key: bytes, load: Loader, n: int) -> tuple[list[bytes] | None, float]:
-    """Returns digests of the first records that the key chooses, or None if they change by themselves; and seconds a read.
+    """Returns digests of the first records that the key chooses, and the seconds that one read takes.
+
+    The digests are None if the records change by themselves.
 
     Each record is read several times. A dataset that changes half of its records at random, by a generator of its own,
     would go unnoticed with a probability below 2⁻³².

@@ -90,7 +90,7 @@ class Sites(Dataset[Any]):
 
 @dataclass(frozen=True, eq=False)
 class BySite:
-    """A lot cut at the borders of sites; a chunk belongs to the rank that computes its site."""
+    """Cuts a lot at the borders of sites; a batch belongs to the rank that computes its site."""
 
     ends: Indices  # of the sites
     owners: tuple[int, ...]  # of each site, a rank
@@ -132,7 +132,7 @@ def owners(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
 
 
 class OwnRecords:
-    """The records that are held here, numbered from 0, as something to be read."""
+    """A reader of the records that are held here, numbered from 0."""
 
     def __init__(self, load: Reads, sites: Sites) -> None:
         self._load, self._sites = load, sites

@@ -15,7 +15,7 @@ from sordino.sampling.sampler import Draw
 
 @dataclass
 class Phase:
-    """The state of one call of `draws`: a number that no other call of this run has, and the position after its draws."""
+    """The state of one call of `draws`: a number that no other call of the run has, and its position."""
 
     number: int
     source: tuple[str, int]  # sampler and size of the dataset

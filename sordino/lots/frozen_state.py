@@ -121,7 +121,7 @@ class FrozenState:
                 waiting.extend(self._note(thing))
 
     def _is_rows(self, thing: Any) -> bool:
-        """Returns whether a container of the dataset holds its records; refuses one that the model or the loss holds."""
+        """Returns whether a container of the dataset holds its records; refuses one that the model or loss holds."""
         if isinstance(thing, Tensor | np.ndarray):
             held = thing.ndim > 0 and thing.shape[0] == self._records and id(thing) not in self._own
         else:

@@ -251,7 +251,7 @@ class Batches:
 
 
 class Prefetch:
-    """Worker processes that load the chunks of coming lots in order."""
+    """Worker processes that load the batches of coming lots in order."""
 
     def __init__(
         self,

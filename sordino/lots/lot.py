@@ -62,7 +62,7 @@ class Lot:
         return self.loads()
 
     def to(self, *_: Any, **__: Any) -> Lot:
-        """Returns itself: its records are loaded and moved to the model's device batch by batch, by `private.backward`."""
+        """Returns itself: `private.backward` loads its records and moves them to the model's device."""
         return self
 
     def __repr__(self) -> str:

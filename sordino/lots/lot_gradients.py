@@ -136,7 +136,7 @@ class LotGradients:
 
     @property
     def named(self) -> dict[str, nn.Parameter]:
-        """The parameters at rest by name; the same dict for as long as they and what is trained of them are the same."""
+        """The parameters at rest by name; the dict is the same object for as long as they are the same."""
         return self._at_rest.named
 
     def loss_for(self, batch: Any) -> LossFn:
@@ -191,7 +191,7 @@ class LotGradients:
         return self._part(_for_pass(self.backend, Inventory(self.model)), batch, self._names.trained)[0]
 
     def gradients_of(self, model: nn.Module, batch: Any) -> PerSample:
-        """Returns the per-sample gradients of another model, such as a copy in double precision, without the penalty."""
+        """Returns per-sample gradients of another model, such as a copy in double precision, without the penalty."""
         inventory = Inventory(model)
         with left_unmoved(vectors_of(inventory.modules)):
             return _for_pass(self.backend, inventory).per_sample(
@@ -274,7 +274,7 @@ class LotGradients:
             yield part
 
     def _loaded(self, lot: Lot, ranked: RankedLot) -> Iterator[Any]:
-        """Yields the batches of this rank; each is loaded and computed under a seed of its own, whichever rank does it."""
+        """Yields the batches of this rank; each is loaded and computed under its own seed, whichever rank does it."""
         loads = iter(lot.loads())
         for place in range(len(ranked.numbers)):
             reseed(ranked.begin_chunk(place), self.device)

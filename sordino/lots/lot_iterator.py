@@ -8,7 +8,7 @@ from sordino.lots.lot import Lot
 
 
 class Draws(Iterator[Lot]):
-    """`len` lots, each made when it is asked for: nothing is drawn, and nothing charged, ahead of the loop.
+    """An iterator over `len` lots, each drawn and charged when it is asked for, and none ahead of the loop.
 
     It can be gone through once. Asked again, as a framework does at a new epoch, it goes on where it stands.
 

@@ -108,7 +108,7 @@ def _row_of(value: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
 
 
 def _reads_rows_elsewhere(kind: type, length: int) -> bool:
-    """Returns whether a method of the class has as many entries as there are records in a closure or a global variable."""
+    """Returns whether a method of the class holds an entry per record in a closure or a global variable."""
     for each in kind.__mro__:
         if each.__module__.split(".")[0] in ("builtins", "torch", "typing", "abc"):
             continue

@@ -37,7 +37,7 @@ RECORD = "record"
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Who each record belongs to: a column's name, or one id per record. `records`: at most so many of a unit in a lot.
+    """A privacy unit: says by a column's name, or by one id per record, who each record belongs to.
 
     Args:
         of: a column's name, or one id per record.
@@ -87,7 +87,8 @@ class Unit:
 
 @dataclass(frozen=True)
 class Views:
-    """Every record `count` times, each time as the dataset, the model or the loss changes it at random.
+    """A privacy unit of one record that is read `count` times, each time changed at random by the dataset, model or
+    loss.
 
     Args:
         count: how often each record is read for a lot.

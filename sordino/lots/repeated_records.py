@@ -44,7 +44,7 @@ _MOST_ROWS, _COMPARED, _DISTINCT = 500_000, 2_000, 32
 _MOST_BYTES = 2**28
 """The size in bytes up to which arrays of numpy are compared."""
 _POOR, _LARGE_SCALE = 0.01, 0.1
-"""The share of different rows that may agree in half of their columns; the share of twins that no data have by nature."""
+"""The share of different rows that may agree in half of their columns, and the share of twins that shows copying."""
 
 _VALUES = (int, float, complex, str, bytes, bool, type(None), torch.dtype)
 """Python may keep one object for equal values of these: they are different records."""
@@ -68,7 +68,7 @@ def most_copies(dataset: Any, n: int) -> int:
 
 @dataclass(frozen=True)
 class EqualRows:
-    """What the contents of a dataset of tensors say about repeated records."""
+    """The findings about repeated records from the contents of a dataset of tensors."""
 
     copies: int = 1  # of one record, at most, if records were copied on a large scale
     some: bool = False  # a few records are equal
@@ -130,7 +130,7 @@ def _all_tensors(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
 def _digests(
     tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator, columns: int | None = 16, every: int = 1
 ) -> NDArray[np.uint64]:
-    """Returns one keyed number per row, equal for equal rows: of some columns chosen at random, or of every one or two."""
+    """Returns one keyed number per row, equal for equal rows: of some random columns, or of every one or two."""
     total = np.zeros(len(rows), dtype=np.uint64)
     for tensor in tensors:
         flat = tensor.detach().reshape(len(tensor), -1)
@@ -224,7 +224,7 @@ def _all_of(name: Hashable, rows: Rows, roots: dict[Hashable, int]) -> Rows:
 
 
 def _inner(dataset: Any) -> Any:
-    """Returns the dataset inside a wrapper, such as one that transforms each record: the only one, of the same length."""
+    """Returns the dataset inside a wrapper, such as one that transforms records: the only one of the same length."""
     if isinstance(dataset, TensorDataset | Subset | ConcatDataset) or not isinstance(dataset, Dataset):
         return None
     found = [value for value in vars(dataset).values() if isinstance(value, Dataset) or _is_table(value)]

@@ -25,10 +25,10 @@ from sordino.schedules import Constant, Schedule
 
 
 class AdamCorrected(Optimizer):
-    """Adam for noisy gradients.
+    """Adam for noisy gradients, with the variance of the noise subtracted from its second moment.
 
-    `noise` is the standard deviation of the noise on each coordinate of `.grad`: multiplier × bound / expected batch, as
-    `noise_scale(query, expected_batch)` says, or a schedule of it where the bound changes. `floor` is the least that
+    `noise` is the standard deviation of the noise on each coordinate of `.grad`: multiplier × bound / expected batch,
+    as `noise_scale(query, expected_batch)` says, or a schedule of it where the bound changes. `floor` is the least that
     v̂ − s² may be; the paper calls it γ′. `weight_decay` is decoupled.
 
     Privacy:

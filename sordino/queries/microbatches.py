@@ -62,7 +62,7 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True)
 class ByCoin:
-    """Each record chooses one of `count` groups for itself, anew for every lot.
+    """Lets each record choose one of `count` groups for itself, anew for every lot.
 
     Args:
         count: groups in a lot.
@@ -92,7 +92,7 @@ class ByCoin:
 
 @dataclass(frozen=True)
 class ByPosition:
-    """The first `size` records of the lot are a group, the next `size`, and so on.
+    """Makes groups by position: the first `size` records of the lot, the next `size`, and so on.
 
     Args:
         size: records in a group.
@@ -127,7 +127,7 @@ class ByPosition:
 
 @dataclass(frozen=True)
 class Microbatches:
-    """Clipped means of groups, summed, plus noise; what is written is their mean over the expected number of groups.
+    """Releases the noisy sum of the clipped means of groups, divided by the expected number of groups.
 
     Every group's sum is held until the lot is through: as many gradients in memory as there are groups.
 

@@ -32,10 +32,10 @@ from sordino.schedules import Schedule
 
 @dataclass(frozen=True)
 class NoisyLookahead:
-    """DP-SGD in parts, each taken where the noisy ones before it lead.
+    """DP-SGD in parts, each computed at the point to which the noisy parts before it lead.
 
-    `noise` is one noise, which is split so that the whole costs what one release with it costs, or one noise for each of
-    the parts. `learning_rate` is that of the virtual steps; the optimizer's, as a rule.
+    `noise` is one noise, which is split so that the whole costs what one release with it costs, or one noise for each
+    of the parts. `learning_rate` is that of the virtual steps; the optimizer's, as a rule.
 
     Privacy:
         Every substep is a noisy release on the same draw; all are charged, composed before they are amplified.

@@ -112,7 +112,7 @@ class Query(Protocol):
 
 @dataclass(frozen=True)
 class NoisySum:
-    """The weighted sum of the gradients, plus noise.
+    """Releases the weighted sum of the gradients plus noise: DP-SGD.
 
     Args:
         weigher: how much each record counts, and how far one can move the sum.

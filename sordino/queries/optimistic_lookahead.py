@@ -26,7 +26,7 @@ from sordino.schedules import Schedule
 
 @dataclass(frozen=True)
 class OptimisticLookahead:
-    """DP-SGD at the point where the last released gradient leads; its state holds that gradient, by parameter.
+    """DP-SGD at the point to which the last released gradient leads; its state holds that gradient, by parameter.
 
     `learning_rate` is that of the virtual step; the optimizer's, as a rule. `rho` is the part of it that is taken: 1/ρ.
 

@@ -34,7 +34,7 @@ from sordino.rng.streams import Rng
 
 @dataclass(frozen=True)
 class PrivateQuantile:
-    """The `quantile` of numbers between 0 and `ceiling`, `epsilon`-differentially private.
+    """Releases the `quantile` of numbers between 0 and `ceiling`, with `epsilon`-differential privacy.
 
     Privacy:
         One choice by the exponential mechanism, of the ε given.

@@ -90,7 +90,7 @@ def released_loss(query: Query, state: State) -> float | None:
 
 @dataclass
 class _Losses:
-    """Adds up the clipped losses of a lot while somebody else goes through it."""
+    """Adds up the clipped losses of a lot while the query goes through it."""
 
     bound: float
     found: list[Tensor] | None = field(default=None, init=False)  # by part

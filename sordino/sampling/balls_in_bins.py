@@ -23,7 +23,7 @@ from sordino.sampling.sampler import Draw, unamplified
 
 @dataclass(frozen=True)
 class BallsInBins:
-    """Passes over the data in `bins` lots; each record is in one of them, chosen uniformly and independently.
+    """Draws passes over the data in `bins` lots; each record is in one of them, chosen uniformly and independently.
 
     Args:
         bins: lots in a pass; a lot has N / `bins` records on average.

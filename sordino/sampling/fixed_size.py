@@ -21,7 +21,7 @@ from sordino.sampling.sampler import Draw
 
 @dataclass(frozen=True)
 class FixedSize:
-    """Every lot is a uniform subset of exactly `batch_size` records.
+    """Draws a uniform subset of exactly `batch_size` records for every lot.
 
     Args:
         batch_size: records in every lot.

@@ -17,7 +17,7 @@ from sordino.sampling.sampler import Draw, unamplified
 
 @dataclass(frozen=True)
 class Full:
-    """Every lot is the whole dataset.
+    """Draws the whole dataset for every lot.
 
     Privacy:
         Nothing is amplified: every record is in every lot.

@@ -8,9 +8,9 @@ Lengths are taken every `refresh` lots, at the model of that moment, and stay as
 advance, or was released, may enter p: a threshold, a schedule. What is divided by is a fixed public number.
 
 Privacy: p depends on the record and on public numbers alone, so the draw is dominated by Poisson sampling at rate
-`most` (`record_access.py`), and is charged as that: rare records pay for the rate of the frequent ones. Stale lengths cost
-nothing more, since the model they were taken at was public. Norms are rounded, and the last bit may differ with the
-other records of a chunk: a record whose length falls on a threshold to that bit is decided by the rounding.
+`most` (`record_access.py`), and is charged as that: rare records pay for the rate of the frequent ones. Stale lengths
+cost nothing more, since the model they were taken at was public. Norms are rounded, and the last bit may differ with
+the other records of a chunk: a record whose length falls on a threshold to that bit is decided by the rounding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sordino.sampling.sampler import Draw
 
 @dataclass(frozen=True)
 class ByLength:
-    """Each record is in a lot with probability `rate(length)`, cut at `most`, which is what the claim counts with.
+    """Draws each record with probability `rate(length)`, cut at `most`, which is what the claim counts with.
 
     `rate` takes an array of lengths to one of probabilities, each on its own; `Band` is one.
 
@@ -83,7 +83,7 @@ class ByLength:
 
 @dataclass(frozen=True)
 class Band:
-    """`inside` for lengths from `bottom` up to `top`, `outside` for all others.
+    """A rate that is `inside` for lengths from `bottom` up to `top`, and `outside` for all others.
 
     Args:
         bottom: lengths from here on
@@ -110,7 +110,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Records at least `threshold` long are in a lot with probability `high`, shorter ones with probability `low`.
+    """Draws records at least `threshold` long with probability `high`, and shorter ones with probability `low`.
 
     The threshold is a public number, or a mechanism that releases one whenever the lengths are taken anew, such as
     `PrivateQuantile(0.75, ceiling=10.0, epsilon=0.05)`; each of its releases is charged.

@@ -25,7 +25,7 @@ from sordino.sampling.sampler import Draw
 
 @dataclass(frozen=True)
 class Poisson:
-    """Each record is in a lot with probability `rate`, independently.
+    """Draws each record into a lot with probability `rate`, independently.
 
     Args:
         rate: the probability, above 0 and at most 1. rate × N records are in a lot on average.

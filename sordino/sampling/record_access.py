@@ -41,7 +41,7 @@ Mechanism: TypeAlias = Callable[[Sealed[Tensor], Rng], tuple[float, Event]]
 
 
 class Records:
-    """`n` records; `lengths` and `labels` find out about some of them."""
+    """Gives samplers access to `n` records, and keeps count of what was looked at and released."""
 
     def __init__(
         self, n: int, lengths: Callable[[Rows], Lengths], labels: Callable[[Rows, Label | None], Rows]
@@ -56,12 +56,12 @@ class Records:
         return self._n
 
     def lengths(self, rows: Rows) -> Lengths:
-        """Returns the current gradient lengths of these records; this is a look, after which draws have no guarantee."""
+        """Returns the current gradient lengths of these records: a look, after which draws have no guarantee."""
         self.looked = True
         return self._now(rows)
 
     def labels(self, rows: Rows, label: Label | None) -> Rows:
-        """Returns the classes of these records, by default the last column; this is a look, after which draws have no
+        """Returns the classes of these records, by default the last column: a look, after which draws have no
         guarantee.
         """
         self.looked = True

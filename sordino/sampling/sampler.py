@@ -3,8 +3,8 @@
 A sampler states its own amplification; nothing guesses it from a rate.
 
 Draw k of a sampler is a pure function of the random stream and k, so a run resumes at a number. An `Informed` sampler
-also asks the records (`record_access.py`): its draws are made one at a time, at the model of the moment, and carry what it
-must remember to go on from there.
+also asks the records (`record_access.py`): its draws are made one at a time, at the model of the moment, and carry what
+it must remember to go on from there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOKED = (  # printed with the claim
 
 @dataclass(frozen=True)
 class Draw:
-    """One lot's records.
+    """The records of one lot, and what the draw is worth.
 
     Args:
         indices: of the records.
@@ -66,7 +66,7 @@ def unproven(event: Event) -> Event:
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A way to draw lots."""
+    """A sampler: a way to draw lots, which says what its draws are worth."""
 
     @property
     def size_is_public(self) -> bool:
@@ -84,7 +84,7 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class Informed(Sampler, Protocol):
-    """A sampler that asks the records. Without any, as in a dry run, `draws` takes them all to be alike."""
+    """A sampler that asks the records; in a dry run, which has none, `draws` takes them all to be alike."""
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         """Yields draws number start, start + 1, …, without end, each made when it is asked for.

@@ -19,7 +19,7 @@ from sordino.sampling.sampler import Draw, unamplified
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Passes over the data in random order, cut into batches of `batch_size`; the last may be smaller.
+    """Draws passes over the data in random order, cut into batches of `batch_size`; the last may be smaller.
 
     Args:
         batch_size: records in a batch.

@@ -2,9 +2,10 @@
 
 Such are the divisor of a run that was given none, and a rate or a divisor that the user computed from N.
 
-The rate is printed with the claim and `expected_batch` shows in every step, so a number made of N tells N. What can be seen
-is that it fits: 256 / N times N is a whole number to the last digit, and a rate chosen without N almost never is. It is
-evidence, not proof, so the claim says "may". A number of few digits is taken to be chosen: Poisson(0.01) fits many N.
+The rate is printed with the claim and `expected_batch` shows in every step, so a number made of N tells N. What can be
+seen is that it fits: 256 / N times N is a whole number to the last digit, and a rate chosen without N almost never is.
+It is evidence, not proof, so the claim says "may". A number of few digits is taken to be chosen: Poisson(0.01) fits
+many N.
 
 Privacy: nothing is changed or refused. The claim lists what it does not cover.
 """

@@ -52,7 +52,7 @@ class Fill(Protocol):
 
 @dataclass(frozen=True)
 class Longest:
-    """The `size` longest; a partial selection, not a sort."""
+    """Fills a lot with the `size` longest; by a partial selection, not a sort."""
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
         """Returns positions in no particular order; of equally long records any may be taken."""
@@ -63,7 +63,7 @@ class Longest:
 
 @dataclass(frozen=True)
 class UpperQuantile:
-    """A random sample of those at or above the quantile, filled up from the rest if they are too few."""
+    """Fills a lot at random from the records at or above the quantile, and from the others if those are too few."""
 
     quantile: float
 
@@ -83,7 +83,7 @@ class UpperQuantile:
 
 @dataclass(frozen=True)
 class LongestOfEachClass:
-    """The longest of every class, then the second longest of every class, and so on."""
+    """Fills a lot with the longest of every class, then the second longest of every class, and so on."""
 
     label: Label | None = field(repr=False)  # a function prints its address, and a resumed run is told by the text
 
@@ -99,7 +99,7 @@ class LongestOfEachClass:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A run of `size` in the sorted order, at a random place."""
+    """Fills a lot with a run of `size` records in the sorted order, at a random place."""
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
         """Returns positions, by length."""
@@ -110,7 +110,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Sorted:
-    """Lots of `batch_size` records, filled by rank; made by one of the four constructors.
+    """Draws lots of `batch_size` records, filled by rank; made by one of the four constructors.
 
     Args:
         batch_size: records in every lot.

@@ -32,9 +32,9 @@ _ROOM = 2.0
 
 
 class Normalise(nn.Module):
-    """(x − mean) · scale by channel, dimension 1, in float32 whatever comes in; buffers, so saved with the model.
+    """Computes (x − mean) · scale for each channel (dimension 1), in float32; both are buffers, saved with the model.
 
-    Until it is fitted, x over its typical size.
+    Until it is fitted, it divides x by its typical size.
 
     Args:
         channels: of the features.
@@ -72,10 +72,11 @@ class Normalise(nn.Module):
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Asked of features (N, channels, …), gives a fitted `Normalise` module.
+    """A statistic of features (N, channels, …) that gives a fitted `Normalise` module.
 
-    `bound` shortens a record's vector of channel means and channel mean squares, each in units of the channel's `typical`
-    size (repeated if there are more channels); `usual_bound(channels)` is twice the norm of a record of typical size.
+    `bound` shortens a record's vector of channel means and channel mean squares, each in units of the channel's
+    `typical` size (repeated if there are more channels); `usual_bound(channels)` is twice the norm of a record of
+    typical size.
 
     Args:
         bound: on a record's moments.

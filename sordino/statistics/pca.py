@@ -28,7 +28,7 @@ from sordino.release.sensitivity import Sensitivity
 
 
 class Projection(nn.Module):
-    """x ↦ x·basis for records flattened to d numbers. `eigenvalues` are all d of the noisy matrix, largest first.
+    """Maps x to x·basis for records flattened to d numbers; `eigenvalues` are all d of the noisy matrix, largest first.
 
     Args:
         basis: (d, k), released.
@@ -57,7 +57,7 @@ class Projection(nn.Module):
 
 @dataclass(frozen=True)
 class Gram:
-    """AᵀA over the rows of unit length, (d, d).
+    """The sum AᵀA over the rows of unit length, (d, d).
 
     Args:
         noise: on every entry, the same above and below the diagonal.
@@ -97,7 +97,7 @@ class Gram:
 
 @dataclass(frozen=True)
 class PCA:
-    """Asked of data, gives a `Projection` to its first `components` principal directions.
+    """A statistic that gives a `Projection` to the first `components` principal directions of the data.
 
     Privacy:
         One release: the noisy matrix AᵀA. Everything after it is post-processing.

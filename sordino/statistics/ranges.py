@@ -35,7 +35,9 @@ FALSE_ALARM = 0.01
 
 
 class Ranged(nn.Module):
-    """The first columns cut to their bounds and scaled to [−1, 1], the others as they are; buffers, saved with the model.
+    """Cuts the first columns to their bounds and scales them to [−1, 1]; the bounds are buffers, saved with the model.
+
+    Other columns stay as they are.
 
     Until it is fitted, the bounds are −1 and 1.
 
@@ -66,7 +68,7 @@ class Ranged(nn.Module):
 
 @dataclass(frozen=True)
 class Ranges:
-    """Asked of a table (N, ≥ columns), gives the bounds of its first `columns` columns, (2, columns).
+    """A statistic of a table (N, ≥ columns) that gives the bounds of its first `columns` columns, (2, columns).
 
     Args:
         columns: the first so many.
