@@ -252,6 +252,8 @@ def measure(problem: Problem, lots: int, *, with_opacus: bool = False) -> dict[s
         others["plain, channels last"] = PlainTraining(problem, model, columns, last=True)
     if with_opacus:
         others["opacus hooks"] = opacus_training(problem, model, columns, b)
+    # Imports are not part of a run, and names of the package are imported when they are first used.
+    assert all((sd.Private, sd.NoisySum, sd.Flat, sd.Gaussian, sd.Poisson, sd.Guarantee)), "imported"
     # The first pass of a process loads the libraries behind torch's operations; no engine is charged for that.
     warm = PlainTraining(problem, model, columns, last=False)
     for _ in range(3):
