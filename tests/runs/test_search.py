@@ -13,9 +13,9 @@ import pytest
 import safetensors.torch
 import torch
 
-import sordino as sd
 from sordino.accounting import PLD, Budget
 from sordino.app.runs import search_folder
+from sordino.app.runs.fit import resume
 from sordino.app.runs.number_of_runs import NegativeBinomial, PoissonNumber
 from sordino.app.runs.search import planned
 from sordino.app.runs.search_folder import _begun, _won, search
@@ -102,7 +102,7 @@ def test_nothing_but_the_winner_is_left_and_nothing_tells_how_many_there_were(fo
     rows = (result.folder / "winner" / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(row)["epsilon"] for row in rows} == {result.claim.epsilon}
     with pytest.raises(ValueError, match="checkpoint"):
-        sd.runs.fit.resume(result.folder / "winner")
+        resume(result.folder / "winner")
     assert search(what, result.folder).claim == result.claim  # over, and says so again
 
 
