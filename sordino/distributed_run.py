@@ -298,7 +298,15 @@ def _history(ledger: Ledger) -> dict[str, Any]:
     itself.
     """
     state = ledger.state_dict()
-    entries = [entry for entry in state["entries"] if "NonPrivate" not in str(entry[0])]
+    entries: list[list[Any]] = []
+    for event, count, *more in state["entries"]:
+        if "NonPrivate" in str(event):
+            continue
+        # What voided a claim may stand between two equal entries, on the rank that noticed it alone.
+        if entries and entries[-1][0] == event and entries[-1][2:] == more:
+            entries[-1][1] += count
+        else:
+            entries.append([event, count, *more])
     return {"entries": entries, "unit": state["unit"], "coordinates": state["coordinates"]}
 
 

@@ -135,7 +135,7 @@ class _NoClock:
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks the engine's clocks fails."""
-    for module in ("stopwatch", "memory_format"):
+    for module in ("formula_timing", "memory_format"):
         monkeypatch.setattr(f"sordino.per_sample.first_batch.{module}.time", _NoClock())
     monkeypatch.setattr("sordino.per_sample.formulas.linear_map._SMALL", 0)
 
