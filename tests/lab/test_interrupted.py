@@ -19,6 +19,11 @@ from sordino_lab.training_store import TRAININGS, digest, digest_of_table, find,
 STEPS = 60
 
 
+def heed_interrupts():
+    """Lets a child process heed Ctrl-C; shells start what runs in the background without that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def settings_of(sampler=None, steps=STEPS):
     given = {"learning_rate": 0.1, **({"sampler": sampler} if sampler else {})}
     tiny = CurvePlan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given=given).settings(
@@ -53,7 +58,9 @@ def test_a_training_interrupted_at_random_moments_ends_as_an_undisturbed_one(tmp
     asked.write_bytes(pickle.dumps(settings))
     chance, interrupted = random.Random(5), 0
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        with subprocess.Popen([sys.executable, "-c", TRAIN, str(asked), str(cache)], stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", TRAIN, str(asked), str(cache)], stdout=subprocess.PIPE, preexec_fn=heed_interrupts
+        ) as process:
             assert process.stdout is not None
             process.stdout.readline()
             time.sleep(chance.uniform(0.2, 1.2))
@@ -137,7 +144,9 @@ if __name__ == "__main__":
 def test_workers_end_with_their_parent_within_seconds(tmp_path, number):
     script = tmp_path / "sweep.py"
     script.write_text(SWEEP)
-    with subprocess.Popen([sys.executable, str(script), str(tmp_path)], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], stderr=subprocess.DEVNULL, preexec_fn=heed_interrupts
+    ) as process:
         files = [tmp_path / "0", tmp_path / "1"]
         until = time.monotonic() + 30
         while not all(path.exists() and path.read_text() for path in files) and time.monotonic() < until:
