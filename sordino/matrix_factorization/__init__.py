@@ -1,0 +1,1 @@
+"""Matrix factorisation mechanisms: strategies of correlated noise, their sensitivity and their error."""
