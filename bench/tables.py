@@ -1,9 +1,8 @@
-"""The tables of speed and memory on the pages, from bench/results.
+"""Writes the tables of speed, memory and accuracy on the pages, from bench/results.
 
     python -m bench.tables
 
-Writes what stands between `<!-- table: NAME -->` and `<!-- end -->` on each page anew; a test says when it is not that of
-the results.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. A test fails when it differs from the results.
 """
 
 from __future__ import annotations
@@ -11,12 +10,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from bench.step import RESULTS, table
 
 ROOT = Path(__file__).parent.parent
-PAGES = tuple(ROOT / name for name in ("README.md", "docs/engine.md", "docs/from_opacus.md"))
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/benchmarks.md", "docs/engine.md", "docs/from_opacus.md"))
+TASKS = {
+    "mnist": "MNIST, from scratch",
+    "fashion-mnist": "Fashion-MNIST, from scratch",
+    "cifar10": "CIFAR-10, no other data",
+    "cifar10-imagenet": "CIFAR-10, public ImageNet features",
+    "adult": "Adult, a table of 32,561 people",
+}
+"""What the table of accuracies calls each recipe."""
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -47,6 +55,19 @@ def price() -> str:
     return "\n".join(lines) + "\n"
 
 
+def accuracy() -> str:
+    """Returns the table of test accuracies, by recipe and ε: the mean over the seeds that were run."""
+    results = _result("accuracy")
+    lines = ["| task | ε = 1 | ε = 2 | ε = 3 |", "|---|---|---|---|"]
+    for recipe, task in TASKS.items():
+        cells = []
+        for epsilon in (1, 2, 3):
+            runs = results.get(f"{recipe} ε={epsilon}", {"runs": []})["runs"]
+            cells.append(f"{100 * mean(run['accuracy'] for run in runs):.2f}" if runs else "")
+        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def opacus(kind: str) -> str:
     """Returns the table of every batch beside Opacus."""
     lines = [
@@ -63,6 +84,8 @@ def block(name: str) -> str:
     """Returns the table of this name."""
     if name == "price":
         return price()
+    if name == "accuracy":
+        return accuracy()
     if name.startswith("opacus_"):
         return opacus(name.removeprefix("opacus_"))
     if name.startswith("memory"):

@@ -51,7 +51,11 @@ def test_a_block_runs_and_prints_what_the_page_says(code, expected):
 
 
 def without_coins(text: str) -> str:
-    """The text but for what the run's secret coins decide: how many lots had the standing test, and whether it saw more."""
+    """Returns the text without what the run's secret coins decide: how many lots were tested, and what the tests saw.
+
+    A page may break a long line of a claim; the rest of it is then indented like the values of a claim.
+    """
+    text = re.sub(r"\n {15}(?=\S)", " ", text)
     text = re.sub(r"\na record taken alone has another gradient than in its batch[^\n]*(\n  [^\n]*)*", "", text)
     text = re.sub(r"less than \d+ % of lots", "less than some % of lots", text)
     return re.sub(r"[\d,]+ of ([\d,]+ lots replayed)", r"some of \1", text)
@@ -73,6 +77,24 @@ def test_pages_show_the_measured_tables():
         assert tables.written(page) == text, "run `python -m bench.tables`"
 
 
+def test_the_chart_of_speed_shows_the_measured_times():
+    from bench import speed_chart
+
+    assert speed_chart.CHART.read_text() == speed_chart.chart(), "run `python -m bench.speed_chart`"
+
+
+def test_the_readme_is_short_and_its_lines_fit():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 140
+    assert [line for line in lines if len(line) > 120] == []
+
+
+def test_every_page_is_in_the_menu():
+    menu = (ROOT / "mkdocs.yml").read_text()
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f": {page}\n" not in menu] == []
+
+
 def test_the_opacus_side_of_the_diff_runs_too():
     pytest.importorskip("opacus", reason="opacus is in the extra [bench], not in [dev]")
     _, code = BLOCK.findall((ROOT / "docs" / "from_opacus.md").read_text())[0]
@@ -90,6 +112,6 @@ def test_the_examples_of_docstrings(module):
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in PAGES:
+    for page in [*PAGES, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -28,33 +28,45 @@ from sordino.registry import Declaration, Example
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
 NAV = ROOT / "mkdocs.yml"
-_BEGIN, _END = "  - Reference:  # written by `make names`\n", "  # end of what is written\n"
+_BEGIN, _END = "  - API reference:  # written by `make names`\n", "  # end of what is written\n"
 NOUNS = {
     "samplers": ("sampling", "Samplers", "Who is in a lot, and what that is worth."),
     "clipping": ("clipping", "Clipping rules", "How much each record counts, and how far one can move the sum."),
     "queries": ("queries", "Queries", "What is asked of a lot."),
 }
 SUBJECTS = {
-    "training": ("Training", "What a loop of your own is made of.", ("sordino",)),
-    "roads": (
-        "Roads",
-        "Other libraries' loops.",
+    "training": ("Training", "What a training loop of your own is made of.", ("sordino",)),
+    "integrations": (
+        "Integrations",
+        "Private training inside the loops of other libraries.",
         tuple(f"sordino.integrations{part}" for part in ("", ".transformers", ".lightning", ".skorch", ".sklearn")),
     ),
     "losses": ("Losses", "One loss per record, for models that take a dict.", ("sordino.losses",)),
-    "statistics": ("Statistics", "What else is asked of the records, in the same ledger.", ("sordino.statistics",)),
+    "statistics": (
+        "Statistics",
+        "Means, counts, PCA and ranges of the data, released with noise and entered in the same ledger.",
+        ("sordino.statistics",),
+    ),
     "accounting": ("Accounting", "From events to ε. Needs no torch.", ("sordino.accounting",)),
     "events": ("Events", "What was done to the data. Needs no torch.", ("sordino.events",)),
-    "audit": ("Audits", "What was measured of a run, beside what is claimed of it.", ("sordino.auditing",)),
-    "report": ("Reports", "What a run has to show.", ("sordino.app.report",)),
-    "runs": ("Recipes and runs", "Whole training runs as tables of fields.", ("sordino.app.runs",)),
-    "gradients": ("Gradients", "How gradients of single records are measured.", ("sordino.per_sample",)),
+    "audit": (
+        "Audits",
+        "Tests of a mechanism and measurements of a run, to compare with what is claimed of it.",
+        ("sordino.auditing",),
+    ),
+    "report": ("Reports", "The report of a run.", ("sordino.app.report",)),
+    "runs": ("Recipes and runs", "Whole training runs, described by their settings.", ("sordino.app.runs",)),
+    "gradients": ("Gradients", "How the gradients of single records are computed.", ("sordino.per_sample",)),
     "models": ("Models", "Networks without batch norm.", ("sordino.nn",)),
-    "after": ("Optimizers and schedules", "After the door: free of cost.", ("sordino.optim", "sordino.schedules")),
+    "after": (
+        "Optimizers and schedules",
+        "They act on released gradients only and cost no privacy.",
+        ("sordino.optim", "sordino.schedules"),
+    ),
     "research": ("Diagnostics", "For research on public data.", ("sordino.diagnostics", "sordino.ntk")),
     "parts": (
         "Protocols",
-        "What samplers, weighers and queries are made of; for those who write one.",
+        "The interfaces of samplers, clipping rules and queries, for those who write one.",
         ("sordino.sampling", "sordino.clipping", "sordino.queries"),
     ),
 }
